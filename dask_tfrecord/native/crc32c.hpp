@@ -1,0 +1,177 @@
+// CRC-32C (Castagnoli) by the processor's own instruction, found at run time, else by tables.
+#pragma once
+
+#include <array>
+
+#include "cursor.hpp"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define DTF_CRC_X86 1
+#include <nmmintrin.h>
+#elif (defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__)))
+#define DTF_CRC_ARM 1
+#include <arm_acle.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#endif
+
+#if defined(_MSC_VER)
+#define DTF_TARGET_CRC
+#elif defined(DTF_CRC_X86)
+#define DTF_TARGET_CRC __attribute__((target("sse4.2")))
+#elif defined(DTF_CRC_ARM) && defined(__clang__)
+#define DTF_TARGET_CRC __attribute__((target("crc")))
+#elif defined(DTF_CRC_ARM)
+#define DTF_TARGET_CRC __attribute__((target("+crc")))
+#endif
+
+namespace dtf::crc {
+
+constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed
+
+using Table = std::array<std::uint32_t, 256>;
+
+// tables[k][b]: the state after byte b and then k zero bytes.
+constexpr std::array<Table, 8> make_byte_tables() {
+    std::array<Table, 8> tables{};
+    for (std::uint32_t byte = 0; byte < 256; ++byte) {
+        std::uint32_t state = byte;
+        for (int bit = 0; bit < 8; ++bit) state = (state >> 1) ^ ((state & 1) != 0 ? polynomial : 0);
+        tables[0][byte] = state;
+    }
+    for (std::size_t k = 1; k < 8; ++k) {
+        for (std::size_t byte = 0; byte < 256; ++byte) {
+            const std::uint32_t before = tables[k - 1][byte];
+            tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
+        }
+    }
+    return tables;
+}
+
+inline constexpr std::array<Table, 8> byte_tables = make_byte_tables();
+
+// What 2^doublings zero bytes make of a state is linear in it: four table look-ups, one per byte of the state.
+constexpr std::array<Table, 4> make_shift_tables(int doublings) {
+    std::array<std::uint32_t, 32> basis{};
+    for (std::size_t bit = 0; bit < 32; ++bit) {
+        const std::uint32_t state = std::uint32_t{1} << bit;
+        basis[bit] = (state >> 8) ^ byte_tables[0][state & 0xff];
+    }
+    for (int i = 0; i < doublings; ++i) {
+        std::array<std::uint32_t, 32> twice{};
+        for (std::size_t bit = 0; bit < 32; ++bit) {
+            for (std::size_t set = 0; set < 32; ++set) {
+                if ((basis[bit] >> set & 1) != 0) twice[bit] ^= basis[set];
+            }
+        }
+        basis = twice;
+    }
+    std::array<Table, 4> tables{};
+    for (std::size_t part = 0; part < 4; ++part) {
+        for (std::size_t byte = 0; byte < 256; ++byte) {
+            for (std::size_t bit = 0; bit < 8; ++bit) {
+                if ((byte >> bit & 1) != 0) tables[part][byte] ^= basis[8 * part + bit];
+            }
+        }
+    }
+    return tables;
+}
+
+inline std::uint32_t shift(const std::array<Table, 4>& tables, std::uint32_t state) {
+    return tables[0][state & 0xff] ^ tables[1][state >> 8 & 0xff] ^ tables[2][state >> 16 & 0xff] ^
+           tables[3][state >> 24];
+}
+
+// Eight bytes a step by tables.
+inline std::uint32_t by_tables(const std::uint8_t* data, std::size_t size) {
+    std::uint32_t state = ~std::uint32_t{0};
+    for (; size >= 8; data += 8, size -= 8) {
+        const std::uint64_t word = load<std::uint64_t>(data) ^ state;
+        state = 0;
+        for (unsigned i = 0; i < 8; ++i) state ^= byte_tables[7 - i][word >> (8 * i) & 0xff];
+    }
+    for (; size > 0; ++data, --size) state = (state >> 8) ^ byte_tables[0][(state ^ *data) & 0xff];
+    return ~state;
+}
+
+#if defined(DTF_TARGET_CRC)
+
+DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint64_t word) {
+#if defined(DTF_CRC_X86)
+    return static_cast<std::uint32_t>(_mm_crc32_u64(state, word));
+#else
+    return __crc32cd(state, word);
+#endif
+}
+
+DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint8_t byte) {
+#if defined(DTF_CRC_X86)
+    return _mm_crc32_u8(state, byte);
+#else
+    return __crc32cb(state, byte);
+#endif
+}
+
+// The instruction takes three cycles but can start every cycle: three neighbouring stretches at once, joined after.
+constexpr std::size_t long_stretch = 1024;
+constexpr std::size_t short_stretch = 128;
+inline constexpr std::array<Table, 4> long_shift = make_shift_tables(10);
+inline constexpr std::array<Table, 4> short_shift = make_shift_tables(7);
+
+template <std::size_t stretch>
+DTF_TARGET_CRC inline std::uint32_t three_stretches(
+    const std::uint8_t* data, std::uint32_t state, const std::array<Table, 4>& tables) {
+    std::uint32_t second = 0, third = 0;
+    for (std::size_t i = 0; i < stretch; i += 8) {
+        state = step(state, load<std::uint64_t>(data + i));
+        second = step(second, load<std::uint64_t>(data + stretch + i));
+        third = step(third, load<std::uint64_t>(data + 2 * stretch + i));
+    }
+    return shift(tables, shift(tables, state) ^ second) ^ third;
+}
+
+DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std::size_t size) {
+    std::uint32_t state = ~std::uint32_t{0};
+    for (; size >= 3 * long_stretch; data += 3 * long_stretch, size -= 3 * long_stretch) {
+        state = three_stretches<long_stretch>(data, state, long_shift);
+    }
+    for (; size >= 3 * short_stretch; data += 3 * short_stretch, size -= 3 * short_stretch) {
+        state = three_stretches<short_stretch>(data, state, short_shift);
+    }
+    for (; size >= 8; data += 8, size -= 8) state = step(state, load<std::uint64_t>(data));
+    for (; size > 0; ++data, --size) state = step(state, *data);
+    return ~state;
+}
+
+#endif
+
+inline bool has_instruction() {
+#if defined(DTF_CRC_X86) && defined(_MSC_VER)
+    int registers[4];
+    __cpuid(registers, 1);
+    return (registers[2] >> 20 & 1) != 0;
+#elif defined(DTF_CRC_X86)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(DTF_CRC_ARM) && defined(__linux__)
+    return (getauxval(AT_HWCAP) >> 7 & 1) != 0;  // HWCAP_CRC32
+#elif defined(DTF_CRC_ARM)
+    return true;  // every arm64 Mac
+#else
+    return false;
+#endif
+}
+
+using Function = std::uint32_t (*)(const std::uint8_t*, std::size_t);
+
+inline Function best() {
+#if defined(DTF_TARGET_CRC)
+    if (has_instruction()) return by_instruction;
+#endif
+    return by_tables;
+}
+
+// TFRecord stores CRCs masked, so that a CRC of bytes that hold CRCs stays a good one.
+inline std::uint32_t mask(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
+
+}  // namespace dtf::crc

@@ -1,0 +1,200 @@
+// The one place where raw bytes are read: a cursor that can't leave what it was given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dask_tfrecord's native core supports little-endian machines only"
+#endif
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
+namespace dtf {
+
+template <class T>
+inline T load(const std::uint8_t* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+inline unsigned lowest_bit(std::uint64_t bits) {  // of bits != 0
+#if defined(_MSC_VER)
+    unsigned long at;
+    _BitScanForward64(&at, bits);
+    return static_cast<unsigned>(at);
+#else
+    return static_cast<unsigned>(__builtin_ctzll(bits));
+#endif
+}
+
+// Every read checks what is left; a false answer means that the bytes are not what they should be.
+class Cursor {
+public:
+    Cursor(const std::uint8_t* data, std::size_t size) : at_(data), end_(data + size) {}
+
+    std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
+    bool empty() const { return at_ == end_; }
+    const std::uint8_t* here() const { return at_; }
+
+    // The next n bytes, or null where fewer are left.
+    const std::uint8_t* take(std::size_t n) {
+        if (n > left()) return nullptr;
+        const std::uint8_t* taken = at_;
+        at_ += n;
+        return taken;
+    }
+
+    // protobuf takes up to ten bytes for a value; bits past the 64th are dropped.
+    bool varint(std::uint64_t& value) {
+        if (at_ != end_ && *at_ < 0x80) {
+            value = *at_++;
+            return true;
+        }
+        return long_varint(value, 10);
+    }
+
+    // Tags and lengths: at most five bytes and `most`.
+    bool small_varint(std::uint32_t& value, std::uint64_t most) {
+        if (at_ != end_ && *at_ < 0x80) {
+            value = *at_++;
+            return true;
+        }
+        std::uint64_t wide;
+        if (!long_varint(wide, 5) || wide > most) return false;
+        value = static_cast<std::uint32_t>(wide);
+        return true;
+    }
+
+    // A tag with a field number of at least 1.
+    bool tag(std::uint32_t& value) { return small_varint(value, UINT32_MAX) && value >= 8; }
+
+    // A length-delimited value as a cursor of its own.
+    bool delimited(Cursor& inside) {
+        std::uint32_t size;
+        if (!small_varint(size, INT32_MAX)) return false;
+        const std::uint8_t* data = take(size);
+        if (data == nullptr) return false;
+        inside = Cursor(data, size);
+        return true;
+    }
+
+    // Varints until the cursor is empty or `room` of them are written; false if one is malformed.
+    bool varints(std::int64_t* out, std::size_t room, std::size_t& written) {
+        std::size_t n = 0;
+        // The bits where values end, for 64 bytes at once: then each value's place is known before any is decoded.
+        // A value may be read as eight bytes, hence the margin.
+        while (left() >= 72 && room - n >= 64) {
+            std::uint64_t ends = 0;
+            for (unsigned word = 0; word < 8; ++word) ends |= value_ends(at_ + 8 * word) << (8 * word);
+            unsigned from = 0;
+            while (ends != 0) {
+                const unsigned next = lowest_bit(ends) + 1;
+                ends &= ends - 1;
+                const unsigned size = next - from;
+                if (size <= 8) {
+                    out[n++] = static_cast<std::int64_t>(fold(load<std::uint64_t>(at_ + from), size));
+                } else if (size <= 10) {
+                    const std::uint64_t high = fold(load<std::uint64_t>(at_ + from + 2) >> (8 * (10 - size)), size - 2);
+                    const std::uint64_t low = (at_[from] & 0x7fu) | (at_[from + 1] & 0x7fu) << 7;
+                    out[n++] = static_cast<std::int64_t>(high << 14 | low);
+                } else {
+                    return false;
+                }
+                from = next;
+            }
+            if (from == 0) return false;  // 64 bytes and no end
+            at_ += from;
+        }
+        while (n < room && !empty()) {
+            std::uint64_t value;
+            if (!varint(value)) return false;
+            out[n++] = static_cast<std::int64_t>(value);
+        }
+        written = n;
+        return true;
+    }
+
+    // Goes past a field of any wire type, groups within groups included, without recursion.
+    bool skip(std::uint32_t tag_of_field) {
+        std::uint32_t open[max_depth];
+        std::size_t depth = 0;
+        std::uint32_t tag_now = tag_of_field;
+        for (;;) {
+            std::uint64_t ignored;
+            Cursor inside(at_, 0);
+            switch (tag_now & 7) {
+                case 0: if (!varint(ignored)) return false; break;
+                case 1: if (take(8) == nullptr) return false; break;
+                case 2: if (!delimited(inside)) return false; break;
+                case 3:
+                    if (depth == max_depth) return false;
+                    open[depth++] = tag_now >> 3;
+                    break;
+                case 4:
+                    if (depth == 0 || open[--depth] != tag_now >> 3) return false;
+                    break;
+                case 5: if (take(4) == nullptr) return false; break;
+                default: return false;
+            }
+            if (depth == 0) return true;
+            if (!tag(tag_now)) return false;
+        }
+    }
+
+private:
+    static constexpr std::size_t max_depth = 100;  // protobuf's own limit
+
+    bool long_varint(std::uint64_t& value, unsigned most) {
+        value = 0;
+        for (unsigned i = 0; i < most && at_ != end_; ++i) {
+            const std::uint64_t byte = *at_++;
+            value |= (byte & 0x7f) << (7 * i);
+            if (byte < 0x80) return true;
+        }
+        return false;
+    }
+
+    // Bit i: byte i of the eight at `from` is the last one of its value.
+    static std::uint64_t value_ends(const std::uint8_t* from) {
+        const std::uint64_t last = (~load<std::uint64_t>(from) & 0x8080808080808080u) >> 7;
+        return (last * 0x0102040810204080u) >> 56;
+    }
+
+    // The seven low bits of each of `size` bytes (1 to 8), joined.
+    static std::uint64_t fold(std::uint64_t word, unsigned size) {
+        word &= ~std::uint64_t{0} >> (64 - 8 * size);
+        word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
+        word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
+        return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
+    }
+
+    const std::uint8_t* at_;
+    const std::uint8_t* end_;
+};
+
+// Whether the bytes are UTF-8 as Python decodes it: shortest forms only, no surrogates, nothing past U+10FFFF.
+inline bool is_utf8(const std::uint8_t* data, std::size_t size) {
+    Cursor text(data, size);
+    while (!text.empty()) {
+        while (text.left() >= 8 && (load<std::uint64_t>(text.here()) & 0x8080808080808080u) == 0) text.take(8);
+        const std::uint8_t* lead = text.take(1);
+        if (lead == nullptr) return true;
+        if (*lead < 0x80) continue;
+        const unsigned more = *lead >= 0xf0 ? 3 : *lead >= 0xe0 ? 2 : 1;
+        if (*lead < 0xc2 || *lead > 0xf4) return false;
+        const std::uint8_t* tail = text.take(more);
+        if (tail == nullptr) return false;
+        for (unsigned i = 0; i < more; ++i) {
+            if ((tail[i] & 0xc0) != 0x80) return false;
+        }
+        if ((*lead == 0xe0 && tail[0] < 0xa0) || (*lead == 0xed && tail[0] >= 0xa0)) return false;
+        if ((*lead == 0xf0 && tail[0] < 0x90) || (*lead == 0xf4 && tail[0] >= 0x90)) return false;
+    }
+    return true;
+}
+
+}  // namespace dtf

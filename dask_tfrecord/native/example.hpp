@@ -1,0 +1,268 @@
+// tf.train.Example as protobuf reads it, any legal encoding, straight into columns.
+#pragma once
+
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "columns.hpp"
+#include "framing.hpp"
+
+namespace dtf {
+
+// Records into columns: framing, CRCs and decoding in one pass while a record is in cache.
+class Decoder {
+public:
+    Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed) : framing_(check_crc), closed_(closed) {
+        columns_.reserve(specs.size());
+        for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
+        for (std::size_t i = 0; i < columns_.size(); ++i) known_.emplace(columns_[i].spec().key, static_cast<int>(i));
+    }
+
+    Decoder(const Decoder&) = delete;  // keys are looked up as views of the columns' own
+    Decoder& operator=(const Decoder&) = delete;
+
+    std::vector<Column>& columns() { return columns_; }
+    const Problem& problem() const { return problem_; }
+
+    // Decodes at most `limit` records of the block.
+    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
+        Walk walk;
+        Cursor block(data, size);
+        Cursor payload(data, 0);
+        walk.stop = Stop::limit;
+        while (walk.records < limit) {
+            if (!framing_.next(block, payload, walk)) break;
+            if (!example(payload)) {
+                walk.stop = Stop::feature;
+                break;
+            }
+            ++record_;
+            ++walk.records;
+            walk.consumed = size - block.left();
+        }
+        return walk;
+    }
+
+private:
+    bool fail(Fault fault) {
+        problem_.fault = fault;
+        problem_.column = -1;
+        return false;
+    }
+
+    // message Example { Features features = 1; }: a repeated `features` adds to the ones before.
+    bool example(Cursor record) {
+        problem_.fault = Fault::none;
+        entry_ = 0;
+        bool features = record.empty();
+        bool foreign = false;
+        while (!record.empty()) {
+            std::uint32_t tag;
+            if (!record.tag(tag)) return fail(Fault::malformed);
+            if (tag == length_delimited(1)) {
+                Cursor map(record.here(), 0);
+                if (!record.delimited(map)) return fail(Fault::malformed);
+                if (!features_map(map)) return problem_.fault != Fault::none ? false : fail(Fault::malformed);
+                features = true;
+            } else {
+                // A SequenceExample has its feature lists here. A record with other fields and no features is
+                // another message: to call it an empty Example would invent a row.
+                if (tag == length_delimited(2)) foreign = true;
+                if (!record.skip(tag)) return fail(Fault::malformed);
+            }
+        }
+        if (foreign || !features) return fail(Fault::not_example);
+        return close();
+    }
+
+    bool close() {
+        for (std::size_t i = 0; i < columns_.size(); ++i) {
+            if (!columns_[i].close(record_, problem_)) {
+                problem_.column = static_cast<int>(i);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // message Features { map<string, Feature> feature = 1; }
+    bool features_map(Cursor map) {
+        while (!map.empty()) {
+            std::uint32_t tag;
+            if (!map.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                Cursor entry(map.here(), 0);
+                if (!map.delimited(entry) || !map_entry(entry)) return false;
+            } else if (!map.skip(tag)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // A map entry { string key = 1; Feature value = 2; }, as nearly every writer lays it out: key, value, end.
+    bool map_entry(Cursor entry) {
+        Cursor quick = entry;
+        Cursor key(entry.here(), 0);
+        Cursor value(entry.here(), 0);
+        std::uint32_t tag;
+        if (quick.tag(tag) && tag == length_delimited(1) && quick.delimited(key) && quick.tag(tag) &&
+            tag == length_delimited(2) && quick.delimited(value) && quick.empty()) {
+            Column* column;
+            if (!find(key, column)) return false;
+            return column == nullptr || feature(value, *column);
+        }
+        return any_map_entry(entry);
+    }
+
+    // Fields in any order, any number of times: the last key counts, and values add up as messages do.
+    bool any_map_entry(const Cursor entry) {
+        Cursor key(entry.here(), 0);
+        Cursor value(entry.here(), 0);
+        for (Cursor rest = entry; !rest.empty();) {
+            std::uint32_t tag;
+            if (!rest.tag(tag)) return false;
+            if (!(tag == length_delimited(1) ? rest.delimited(key) : rest.skip(tag))) return false;
+        }
+        Column* column;
+        if (!find(key, column)) return false;
+        if (column == nullptr) return true;
+        column->open(record_);
+        for (Cursor rest = entry; !rest.empty();) {
+            std::uint32_t tag;
+            if (!rest.tag(tag)) return false;
+            if (tag != length_delimited(2)) {
+                if (!rest.skip(tag)) return false;
+            } else if (!rest.delimited(value) || !feature_fields(value, *column)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool feature(Cursor value, Column& column) {
+        column.open(record_);
+        return feature_fields(value, column);
+    }
+
+    // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
+    bool feature_fields(Cursor value, Column& column) {
+        while (!value.empty()) {
+            std::uint32_t tag;
+            if (!value.tag(tag)) return false;
+            const std::uint32_t field = tag >> 3;
+            if ((tag & 7) != 2 || field > 3) {
+                if (!value.skip(tag)) return false;
+                continue;
+            }
+            Cursor list(value.here(), 0);
+            if (!value.delimited(list)) return false;
+            const Kind kind = static_cast<Kind>(field);
+            if (!column.list(kind)) continue;
+            const bool read = kind == Kind::int64    ? int64_list(list, column)
+                              : kind == Kind::floats ? float_list(list, column)
+                                                     : bytes_list(list, column);
+            if (!read) return false;
+        }
+        return true;
+    }
+
+    bool int64_list(Cursor list, Column& column) {
+        while (!list.empty()) {
+            std::uint32_t tag;
+            std::uint64_t value;
+            Cursor packed(list.here(), 0);
+            if (!list.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                if (!list.delimited(packed) || !column.add_packed_int64(packed)) return false;
+            } else if (tag == (1u << 3)) {
+                if (!list.varint(value) || !column.add_int64(static_cast<std::int64_t>(value))) return false;
+            } else if (!list.skip(tag)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool float_list(Cursor list, Column& column) {
+        while (!list.empty()) {
+            std::uint32_t tag;
+            Cursor packed(list.here(), 0);
+            if (!list.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                if (!list.delimited(packed) || !column.add_packed_float(packed)) return false;
+            } else if (tag == (1u << 3 | 5u)) {
+                const std::uint8_t* bits = list.take(4);
+                if (bits == nullptr || !column.add_float(load<std::uint32_t>(bits))) return false;
+            } else if (!list.skip(tag)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool bytes_list(Cursor list, Column& column) {
+        while (!list.empty()) {
+            std::uint32_t tag;
+            Cursor value(list.here(), 0);
+            if (!list.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                if (!list.delimited(value) || !column.add_bytes(value)) return false;
+            } else if (!list.skip(tag)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // The column of a key, or none where it is not wanted; false if the key is an error. Records of a file mostly
+    // repeat the order of their keys, so the column that stood here last time is tried first.
+    bool find(Cursor key, Column*& column) {
+        column = nullptr;
+        const std::size_t size = key.left();
+        const auto* text = reinterpret_cast<const char*>(key.here());
+        const std::size_t place = entry_++;
+        if (place < predicted_.size()) {
+            Column& likely = columns_[static_cast<std::size_t>(predicted_[place])];
+            const std::string& name = likely.spec().key;
+            if (name.size() == size && std::memcmp(name.data(), text, size) == 0) {
+                if (likely.spec().layout != Layout::skipped) column = &likely;
+                return true;
+            }
+        }
+        const auto known = known_.find(std::string_view(text, size));
+        if (known == known_.end()) return unknown(key);
+        if (place < predicted_.size()) {
+            predicted_[place] = known->second;
+        } else if (place == predicted_.size() && place < most_predicted) {
+            predicted_.push_back(known->second);
+        }
+        Column& right = columns_[static_cast<std::size_t>(known->second)];
+        if (right.spec().layout != Layout::skipped) column = &right;
+        return true;
+    }
+
+    bool unknown(Cursor key) {
+        const std::size_t size = key.left();
+        if (!is_utf8(key.here(), size)) return false;  // as protobuf: a string that is none is malformed
+        if (!closed_) return true;
+        problem_.fault = Fault::unknown_key;
+        problem_.key.assign(reinterpret_cast<const char*>(key.here()), size < 1000 ? size : 1000);
+        return false;
+    }
+
+    static constexpr std::uint32_t length_delimited(std::uint32_t field) { return field << 3 | 2; }
+    static constexpr std::size_t most_predicted = 1024;
+
+    Framing framing_;
+    bool closed_;
+    std::vector<Column> columns_;
+    std::unordered_map<std::string_view, int> known_;  // views of the columns' keys
+    std::vector<int> predicted_;
+    std::size_t entry_ = 0;
+    std::uint64_t record_ = 0;
+    Problem problem_;
+};
+
+}  // namespace dtf

@@ -1,0 +1,151 @@
+// The Python face of the native core: checks arguments, lets go of the GIL once per block, hands out arrays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "example.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Result = nb::tuple;
+
+void check_range(const Bytes& buffer, std::size_t begin, std::size_t end) {
+    if (begin > end || end > buffer.size()) throw nb::index_error("the range lies outside of the buffer");
+}
+
+Result result(const dtf::Walk& walk) {
+    return nb::make_tuple(walk.records, walk.consumed, static_cast<int>(walk.stop), walk.need);
+}
+
+std::uint64_t limit_of(std::int64_t limit) {
+    return limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit);
+}
+
+Result scan(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, bool check_crc) {
+    check_range(buffer, begin, end);
+    dtf::Walk walk;
+    {
+        nb::gil_scoped_release released;
+        walk = dtf::Framing(check_crc).scan(buffer.data() + begin, end - begin, limit_of(limit));
+    }
+    return result(walk);
+}
+
+std::uint32_t masked_crc(const Bytes& buffer) {
+    nb::gil_scoped_release released;
+    return dtf::crc::mask(dtf::crc::best()(buffer.data(), buffer.size()));
+}
+
+template <class T>
+nb::object array(dtf::Buffer& buffer) {
+    const std::size_t size = buffer.size() / sizeof(T);
+    std::uint8_t* memory = buffer.release();
+    nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(memory, {size}, owner));
+}
+
+dtf::ColumnSpec column_spec(nb::handle item) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    const auto key = nb::cast<nb::bytes>(fields[0]);
+    dtf::ColumnSpec spec;
+    spec.key.assign(key.c_str(), key.size());
+    spec.kind = static_cast<dtf::Kind>(nb::cast<int>(fields[1]));
+    spec.layout = static_cast<dtf::Layout>(nb::cast<int>(fields[2]));
+    spec.count = nb::cast<std::size_t>(fields[3]);
+    spec.swap = nb::cast<std::size_t>(fields[4]);
+    spec.text = nb::cast<bool>(fields[5]);
+    if (spec.swap == 0 || (spec.layout == dtf::Layout::raw && spec.count % spec.swap != 0)) {
+        throw nb::value_error("a raw value is a whole number of items");
+    }
+    if (spec.layout == dtf::Layout::ragged && spec.count == 0) throw nb::value_error("rows of no values");
+    return spec;
+}
+
+std::vector<dtf::ColumnSpec> column_specs(const nb::sequence& items) {
+    std::vector<dtf::ColumnSpec> specs;
+    for (nb::handle item : items) specs.push_back(column_spec(item));
+    return specs;
+}
+
+// A decoder and the arrays that it writes into. One thread at a time.
+class PyDecoder {
+public:
+    PyDecoder(const nb::sequence& columns, bool check_crc, bool closed)
+        : decoder_(column_specs(columns), check_crc, closed) {}
+    PyDecoder(const PyDecoder&) = delete;
+    PyDecoder& operator=(const PyDecoder&) = delete;
+
+    void lend(std::size_t column, const Memory& memory) {
+        dtf::Column& target = at(column);
+        const dtf::Layout layout = target.spec().layout;
+        if (target.stores_bytes() || (layout != dtf::Layout::fixed && layout != dtf::Layout::raw)) {
+            throw nb::value_error("only fixed numeric and raw columns write into memory of a known size");
+        }
+        target.values = dtf::Buffer(memory.data(), memory.size());
+        lent_.append(memory);
+    }
+
+    Result feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
+        check_range(buffer, begin, end);
+        dtf::Walk walk;
+        {
+            nb::gil_scoped_release released;
+            walk = decoder_.feed(buffer.data() + begin, end - begin, limit_of(limit));
+        }
+        return result(walk);
+    }
+
+    Result problem() const {
+        const dtf::Problem& problem = decoder_.problem();
+        return nb::make_tuple(static_cast<int>(problem.fault), problem.column, problem.found,
+                              nb::bytes(problem.key.data(), problem.key.size()));
+    }
+
+    Result take(std::size_t index) {
+        dtf::Column& column = at(index);
+        nb::object values = nb::none();
+        if (!column.values.borrowed()) {
+            const dtf::Kind kind = column.spec().kind;
+            values = kind == dtf::Kind::int64    ? array<std::int64_t>(column.values)
+                     : kind == dtf::Kind::floats ? array<float>(column.values)
+                                                 : array<std::uint8_t>(column.values);
+        }
+        const bool ragged = column.spec().layout == dtf::Layout::ragged;
+        return nb::make_tuple(values, column.stores_bytes() ? array<std::int64_t>(column.value_splits) : nb::none(),
+                              ragged ? array<std::int64_t>(column.row_splits) : nb::none());
+    }
+
+private:
+    dtf::Column& at(std::size_t index) {
+        if (index >= decoder_.columns().size()) throw nb::index_error("no such column");
+        return decoder_.columns()[index];
+    }
+
+    dtf::Decoder decoder_;
+    nb::list lent_;
+};
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+    module.doc() = "Framing and Example decoding; `records` and `columns` use it, nobody else.";
+    for (const auto& [name, value] : {std::pair{"MORE", dtf::Stop::more}, {"LIMIT", dtf::Stop::limit},
+                                      {"FRAMING", dtf::Stop::framing}, {"FEATURE", dtf::Stop::feature}}) {
+        module.attr(name) = static_cast<int>(value);
+    }
+    module.def("scan", &scan, "buffer"_a, "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
+    module.def("masked_crc", &masked_crc, "buffer"_a);
+    nb::class_<PyDecoder>(module, "Decoder")
+        .def(nb::init<const nb::sequence&, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a)
+        .def("lend", &PyDecoder::lend, "column"_a, "memory"_a)
+        .def("feed", &PyDecoder::feed, "buffer"_a, "begin"_a, "end"_a, "limit"_a)
+        .def("problem", &PyDecoder::problem)
+        .def("take", &PyDecoder::take, "column"_a);
+}
