@@ -1,0 +1,1 @@
+"""Bytes of shards: which there are, and streams of what they hold, decompressed."""
