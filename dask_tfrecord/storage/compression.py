@@ -25,7 +25,7 @@ except ImportError:
 else:
     _inflate = isal_zlib
 
-__all__ = ["ByteSink", "ByteStream", "create_stream", "masked_crc32c", "open_stream", "sniff"]
+__all__ = ["ByteSink", "ByteStream", "create_stream", "mask_crc32c", "masked_crc32c", "open_stream", "sniff"]
 
 # Bytes looked at: a TFRecord header takes 12, an inflater shows within some hundred what is no zlib stream.
 _HEAD = 512
@@ -39,10 +39,14 @@ _FEED = 16 << 10
 _DROP = 256 << 10
 
 
-def masked_crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC32C of `data` as TFRecord stores it: rotated and shifted, so that a CRC of CRCs stays random."""
-    crc = crc32c.crc32c(data)
+def mask_crc32c(crc: int) -> int:
+    """Rotate and shift a CRC-32C, as TFRecord stores it: a CRC of bytes that hold CRCs would be of little use."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    """CRC-32C of `data` as TFRecord stores it."""
+    return mask_crc32c(crc32c.crc32c(data))
 
 
 def sniff(head: bytes) -> str | None:
