@@ -1,0 +1,169 @@
+"""Compare this library with TensorFlow on the same files: speed and peak memory, like with like.
+
+Two tables. In the first every block is made, looked at and dropped: TensorFlow's batches, this library's blocks through
+dask. In the second everything is gathered into one NumPy array per feature. Both sides check both CRCs of every record,
+have the same cores, and take turns, each run in a process of its own: TensorFlow's first pipeline, this library,
+TensorFlow's second pipeline, this library again. The ratio is to the better one of TensorFlow's pipelines.
+
+    python benchmarks/compare.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
+
+DATA is what `make_data.py` wrote. Times are medians of all passes after a first one that is not timed; opening, which
+scans the headers for the number of records, is stated beside them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+# Nothing heavy is imported here: the peak memory of a child begins at what its parent held.
+HERE = Path(__file__).parent
+NAMES = ("tabular", "vectors", "images_raw", "tokens", "tabular_gz")
+TASKS = {
+    "touch": "Each block made, looked at and dropped",
+    "gather": "Everything gathered into NumPy arrays",
+}
+OURS = "dask_tfrecord"
+HEADER = "data        pipeline                   records     records/s     MB/s   peak RSS MB   ratio   open s"
+# Kilobytes on Linux, bytes on macOS.
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+@dataclass(slots=True)
+class Result:
+    """What the runs of one pipeline on one data set showed."""
+
+    task: str
+    data: str
+    pipeline: str
+    nbytes: int
+    records: int = 0
+    seconds: list[float] = field(default_factory=list)
+    open_seconds: list[float] = field(default_factory=list)
+    peak_rss: int = 0
+
+    @property
+    def records_per_second(self) -> float:
+        """Records of a pass over its median time."""
+        return self.records / statistics.median(self.seconds)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Stored bytes of a pass over its median time."""
+        return self.nbytes / statistics.median(self.seconds)
+
+    def add(self, report: dict[str, Any], peak_rss: int) -> None:
+        """Count one process in."""
+        if self.records not in (0, report["records"]):
+            raise SystemExit(f"{self.pipeline} on {self.data}: {self.records} records, then {report['records']}")
+        self.records = report["records"]
+        self.seconds += report["seconds"]
+        self.open_seconds += [report["open_seconds"]] if "open_seconds" in report else []
+        self.peak_rss = max(self.peak_rss, peak_rss)
+
+
+def run(command: list[str]) -> tuple[dict[str, Any], int]:
+    """Run one benchmark process; give what it reports and its peak resident memory in bytes."""
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            output = stdout.read()
+        # wait4 instead of wait: it says what this one child used.
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            errors.seek(0)
+            raise SystemExit(f"{' '.join(command)}\nfailed with status {process.returncode}:\n{errors.read()}")
+    return json.loads(output.splitlines()[-1]), usage.ru_maxrss * RSS_UNIT
+
+
+def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]:
+    """Let TensorFlow's pipelines and this library take turns on one data set."""
+    files = list(arguments.data.glob(f"{name}-*.tfrecord*"))
+    if not files:
+        raise SystemExit(f"no {name}-*.tfrecord in {arguments.data}: write it with make_data.py")
+    nbytes = sum(path.stat().st_size for path in files)
+    where = [str(arguments.data), name]
+    passes = ["--passes", str(arguments.passes)]
+    ours = [sys.executable, str(HERE / "dask_pipelines.py"), *where, task, *passes, "--workers", str(arguments.cores)]
+    results = {OURS: Result(task, name, OURS, nbytes)}
+    for mode in ("sequential", "interleave"):
+        pipeline = f"tensorflow {mode}"
+        results[pipeline] = Result(task, name, pipeline, nbytes)
+        if arguments.peer is not None and task == "touch":
+            theirs = [arguments.tensorflow, str(arguments.peer), *where, mode]
+        else:
+            theirs = [arguments.tensorflow, str(HERE / "tensorflow_pipelines.py"), *where, mode, task, *passes]
+        results[pipeline].add(*run(theirs))
+        results[OURS].add(*run(ours))
+    if len({result.records for result in results.values()}) > 1:
+        raise SystemExit(f"{name}: the pipelines disagree on the records: {results}")
+    return list(results.values())
+
+
+def ratio(result: Result, others: list[Result]) -> float | None:
+    """How many times faster than the better TensorFlow pipeline; None for TensorFlow itself."""
+    if result.pipeline != OURS:
+        return None
+    best = max(other.records_per_second for other in others if other.pipeline != OURS)
+    return result.records_per_second / best
+
+
+def print_rows(results: list[Result]) -> None:
+    """Print one data set's lines of the table."""
+    for result in sorted(results, key=lambda result: result.pipeline == OURS):
+        times = ratio(result, results)
+        line = (
+            f"{result.data:12}{result.pipeline:24}{result.records:>10,}{result.records_per_second:>14,.0f}"
+            f"{result.bytes_per_second / 1e6:>9,.0f}{result.peak_rss / 1e6:>14,.0f}"
+        )
+        if times is not None:
+            line += f"{times:>8.2f}{statistics.median(result.open_seconds):>9.2f}"
+        print(line, flush=True)
+
+
+def main() -> None:
+    """Run what the command line names and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all that are there")
+    parser.add_argument("--tensorflow", required=True, help="python of an environment with tensorflow-cpu")
+    parser.add_argument("--peer", type=Path, help="another script with TensorFlow's pipelines for the first table")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--passes", type=int, default=3, help="timed passes of each process")
+    parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
+    parser.add_argument("--json", type=Path, help="write the results here too")
+    arguments = parser.parse_args()
+    names = arguments.names or [name for name in NAMES if any(arguments.data.glob(f"{name}-*.tfrecord*"))]
+    if hasattr(os, "sched_setaffinity"):
+        # Children inherit it, and TensorFlow sizes its thread pools by it.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    report = []
+    for task in arguments.tasks:
+        print(f"\n{TASKS[task]}, {arguments.cores} cores")
+        print(HEADER)
+        for name in names:
+            results = compare(task, name, arguments)
+            print_rows(results)
+            for result in results:
+                report.append(
+                    asdict(result)
+                    | {
+                        "records_per_second": result.records_per_second,
+                        "bytes_per_second": result.bytes_per_second,
+                        "ratio": ratio(result, results),
+                    }
+                )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

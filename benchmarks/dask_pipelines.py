@@ -1,0 +1,87 @@
+"""The library's side of the comparison: the same files into NumPy arrays, through dask.
+
+With `touch` every block is decoded, looked at and dropped, and a number per block comes back; with `gather`
+`Dataset.compute` makes one array per feature. Both CRCs of every record are checked.
+
+    python benchmarks/dask_pipelines.py DATA NAME [touch|gather] [--passes 3] [--workers 2]
+
+Prints one line of JSON: the records of a pass, the seconds that opening took (the headers are scanned for the count),
+and the seconds of each pass after a first one that is not timed.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+
+import dask_tfrecord as dtf
+from dask_tfrecord.schema import Feature
+
+SCALARS = {"int": "int64", "float": "float32"}
+TABULAR: dict[str, Feature] = {
+    **{f"{kind}_{k}": dtf.FixedLenFeature((), dtype) for kind, dtype in SCALARS.items() for k in range(8)},
+    **{f"str_{k}": dtf.FixedLenFeature((), "bytes") for k in range(2)},
+}
+LABEL = dtf.FixedLenFeature((), "int64")
+FEATURES: dict[str, dict[str, Feature]] = {
+    "tabular": TABULAR,
+    "tabular_gz": TABULAR,
+    "vectors": {
+        "embedding": dtf.FixedLenFeature((256,), "float32"),
+        "label": LABEL,
+        "id": dtf.FixedLenFeature((), "bytes"),
+    },
+    "images_raw": {"image": dtf.RawFeature((64, 64, 3), "float32"), "label": LABEL},
+    "tokens": {"tokens": dtf.VarLenFeature("int64"), "label": LABEL},
+}
+
+
+def look(blocks: dict[str, Any]) -> dict[str, Any]:
+    """Take the blocks of a chunk as they come (bytes as objects, tokens as values and splits) and count the rows."""
+    (rows,) = {len(block) for block in blocks.values()}
+    return {"rows": np.ones(rows, np.uint8)}
+
+
+def touch(ds: dtf.Dataset) -> int:
+    """Decode every block, drop it, and count the rows."""
+    return int(ds.map_blocks(look)["rows"].sum().compute())
+
+
+def gather(ds: dtf.Dataset) -> int:
+    """Decode everything into one array per feature."""
+    arrays = ds.compute()
+    return len(next(iter(arrays.values())))
+
+
+def main() -> None:
+    """Time the passes that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("name", choices=FEATURES)
+    parser.add_argument("task", nargs="?", choices=["touch", "gather"], default="touch")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
+    parser.add_argument("--chunks", default="auto", help="as in read_tfrecord: auto, shard, or a size like '16 MiB'")
+    arguments = parser.parse_args()
+    dask.config.set(scheduler="threads", num_workers=arguments.workers)
+    work = {"touch": touch, "gather": gather}[arguments.task]
+
+    start = time.perf_counter()
+    pattern = str(arguments.data / f"{arguments.name}-*.tfrecord*")
+    ds = dtf.read_tfrecord(pattern, features=FEATURES[arguments.name], chunks=arguments.chunks)
+    opening = time.perf_counter() - start
+
+    count, seconds = work(ds), []
+    for _ in range(arguments.passes):
+        start = time.perf_counter()
+        work(ds)
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps({"records": count, "seconds": seconds, "open_seconds": opening}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Measure the peak memory of `Dataset.compute` and `Dataset.to_zarr`, at two sizes of data.
+
+Each measurement is a process of its own. What counts is its peak resident memory (VmHWM) less what was resident after
+the imports. The limits: for `compute` the result plus 64 MiB per thread; for `to_zarr` 100 MiB plus three write units
+per thread, four where the store is sharded, whatever the size of the data. A write unit is what one task writes: a
+chunk, or a shard, of all dense features together, or of one ragged feature's values.
+
+    python benchmarks/memory.py DATA [NAME …] [--sizes 0.5 5] [--workers 2]
+
+DATA is what `make_data.py` wrote; larger sets repeat its shards as hard links. Stores are written beside them and
+removed. Linux only. The exit status is 1 if a limit was passed.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dask
+import zarr
+from dask_pipelines import FEATURES
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+
+MIB = 2**20
+# Records per chunk and per shard of the sharded store: some 50 MiB a shard.
+SHARDED = {
+    "tabular": (50_000, 400_000),
+    "vectors": (4_000, 48_000),
+    "images_raw": (64, 1_024),
+    "tokens": (2_000, 24_000),
+}
+TASKS = ("compute", "to_zarr", "to_zarr sharded")
+
+
+def resident(field: str) -> int:
+    """Read one of the kernel's figures on this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise LookupError(field)
+
+
+def footprint(array: NDArray[Any]) -> int:
+    """Count the bytes of a result: its buffer, and the objects in it, each as the allocator rounds it."""
+    if array.dtype != object:
+        return array.nbytes
+    return array.nbytes + sum((sys.getsizeof(value) + 31) // 16 * 16 for value in array.flat)
+
+
+def write_unit(store: Path) -> int:
+    """Find the bytes of the largest write unit of a store."""
+    together, alone = 0, [0]
+    for name, array in zarr.open_group(store, mode="r").arrays():
+        unit = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        if name.endswith(".values"):
+            alone.append(unit)
+        else:
+            together += unit
+    return max(together, *alone)
+
+
+def measure(task: str, pattern: str, name: str, workers: int, store: Path) -> dict[str, int]:
+    """Do the task in this process; give the peak above the imports, and what the limit is made of."""
+    dask.config.set(scheduler="threads", num_workers=workers)
+    before = resident("VmRSS")
+    ds = dtf.read_tfrecord(pattern, features=FEATURES[name])
+    if task == "compute":
+        arrays = ds.compute()
+        peak = resident("VmHWM") - before
+        return {"peak": peak, "limit": sum(map(footprint, arrays.values())) + 64 * MIB * workers}
+    sharded = task == "to_zarr sharded"
+    chunks, shards = SHARDED[name] if sharded else (None, None)
+    ds.to_zarr(store, chunks=chunks, shards=shards)
+    peak = resident("VmHWM") - before
+    return {"peak": peak, "limit": 100 * MIB + (4 if sharded else 3) * write_unit(store) * workers}
+
+
+def measure_apart(task: str, pattern: str, name: str, workers: int, store: Path) -> dict[str, int]:
+    """Do the task in a fresh process."""
+    command = [sys.executable, __file__, "--measure", task, pattern, name, str(workers), str(store)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def repeat(data: Path, name: str, nbytes: float, out: Path) -> int:
+    """Link the shards of a data set into `out`, over and over, up to some bytes; give what they hold."""
+    shards = sorted(data.glob(f"{name}-*.tfrecord"))
+    if not shards:
+        raise SystemExit(f"no {name}-*.tfrecord in {data}: write it with make_data.py")
+    total = number = 0
+    while total < nbytes:
+        shard = shards[number % len(shards)]
+        os.link(shard, out / f"{name}-{number:05d}.tfrecord")
+        total += shard.stat().st_size
+        number += 1
+    return total
+
+
+def main() -> int:
+    """Measure what the command line names and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(SHARDED)}; default: vectors, images_raw"
+    )
+    parser.add_argument("--sizes", nargs="+", type=float, default=[0.5, 5], help="GB of stored data")
+    parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
+    arguments = parser.parse_args()
+    passed = False
+    print("data        task               GB   peak MiB   limit MiB")
+    for name in arguments.names or ["vectors", "images_raw"]:
+        for size in arguments.sizes:
+            # Beside the data, because hard links don't cross file systems.
+            with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
+                total = repeat(arguments.data, name, size * 1e9, Path(scratch))
+                for task in TASKS:
+                    store = Path(scratch, "store.zarr")
+                    figures = measure_apart(task, f"{scratch}/{name}-*.tfrecord", name, arguments.workers, store)
+                    shutil.rmtree(store, ignore_errors=True)
+                    over = figures["peak"] > figures["limit"]
+                    passed |= over
+                    print(
+                        f"{name:12}{task:16}{total / 1e9:>5.1f}{figures['peak'] / MIB:>11,.0f}"
+                        f"{figures['limit'] / MIB:>12,.0f}{'  OVER' if over else ''}",
+                        flush=True,
+                    )
+    return int(passed)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        task, pattern, name, workers, store = sys.argv[2:]
+        print(json.dumps(measure(task, pattern, name, int(workers), Path(store))))
+    else:
+        sys.exit(main())

@@ -1,0 +1,127 @@
+"""The documentation runs: code blocks of README.md and docs/, commands shown in them, and doctests of the package.
+
+Everything runs in a fresh directory that holds the sample files which the texts read: `train-00000-of-00002.tfrecord`,
+`train-00001-of-00002.tfrecord`, ten records each.
+"""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import messages, testing
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+FENCE = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page: its text, and the line of the page on which that begins."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def blocks(page: str, kind: str) -> list[Block]:
+    source = (ROOT / page).read_text("utf-8")
+    found = (
+        Block(match["kind"], match["text"], source.count("\n", 0, match.start("text")) + 1)
+        for match in FENCE.finditer(source)
+    )
+    return [block for block in found if block.kind == kind]
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards of images, labels, texts and tokens, written by the oracle."""
+    directory = tmp_path_factory.mktemp("samples")
+    rng = np.random.default_rng(0)
+    for shard in range(2):
+        testing.write_oracle(directory / f"train-{shard:05d}-of-00002.tfrecord", payloads(rng, shard))
+    return directory
+
+
+def payloads(rng: np.random.Generator, shard: int) -> Iterator[bytes]:
+    for record in range(10):
+        example = messages.Example()
+        features = example.features.feature
+        features["image"].bytes_list.value.append(rng.integers(0, 256, (8, 8, 3), np.uint8).tobytes())
+        features["label"].int64_list.value.append(record % 5)
+        features["text"].bytes_list.value.append(f"record {10 * shard + record}".encode())
+        features["tokens"].int64_list.value.extend(rng.integers(0, 1000, record).tolist())
+        yield example.SerializeToString(deterministic=True)
+
+
+@pytest.fixture
+def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh directory with the sample files in it, which is the current one."""
+    shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+@pytest.mark.usefixtures("workshop")
+def test_python_blocks_run(page: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        # Empty lines in front make the line numbers of a traceback those of the page.
+        exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")])
+def test_commands_run_and_print_what_the_page_shows(page: str, workshop: Path) -> None:
+    shell = shutil.which("bash")
+    assert shell
+    # The command of the environment that runs the tests, whether that is activated or not.
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for command, shown in commands(page):
+        done = subprocess.run(
+            [shell, "-c", command], cwd=workshop, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if shown:
+            same = doctest.OutputChecker().check_output(shown, done.stdout, OPTIONS)
+            assert same, f"{command}\nthe page shows:\n{shown}\nit printed:\n{done.stdout}"
+
+
+def commands(page: str) -> Iterator[tuple[str, str]]:
+    """Each `$ dask-tfrecord …` of the page and the output shown under it ("..." stands for any)."""
+    for block in blocks(page, "console"):
+        for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, _, shown = entry.partition("\n")
+            if command.startswith(("dask-tfrecord", "dask tfrecord")):
+                yield command, shown.strip("\n") and shown
+
+
+def doctests() -> Iterator[doctest.DocTest]:
+    """The doctests of every module, with `np` and `dtf` at hand as NumPy's documentation has it."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    names = [info.name for info in pkgutil.walk_packages(dask_tfrecord.__path__, "dask_tfrecord.")]
+    for name in ["dask_tfrecord", *names]:
+        module = importlib.import_module(name)
+        yield from finder.find(module, name, extraglobs={"np": np, "dtf": dask_tfrecord})
+
+
+@pytest.mark.parametrize("example", [pytest.param(test, id=test.name) for test in doctests() if test.examples])
+@pytest.mark.usefixtures("workshop")
+def test_docstrings_tell_the_truth(example: doctest.DocTest) -> None:
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=report.append)
+    assert result.failed == 0, "".join(report)
