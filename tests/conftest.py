@@ -1,0 +1,21 @@
+"""Files that tests read: those TensorFlow wrote for this project, and those of other people's programs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Files written by TensorFlow, with what TensorFlow read from them, whole and damaged."""
+    return Path(__file__).parent / "data" / "golden"
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Real files of public repositories, which lie beside the checkout and are no part of it."""
+    folder = Path(os.environ.get("DASK_TFRECORD_CORPUS", Path(__file__).parents[2] / "shared" / "corpus"))
+    if not folder.is_dir():
+        pytest.skip(f"no corpus at {folder}; DASK_TFRECORD_CORPUS says where it is")
+    return folder
