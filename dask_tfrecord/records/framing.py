@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from dask_tfrecord.storage.compression import create_stream, mask_crc32c, masked
 from dask_tfrecord.storage.files import Shard, find_shards
 from dask_tfrecord.storage.streams import ByteSink
 
-__all__ = ["FOOTER", "HEADER", "RecordWriter", "Window", "framing_error", "read_records"]
+__all__ = ["FOOTER", "HEADER", "RecordWriter", "Window", "framing_error", "iterate", "read_records"]
 
 # Bytes of a record around its payload.
 HEADER = 12
@@ -320,10 +320,26 @@ def read_records(
         At a record that is damaged; those before it have been yielded.
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return (payload for shard in shards for payload in _payloads(shard, check_crc))
+    return (payload for shard in shards for _, payload in iterate(shard, check_crc=check_crc))
 
 
-def _payloads(shard: Shard, check_crc: bool) -> Iterator[bytes]:
+def iterate(shard: Shard, *, check_crc: bool = True) -> Generator[tuple[int, bytes], None, None]:
+    """Iterate over the records of one shard.
+
+    Parameters
+    ----------
+    shard : Shard
+        What to read; its file is open until the generator ends or is closed.
+    check_crc : bool, default True
+        Whether both CRCs of every record have to hold.
+
+    Yields
+    ------
+    offset : int
+        Of the record's header, in the decompressed stream.
+    payload : bytes
+        What the record holds.
+    """
     record = 0
     with Window(shard) as window:
         while window.fill(HEADER):
@@ -336,8 +352,8 @@ def _payloads(shard: Shard, check_crc: bool) -> Iterator[bytes]:
             payload = bytes(window.view(HEADER, HEADER + length))
             if check_crc and masked_crc32c(payload) != _CRC.unpack(window.view(HEADER + length, whole))[0]:
                 raise framing_error(window, record)
+            yield window.offset, payload
             window.advance(whole)
-            yield payload
             record += 1
         if not window.exhausted:
             raise framing_error(window, record)
