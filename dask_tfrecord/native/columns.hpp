@@ -7,6 +7,10 @@
 #include <string>
 #include <utility>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "cursor.hpp"
 
 namespace dtf {
@@ -32,6 +36,7 @@ enum class Fault : int {
     size = 6,         // a raw value of another size
     utf8 = 7,         // text that is no UTF-8
     unknown_key = 8,  // a feature that the schema has not
+    boolean = 9,      // a raw bool that is neither 0 nor 1
 };
 
 struct Problem {
@@ -64,7 +69,8 @@ public:
 
     // A place for n more bytes at the end, or null where the caller's memory has none.
     std::uint8_t* grow(std::size_t n) {
-        if (n > room() && !reserve(n)) return nullptr;
+        if (n == 0) return &nothing_;  // null would say that there is no place
+        if (!reserve(n)) return nullptr;
         std::uint8_t* place = data_ + size_;
         size_ += n;
         return place;
@@ -79,6 +85,7 @@ public:
         if (moved == nullptr) throw std::bad_alloc();
         data_ = static_cast<std::uint8_t*>(moved);
         capacity_ = wanted;
+        ask_for_huge_pages();
         return true;
     }
 
@@ -109,6 +116,19 @@ public:
     }
 
 private:
+    // A fault per 4 KiB page costs more than decoding into it does; NumPy asks for the same.
+    void ask_for_huge_pages() {
+#if defined(__linux__)
+        constexpr std::uintptr_t page = 4096;
+        if (capacity_ < std::size_t{4} << 20) return;
+        // Whole pages outwards: a mapping of which a part is advised is two to the kernel, and mremap, by which
+        // realloc grows without copying, refuses those.
+        const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data_) / page * page;
+        const std::uintptr_t past = (reinterpret_cast<std::uintptr_t>(data_) + capacity_ + page - 1) / page * page;
+        madvise(reinterpret_cast<void*>(first), past - first, MADV_HUGEPAGE);
+#endif
+    }
+
     void swap(Buffer& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
@@ -116,6 +136,7 @@ private:
         std::swap(borrowed_, other.borrowed_);
     }
 
+    std::uint8_t nothing_ = 0;
     std::uint8_t* data_ = nullptr;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
@@ -129,6 +150,7 @@ struct ColumnSpec {
     std::size_t count = 1;  // fixed: values per record; ragged: a record's number of values is a multiple; raw: bytes
     std::size_t swap = 1;   // raw: bytes per item whose order is turned round, 1 for none
     bool text = false;      // bytes values are UTF-8
+    bool boolean = false;   // raw: every byte is 0 or 1
 };
 
 class Column {
@@ -237,7 +259,8 @@ public:
         if (found_ == Kind::none) return spec_.layout == Layout::unset || fail(problem, Fault::missing, 0);
         if (spec_.layout == Layout::raw) {
             if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
-            return bytes_found_ == spec_.count || fail(problem, Fault::size, bytes_found_);
+            if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
+            return check_boolean(problem);
         }
         if (spec_.layout == Layout::fixed && values_found_ != spec_.count) {
             return fail(problem, Fault::count, values_found_);
@@ -261,6 +284,14 @@ private:
         if (!spec_.text) return true;
         const std::uint8_t* data = values.data() + begin_values_;
         return is_utf8(data, values.size() - begin_values_) || fail(problem, Fault::utf8, 0);
+    }
+
+    bool check_boolean(Problem& problem) {
+        if (!spec_.boolean) return true;
+        for (std::size_t i = begin_values_; i < values.size(); ++i) {
+            if (values.data()[i] > 1) return fail(problem, Fault::boolean, values.data()[i]);
+        }
+        return true;
     }
 
     bool fail(Problem& problem, Fault fault, std::uint64_t found) const {

@@ -90,20 +90,19 @@ public:
         while (left() >= 72 && room - n >= 64) {
             std::uint64_t ends = 0;
             for (unsigned word = 0; word < 8; ++word) ends |= value_ends(at_ + 8 * word) << (8 * word);
+            const std::uint64_t inner = ~ends;
+            const bool all_short = (inner & inner >> 1 & inner >> 2 & inner >> 3) == 0;  // four bytes at the most
             unsigned from = 0;
             while (ends != 0) {
                 const unsigned next = lowest_bit(ends) + 1;
                 ends &= ends - 1;
-                const unsigned size = next - from;
-                if (size <= 8) {
-                    out[n++] = static_cast<std::int64_t>(fold(load<std::uint64_t>(at_ + from), size));
-                } else if (size <= 10) {
-                    const std::uint64_t high = fold(load<std::uint64_t>(at_ + from + 2) >> (8 * (10 - size)), size - 2);
-                    const std::uint64_t low = (at_[from] & 0x7fu) | (at_[from + 1] & 0x7fu) << 7;
-                    out[n++] = static_cast<std::int64_t>(high << 14 | low);
-                } else {
+                std::uint64_t value;
+                if (all_short) {
+                    value = fold_short(load<std::uint32_t>(at_ + from), next - from);
+                } else if (!fold_long(at_ + from, next - from, value)) {
                     return false;
                 }
+                out[n++] = static_cast<std::int64_t>(value);
                 from = next;
             }
             if (from == 0) return false;  // 64 bytes and no end
@@ -164,12 +163,31 @@ private:
         return (last * 0x0102040810204080u) >> 56;
     }
 
-    // The seven low bits of each of `size` bytes (1 to 8), joined.
+    // The seven low bits of each of `size` bytes (1 to 4), joined.
+    static std::uint64_t fold_short(std::uint32_t word, unsigned size) {
+        word &= ~std::uint32_t{0} >> (32 - 8 * size);
+        word = (word & 0x007f007fu) | (word & 0x7f007f00u) >> 1;
+        return (word & 0x00003fffu) | (word & 0x3fff0000u) >> 2;
+    }
+
+    // The same of 1 to 8 bytes.
     static std::uint64_t fold(std::uint64_t word, unsigned size) {
         word &= ~std::uint64_t{0} >> (64 - 8 * size);
         word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
         word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
         return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
+    }
+
+    // The same of any number: ten bytes are the most that a value takes.
+    static bool fold_long(const std::uint8_t* from, unsigned size, std::uint64_t& value) {
+        if (size <= 8) {
+            value = fold(load<std::uint64_t>(from), size);
+            return true;
+        }
+        if (size > 10) return false;
+        const std::uint64_t high = fold(load<std::uint64_t>(from + 2), size - 2);
+        value = high << 14 | (from[1] & 0x7fu) << 7 | (from[0] & 0x7fu);
+        return true;
     }
 
     const std::uint8_t* at_;

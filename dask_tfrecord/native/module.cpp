@@ -61,6 +61,7 @@ dtf::ColumnSpec column_spec(nb::handle item) {
     spec.count = nb::cast<std::size_t>(fields[3]);
     spec.swap = nb::cast<std::size_t>(fields[4]);
     spec.text = nb::cast<bool>(fields[5]);
+    spec.boolean = nb::cast<bool>(fields[6]);
     if (spec.swap == 0 || (spec.layout == dtf::Layout::raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("a raw value is a whole number of items");
     }
