@@ -1,0 +1,27 @@
+"""TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow."""
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.columns.infer import infer_schema
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
+from dask_tfrecord.records.framing import RecordWriter, read_records
+from dask_tfrecord.schema import FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+
+__all__ = [
+    "CorruptRecordError",
+    "Dataset",
+    "FeatureError",
+    "FixedLenFeature",
+    "RaggedBlock",
+    "RawFeature",
+    "RecordWriter",
+    "Schema",
+    "SchemaError",
+    "TFRecordError",
+    "TextFeature",
+    "VarLenFeature",
+    "infer_schema",
+    "read_records",
+    "read_tfrecord",
+]

@@ -1,0 +1,1 @@
+"""Blocks as lazy dask arrays: planning, graph, `Dataset`."""

@@ -1,0 +1,251 @@
+"""What stands behind the columns of a `Dataset`: a source that is read on demand, or chunks that exist already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+from dask.base import normalize_token, tokenize
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.graph import alone, lazy_chunks, views
+from dask_tfrecord.arrays.plan import pick_rows
+from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
+from dask_tfrecord.columns.blocks import Block, conform, take_rows
+from dask_tfrecord.schema import Schema
+
+__all__ = ["Backing", "Held", "Lazy", "merged_chunks"]
+
+
+class Backing(Protocol):
+    """Columns in chunks of rows."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns there are."""
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Rows of each chunk, NaN where they are not counted."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where the rows come from."""
+
+    def array(self, name: str) -> da.Array:
+        """One column by itself."""
+
+    def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
+        """Columns that are asked for together."""
+
+    def chunks(self, names: Sequence[str]) -> da.Array:
+        """An object array of one element per chunk: the dict of blocks of these columns."""
+
+    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Backing:
+        """Every chunk passed through a function."""
+
+    def rows(self, key: Any) -> Backing:
+        """Only those rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lazy:
+    """Columns read from a source when they are needed.
+
+    Attributes
+    ----------
+    source : Source
+        Where rows come from.
+    borders : ndarray of int64 or None
+        First row of each chunk, and the number of rows; None where rows are not counted.
+    number : int
+        Number of chunks.
+    """
+
+    source: Source
+    borders: NDArray[np.int64] | None
+    number: int
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.Lazy", self.source, self.borders, self.number))
+
+    @property
+    def schema(self) -> Schema:
+        """The columns there are."""
+        return self.source.schema
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Rows of each chunk, NaN where they are not counted."""
+        if self.borders is None:
+            return (np.nan,) * self.number
+        return tuple(np.diff(self.borders).tolist())
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where the rows come from."""
+        return self.source.origin
+
+    def array(self, name: str) -> da.Array:
+        """One column by itself."""
+        if self.borders is None:
+            return self.arrays([name])[name]
+        return alone(self.source, name, self.borders)
+
+    def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
+        """Columns that are asked for together."""
+        features = {name: self.schema[name] for name in names}
+        return views(self.chunks(names), features, self.sizes)
+
+    def chunks(self, names: Sequence[str]) -> da.Array:
+        """One dict of blocks per chunk."""
+        return lazy_chunks(self.source, names, self.borders, self.number)
+
+    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Lazy:
+        """Every chunk passed through a function, within the task that decodes it."""
+        return Lazy(MappedSource(self.source, columns, function, schema), self.borders, self.number)
+
+    def rows(self, key: Any) -> Lazy:
+        """Only those rows: replanned, so that nothing else is read."""
+        source = self.source.select(key)
+        if self.borders is None:
+            raise ValueError("rows of an uncounted source")
+        picked = pick_rows(range(int(self.borders[-1])), key)
+        borders = _clipped(self.borders, picked)
+        return Lazy(source, borders, len(borders) - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Columns in chunks that exist already, or follow from such.
+
+    Attributes
+    ----------
+    blocks : dask array of object, shape (nchunks,)
+        One dict of blocks per chunk.
+    schema : Schema
+        The columns there are.
+    sizes : tuple of int or nan
+        Rows of each chunk.
+    origin : mapping
+        Where the rows came from.
+    """
+
+    blocks: da.Array
+    schema: Schema
+    sizes: tuple[float, ...]
+    origin: Mapping[str, Any]
+
+    def __dask_tokenize__(self) -> object:
+        return "dask_tfrecord.Held", self.blocks.name
+
+    def array(self, name: str) -> da.Array:
+        """One column by itself."""
+        return self.arrays([name])[name]
+
+    def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
+        """Columns that are asked for together."""
+        return views(self.blocks, {name: self.schema[name] for name in names}, self.sizes)
+
+    def chunks(self, names: Sequence[str]) -> da.Array:
+        """One dict of blocks per chunk."""
+        if set(names) == set(self.schema):
+            return self.blocks
+        return _each_chunk(_only, self.blocks, names=tuple(sorted(names)))
+
+    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Held:
+        """Every chunk passed through a function."""
+        mapped = _each_chunk(_apply, self.chunks(columns), function=function, schema=schema)
+        return Held(mapped, schema, self.sizes, self.origin)
+
+    def rows(self, key: Any) -> Held:
+        """Only those rows; each stretch of them that lies in one chunk becomes a chunk."""
+        if np.isnan(self.sizes).any():
+            raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
+        borders = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        index = np.asarray(pick_rows(range(int(borders[-1])), key), np.int64)
+        chunk = np.searchsorted(borders, index, side="right") - 1
+        cuts = np.flatnonzero(np.diff(chunk)) + 1
+        stretches = [part for part in np.split(index, cuts) if len(part)] or [np.empty(0, np.int64)]
+        numbers = [int(np.searchsorted(borders, part[0], side="right")) - 1 if len(part) else 0 for part in stretches]
+        local = np.empty(len(stretches), object)
+        for place, (part, number) in enumerate(zip(stretches, numbers, strict=True)):
+            local[place] = part - borders[number]
+        picked = da.concatenate([self.blocks[number : number + 1] for number in numbers])
+        taken = _each_chunk(_take, picked, da.from_array(local, chunks=1))
+        return Held(taken, self.schema, tuple(map(len, stretches)), self.origin)
+
+
+def merged_chunks(backing: Backing, names: Sequence[str], added: Mapping[str, da.Array], schema: Schema) -> Held:
+    """Columns of a backing and further dask arrays, in the backing's chunks."""
+    pairs: list[Any] = []
+    for number, array in enumerate(added.values(), 1):
+        # One block per chunk: all axes but the rows in one piece, under index numbers of their own.
+        whole = array.rechunk({0: backing.sizes} | {axis: -1 for axis in range(1, array.ndim)})
+        pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
+    chunks = backing.chunks(names)
+    blocks = da.blockwise(
+        _merge,
+        (0,),
+        chunks,
+        (0,),
+        *pairs,
+        name=f"tfrecord-merge-{tokenize(chunks.name, [array.name for array in added.values()])}",
+        dtype=object,
+        meta=np.empty(0, object),
+        concatenate=True,
+        align_arrays=False,
+        names=tuple(added),
+        schema=schema,
+    )
+    return Held(blocks, schema, backing.sizes, backing.origin)
+
+
+def _each_chunk(step: Any, chunks: da.Array, *others: da.Array, **options: Any) -> da.Array:
+    name = f"tfrecord-{step.__name__.strip('_')}-{tokenize(chunks.name, [other.name for other in others], options)}"
+    pairs = [part for array in (chunks, *others) for part in (array, (0,))]
+    return da.blockwise(step, (0,), *pairs, name=name, dtype=object, meta=np.empty(0, object), **options)
+
+
+def _element(blocks: dict[str, Block]) -> NDArray[np.object_]:
+    element = np.empty(1, object)
+    element[0] = blocks
+    return element
+
+
+def _only(chunk: NDArray[np.object_], names: tuple[str, ...]) -> NDArray[np.object_]:
+    return _element({name: chunk[0][name] for name in names})
+
+
+def _apply(chunk: NDArray[np.object_], function: BlockFunction, schema: Schema) -> NDArray[np.object_]:
+    return _element(apply(function, chunk[0], schema, tuple(schema)))
+
+
+def _take(chunk: NDArray[np.object_], index: NDArray[np.object_]) -> NDArray[np.object_]:
+    return _element({name: take_rows(block, index[0]) for name, block in chunk[0].items()})
+
+
+def _merge(
+    chunk: NDArray[np.object_], *blocks: NDArray[Any], names: tuple[str, ...], schema: Schema
+) -> NDArray[np.object_]:
+    added = {
+        name: conform(schema[name], block, f"the assigned array {name!r} came")
+        for name, block in zip(names, blocks, strict=True)
+    }
+    return _element(chunk[0] | added)
+
+
+def _clipped(borders: NDArray[np.int64], picked: Any) -> NDArray[np.int64]:
+    """Borders for the rows picked: the chunks they lie in where they ascend, else as many rows as a chunk had."""
+    count = len(picked)
+    if count == 0:
+        return np.array([0, 0])
+    index = np.asarray(picked, np.int64)
+    if (np.diff(index) >= 0).all():
+        cuts = np.searchsorted(index, borders[1:-1])
+        return np.unique(np.concatenate([[0], cuts, [count]]))
+    rows = max(1, int(borders[-1]) // max(1, len(borders) - 1))
+    return np.append(np.arange(0, count, rows), count)

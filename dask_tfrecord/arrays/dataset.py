@@ -1,0 +1,452 @@
+"""`Dataset`: the columns of a collection as lazy dask arrays, and a dask collection itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import dask
+import dask.array as da
+import dask.local
+import dask.threaded
+import numpy as np
+from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
+from dask.highlevelgraph import HighLevelGraph
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.backing import Backing, Held, Lazy, merged_chunks
+from dask_tfrecord.arrays.display import html_table, text_table
+from dask_tfrecord.arrays.ragged import padded_column, ragged_column
+from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
+from dask_tfrecord.columns.blocks import Block, concatenate, feature_of, to_array, zero_rows
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.schema import Feature, Schema, VarLenFeature, near_misses
+
+__all__ = ["Dataset"]
+
+# `compute` decodes straight into its results in pieces of about so many stored bytes.
+PIECE_NBYTES = 8 << 20
+
+
+class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
+    """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
+
+    Made by `read_tfrecord` and `from_zarr`, not by hand. Arrays asked for together are decoded together::
+
+        ds["label"]                   # a dask array; decodes label alone, and just the rows that slices leave
+        ds["image", "label"]          # a tuple of arrays: one decode per chunk
+        ds[["image", "label"]]        # a Dataset of fewer columns
+        ds.rows[1000:2000]            # a Dataset of fewer rows
+
+    Parameters
+    ----------
+    backing : Lazy or Held
+        What the columns are read from.
+    names : sequence of str
+        The columns, in order.
+    assigned : mapping of str to dask array
+        Columns that come from elsewhere.
+    """
+
+    __slots__ = ("_assigned", "_backing", "_names")
+
+    def __init__(
+        self, backing: Backing, names: Sequence[str], assigned: Mapping[str, da.Array] | None = None
+    ) -> None:
+        self._backing = backing
+        self._names = tuple(names)
+        self._assigned = dict(assigned or {})
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """The features of all columns."""
+        own = self._backing.schema
+        features: dict[str, Feature] = {}
+        for name in self._names:
+            array = self._assigned.get(name)
+            features[name] = own[name] if array is None else feature_of(array, f"column {name!r}")
+        whole = not self._assigned and set(self._names) == set(own)
+        return Schema(features, own.sampling if whole else None)
+
+    @property
+    def nrecords(self) -> int | None:
+        """Number of rows; None where ``counts=None`` left them uncounted."""
+        total = float(np.sum(self._backing.sizes))
+        return None if np.isnan(total) else int(total)
+
+    @property
+    def npartitions(self) -> int:
+        """Number of chunks of rows."""
+        return len(self._backing.sizes)
+
+    @property
+    def chunks(self) -> tuple[float, ...]:
+        """Rows of each chunk, NaN where they are not counted."""
+        return self._backing.sizes
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where the rows come from: files with sizes and versions, as JSON values."""
+        return self._backing.origin
+
+    @property
+    def source(self) -> Source | None:
+        """What rows are read from on demand; None after `persist`, or where columns were assigned."""
+        return self._backing.source if isinstance(self._backing, Lazy) and not self._assigned else None
+
+    @property
+    def borders(self) -> NDArray[np.int64] | None:
+        """First row of each chunk and the number of rows; None where they are not counted."""
+        if self.nrecords is None:
+            return None
+        return np.concatenate([[0], np.cumsum(self.chunks)]).astype(np.int64)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        # Mapping would compare arrays, elementwise and lazily.
+        return self is other
+
+    @overload
+    def __getitem__(self, key: str) -> da.Array: ...
+    @overload
+    def __getitem__(self, key: tuple[str, ...]) -> tuple[da.Array, ...]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, key: list[str]) -> Dataset: ...
+    def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
+        if isinstance(key, str):
+            self._check_names([key])
+            return self._assigned[key] if key in self._assigned else self._backing.array(key)
+        self._check_names(key)
+        if isinstance(key, list):
+            return Dataset(self._backing, key, {name: self._assigned[name] for name in key if name in self._assigned})
+        if isinstance(key, tuple):
+            return tuple(self._together(key)[name] for name in key)
+        raise TypeError(f"columns are picked by a name, a tuple or a list of names; got {key!r}")
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._names:
+                raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self._names)}")
+        if len(set(names)) < len(names):
+            raise UnknownFeatureError(f"columns are picked once each; got {list(names)}")
+
+    def _together(self, names: Sequence[str]) -> dict[str, da.Array]:
+        own = [name for name in names if name not in self._assigned]
+        arrays = self._backing.arrays(own) if len(own) != 1 else {own[0]: self._backing.array(own[0])}
+        return arrays | {name: self._assigned[name] for name in names if name in self._assigned}
+
+    # -- other rows and columns ------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> _Rows:
+        """Fewer rows: ``ds.rows[key]`` for an int, a slice, a list of ints or a mask, as a Dataset.
+
+        The plan is made anew, so exactly those records are read and decoded.
+        """
+        return _Rows(self)
+
+    def assign(self, **arrays: Any) -> Dataset:
+        """Columns added or replaced.
+
+        Parameters
+        ----------
+        **arrays : array-like
+            Dask or NumPy arrays with as many rows as the data set.
+
+        Raises
+        ------
+        SchemaError
+            If an array has another number of rows, or is of objects: what those are can't be known.
+        """
+        assigned = dict(self._assigned)
+        for name, given in arrays.items():
+            array = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=-1)
+            if array.ndim == 0 or (self.nrecords is not None and array.shape[0] != self.nrecords):
+                raise SchemaError(f"column {name!r} has shape {array.shape} where {self.nrecords} rows are needed")
+            feature_of(array, f"column {name!r}")
+            assigned[name] = array
+        return Dataset(self._backing, list(dict.fromkeys([*self._names, *arrays])), assigned)
+
+    def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
+        """Pass the rows through a function, block by block, within the task that decodes them.
+
+        Parameters
+        ----------
+        func : callable
+            From a dict of blocks of n rows to a dict of blocks of n rows, columns free to change. Blocks are NumPy
+            arrays; rows of differing length come as `RaggedBlock` (``values`` and ``row_splits``) and may be returned
+            so. It is called with blocks of any number of rows, so each row has to be treated by itself.
+        template : mapping, optional
+            What the function returns: for each name a feature class, or an array without rows of the right dtype and
+            shape. By default the function is called once with blocks of no rows to find out.
+
+        Returns
+        -------
+        Dataset
+            Lazy; nothing is decoded yet.
+
+        Raises
+        ------
+        ValueError
+            If no template is given and the function fails on blocks of no rows.
+        """
+        made = template if template is not None else infer_template(func, self.schema, self._names)
+        if not isinstance(made, Mapping):
+            raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(made).__name__}")
+        features = {
+            name: like if isinstance(like, Feature) else feature_of(like, f"map_blocks returned {name!r}")
+            for name, like in made.items()
+        }
+        schema = Schema(features)
+        return Dataset(self._whole().map(func, self._names, schema), list(schema))
+
+    def _whole(self) -> Backing:
+        """One backing of all columns, assigned ones too."""
+        if not self._assigned:
+            return self._backing
+        own = [name for name in self._names if name not in self._assigned]
+        return merged_chunks(self._backing, own, self._assigned, self.schema)
+
+    def ragged(self, name: str) -> tuple[da.Array, da.Array]:
+        """Values and row splits of a feature whose rows differ in length.
+
+        Parameters
+        ----------
+        name : str
+            A `VarLenFeature` column.
+
+        Returns
+        -------
+        values : dask array of shape (nvalues, *inner)
+            All values; the sizes of its chunks are not known before they are computed.
+        row_splits : dask array of int64, shape (nrecords + 1,)
+            Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, as in `tf.RaggedTensor`.
+        """
+        return ragged_column(self._backing, name, self._varlen(name))
+
+    def padded(self, name: str, length: int, value: Any = 0) -> da.Array:
+        """A feature whose rows differ in length as a dense array.
+
+        Parameters
+        ----------
+        name : str
+            A `VarLenFeature` column.
+        length : int
+            Values per row; a row that holds more is an error when it is computed, nothing is cut off.
+        value : scalar, default 0
+            What fills shorter rows.
+
+        Returns
+        -------
+        dask array of shape (nrecords, length, *inner)
+        """
+        return padded_column(self._backing, name, self._varlen(name), length, value)
+
+    def _varlen(self, name: str) -> VarLenFeature:
+        self._check_names([name])
+        feature = self.schema[name]
+        if not isinstance(feature, VarLenFeature):
+            raise SchemaError(f"column {name!r} is {feature}; rows of differing length are VarLenFeature columns")
+        return feature
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
+        """The first `n` rows, or as many as there are, as NumPy arrays; just those records are decoded."""
+        if self.nrecords is not None:
+            return self.rows[:n].compute()
+        parts: list[dict[str, NDArray[Any]]] = []
+        chunks = self._whole().chunks(self._names)
+        for number in range(self.npartitions):
+            blocks = chunks[number : number + 1].compute()[0]
+            parts.append({name: to_array(blocks[name])[:n] for name in self._names})
+            n -= len(next(iter(parts[-1].values()), ()))
+            if n <= 0:
+                break
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+
+    def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
+        """All columns as NumPy arrays, in a dict.
+
+        On threads the records are decoded straight into the results, so the memory needed is the results' and little
+        more; other schedulers send flat buffers and join them here.
+
+        Parameters
+        ----------
+        **kwargs
+            What `dask.compute` takes, such as ``scheduler=``.
+
+        Returns
+        -------
+        dict of str to ndarray
+        """
+        local = get_scheduler(collections=[self], **kwargs) in (dask.threaded.get, dask.local.get_sync)
+        if local and self.nrecords is not None and isinstance(self._backing, Lazy):
+            return self._compute_in_place(self._backing, self.nrecords, kwargs)
+        (result,) = dask.compute(self, **kwargs)
+        columns: dict[str, NDArray[Any]] = result
+        return columns
+
+    def _compute_in_place(self, backing: Lazy, rows: int, kwargs: dict[str, Any]) -> dict[str, NDArray[Any]]:
+        schema = self.schema
+        results = {
+            name: np.empty((rows, *feature.block_shape), feature.block_dtype) for name, feature in schema.items()
+        }
+        own = {name: array for name, array in results.items() if name not in self._assigned}
+        borders = backing.source.refine(np.asarray(backing.borders), PIECE_NBYTES)
+        filler = _Filler(backing.source, borders, own)
+        name = f"tfrecord-compute-{uuid.uuid4().hex}"
+        meta = np.empty(0, object)
+        tasks = [da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=meta)] if own else []
+        if self._assigned:
+            targets = [results[name] for name in self._assigned]
+            tasks.append(da.store(list(self._assigned.values()), targets, lock=False, compute=False))
+        dask.compute(*tasks, **kwargs)
+        return results
+
+    def persist(self, **kwargs: Any) -> Dataset:
+        """Decode every chunk now and keep the flat buffers, on the workers where there is a cluster.
+
+        Parameters
+        ----------
+        **kwargs
+            What `dask.persist` takes.
+        """
+        (kept,) = dask.persist(self, **kwargs)
+        dataset: Dataset = kept
+        return dataset
+
+    def count(self) -> int:
+        """Number of records; counted now where ``counts=None`` left them uncounted."""
+        if self.nrecords is not None:
+            return self.nrecords
+        name = self._names[:1]
+        chunks = self._whole().chunks(name)
+        return int(chunks.map_blocks(_chunk_rows, dtype=np.int64, meta=np.empty(0, np.int64)).sum().compute())
+
+    # -- a dask collection -----------------------------------------------------------------------------------------
+
+    def _parts(self) -> list[da.Array]:
+        own = [name for name in self._names if name not in self._assigned]
+        return [self._backing.chunks(own), *(self._assigned[name] for name in self._names if name in self._assigned)]
+
+    def __dask_graph__(self) -> HighLevelGraph:
+        return HighLevelGraph.merge(*(part.__dask_graph__() for part in self._parts()))
+
+    def __dask_keys__(self) -> list[Any]:
+        return [part.__dask_keys__() for part in self._parts()]
+
+    def __dask_layers__(self) -> tuple[str, ...]:
+        return tuple(layer for part in self._parts() for layer in part.__dask_layers__())
+
+    def __dask_tokenize__(self) -> object:
+        arrays = [array.name for array in self._assigned.values()]
+        return normalize_token(("dask_tfrecord.Dataset", self._backing, self._names, list(self._assigned), arrays))
+
+    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
+    __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
+        finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]
+        names = [name for name in self._names if name in self._assigned]
+        return _gather, (self._names, self.schema, dict(zip(names, finalizers, strict=True)))
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        rebuilders = [part.__dask_postpersist__() for part in self._parts()]
+        backing = self._backing
+        own = backing.schema.select(name for name in self._names if name not in self._assigned)
+        held = (own, backing.sizes, backing.origin)
+        assigned = [name for name in self._names if name in self._assigned]
+        return _rebuild, (self._names, assigned, rebuilders, held)
+
+    # -- for people ------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return text_table(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+
+class _Rows:
+    """The indexer behind `Dataset.rows`."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, key: Any) -> Dataset:
+        dataset = self._dataset
+        if isinstance(key, int | np.integer):
+            key = [int(key)]
+        assigned = {name: array[key] for name, array in dataset._assigned.items()}
+        return Dataset(dataset._backing.rows(key), dataset._names, assigned)
+
+
+class _Filler:
+    """One element per piece: reading it decodes the piece into its place in the results."""
+
+    ndim = 1
+    dtype = np.dtype(object)
+
+    def __init__(self, source: Source, borders: NDArray[np.int64], results: dict[str, NDArray[Any]]) -> None:
+        self.source, self.borders, self.results = source, borders, results
+        self.shape = (len(borders) - 1,)
+
+    def __getitem__(self, key: Any) -> NDArray[np.object_]:
+        (pieces,) = key if isinstance(key, tuple) else (key,)
+        numbers = range(self.shape[0])[pieces]
+        for piece in numbers:
+            start, stop = int(self.borders[piece]), int(self.borders[piece + 1])
+            out = {name: array[start:stop] for name, array in self.results.items() if array.dtype != object}
+            dense = {name: array for name, array in out.items() if not isinstance(array.dtype, np.dtypes.StringDType)}
+            blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
+            for name, block in blocks.items():
+                if name not in dense:
+                    self.results[name][start:stop] = to_array(block)
+        return np.empty(len(numbers), object)
+
+
+def _chunk_rows(chunk: NDArray[np.object_]) -> NDArray[np.int64]:
+    return np.array([len(next(iter(chunk[0].values())))], np.int64)
+
+
+def _gather(
+    results: Sequence[Any], names: Sequence[str], schema: Schema, finalizers: Mapping[str, tuple[Any, Any]]
+) -> dict[str, NDArray[Any]]:
+    """Chunks of blocks, and results of assigned arrays, as one array per column."""
+    chunks: list[dict[str, Block]] = [chunk[0] for chunk in results[0]]
+    rest = dict(zip(finalizers, results[1:], strict=True))
+    columns = {}
+    for name in names:
+        if name in rest:
+            finalize, extra = finalizers[name]
+            columns[name] = finalize(rest[name], *extra)
+        else:
+            columns[name] = to_array(concatenate([zero_rows(schema[name]), *(chunk.pop(name) for chunk in chunks)]))
+    return columns
+
+
+def _rebuild(
+    dsk: Any,
+    names: Sequence[str],
+    assigned: Sequence[str],
+    rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
+    held: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
+    *,
+    rename: Mapping[str, str] | None = None,
+) -> Dataset:
+    rebuilt = [rebuild(dsk, *state, rename=rename) for rebuild, state in rebuilders]
+    return Dataset(Held(rebuilt[0], *held), names, dict(zip(assigned, rebuilt[1:], strict=True)))

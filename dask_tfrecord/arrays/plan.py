@@ -1,0 +1,239 @@
+"""Planning: which bytes of which shards make which rows. Pure functions over NumPy arrays, nothing is read here.
+
+A `Collection` knows how many records each shard holds and where some of them begin. Chunks are borders between rows;
+the rows of a chunk become `Run` values only in the task that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.decode import Run
+from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.storage.files import Shards
+
+__all__ = ["Collection", "Rows", "borders_by_bytes", "borders_by_rows", "borders_by_shard", "finer_borders", "pick_rows", "row_runs"]
+
+# Rows of a collection: consecutive or evenly spaced ones, or any.
+Rows = range | NDArray[np.int64]
+
+# Past this many chunks a scheduler is busier with tasks than workers with data.
+MOST_CHUNKS = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collection:
+    """Shards whose records are counted.
+
+    Attributes
+    ----------
+    shards : Shards
+        The files.
+    starts : ndarray of int64, shape (nshards + 1,)
+        Number of the first row of each shard; the last entry is the number of rows.
+    nbytes : ndarray of int64, shape (nshards,)
+        Bytes of each shard, decompressed where that is known.
+    mark_splits : ndarray of int64, shape (nshards + 1,)
+        The marks of shard ``i`` are entries ``mark_splits[i]`` to ``mark_splits[i + 1]``.
+    mark_records : ndarray of int64
+        Record number, within its shard, of each mark.
+    mark_offsets : ndarray of int64
+        The byte of that record's header in the decompressed stream.
+    """
+
+    shards: Shards
+    starts: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    mark_splits: NDArray[np.int64]
+    mark_records: NDArray[np.int64]
+    mark_offsets: NDArray[np.int64]
+
+    @classmethod
+    def counted(cls, shards: Shards, counts: Sequence[int]) -> Collection:
+        """A collection of which nothing but the counts is known."""
+        number = len(shards)
+        return cls(
+            shards,
+            _starts(counts),
+            shards.sizes,
+            np.arange(number + 1),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.int64),
+        )
+
+    @classmethod
+    def indexed(cls, shards: Shards, indexes: Sequence[ShardIndex]) -> Collection:
+        """A collection whose shards were scanned."""
+        # Nothing but the beginning of a compressed shard is reached without inflating what lies before it.
+        marks = [len(index.records) if index.compression is None else 1 for index in indexes]
+        empty = np.zeros(0, np.int64)
+        return cls(
+            shards,
+            _starts([index.count for index in indexes]),
+            np.array([index.nbytes for index in indexes], np.int64),
+            _starts(marks),
+            np.concatenate([empty, *(index.records[:n] for index, n in zip(indexes, marks, strict=True))]),
+            np.concatenate([empty, *(index.offsets[:n] for index, n in zip(indexes, marks, strict=True))]),
+        )
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Records of each shard."""
+        return np.diff(self.starts)
+
+    @property
+    def nrows(self) -> int:
+        """Records of all shards."""
+        return int(self.starts[-1])
+
+    def runs(self, start: int, stop: int) -> Iterator[Run]:
+        """Rows ``start`` to ``stop`` as stretches of shards, in order."""
+        shard = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while start < stop:
+            first = start - int(self.starts[shard])
+            past = min(stop, int(self.starts[shard + 1]))
+            if past > start:
+                marks = self.mark_records[self.mark_splits[shard] : self.mark_splits[shard + 1]]
+                mark = int(self.mark_splits[shard]) + int(np.searchsorted(marks, first, side="right")) - 1
+                yield Run(
+                    shard=self.shards[shard],
+                    first=first,
+                    count=past - start,
+                    mark=int(self.mark_records[mark]),
+                    offset=int(self.mark_offsets[mark]),
+                    last=past == self.starts[shard + 1],
+                )
+            start, shard = past, shard + 1
+
+    def mark_rows(self, nbytes: int) -> NDArray[np.int64]:
+        """Rows that are reached directly and lie about `nbytes` apart."""
+        shard = np.repeat(np.arange(len(self.shards)), np.diff(self.mark_splits))
+        bucket = self.mark_offsets // nbytes
+        fresh = np.ones(len(shard), bool)
+        fresh[1:] = (shard[1:] != shard[:-1]) | (bucket[1:] != bucket[:-1])
+        return self.starts[shard[fresh]] + self.mark_records[fresh]
+
+
+def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:
+    """Ascending rows, each once, as runs of consecutive ones."""
+    if isinstance(rows, range) and rows.step == 1:
+        yield from collection.runs(rows.start, rows.stop)
+        return
+    index = np.asarray(rows, np.int64)
+    gaps = np.flatnonzero(np.diff(index) != 1) + 1
+    for part in np.split(index, gaps):
+        if len(part):
+            yield from collection.runs(int(part[0]), int(part[-1]) + 1)
+
+
+def pick_rows(rows: Rows, key: Any) -> Rows:
+    """``rows[key]`` for a slice, an int, a list of ints or a mask.
+
+    Raises
+    ------
+    IndexError
+        If a number lies outside or a mask has another length, as NumPy does.
+    """
+    if isinstance(key, slice):
+        picked = rows[key]
+        return picked if isinstance(picked, range) or len(picked) != 1 else _consecutive(int(picked[0]), 1)
+    index = np.asarray(key)
+    if index.dtype == bool:
+        if index.shape != (len(rows),):
+            raise IndexError(f"a mask for {len(rows)} rows has shape ({len(rows)},); got {index.shape}")
+        index = np.flatnonzero(index)
+    if index.size == 0:
+        return range(0)
+    if index.ndim > 1 or index.dtype.kind not in "iu":
+        raise IndexError(f"rows are picked by ints, slices, lists of ints or masks; got {key!r}")
+    index = np.atleast_1d(index.astype(np.int64))
+    outside = index[(index < -len(rows)) | (index >= len(rows))]
+    if outside.size:
+        raise IndexError(f"row {int(outside[0])} is out of bounds for {len(rows)} rows")
+    index = np.where(index < 0, index + len(rows), index)
+    if isinstance(rows, range):
+        index = rows.start + index * rows.step
+    else:
+        index = rows[index]
+    if (np.diff(index) == 1).all():
+        return _consecutive(int(index[0]), len(index))
+    return index
+
+
+def borders_by_shard(collection: Collection) -> NDArray[np.int64]:
+    """One chunk per shard that holds records."""
+    return _distinct(collection.starts)
+
+
+def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
+    """Chunks of `rows` rows each, the last one what is left."""
+    return _distinct(np.append(np.arange(0, nrows, rows), nrows))
+
+
+def borders_by_bytes(
+    collection: Collection, row_nbytes: NDArray[np.float64], size: float, *, coalesce: bool
+) -> NDArray[np.int64]:
+    """Chunks of about `size` decoded bytes.
+
+    Parameters
+    ----------
+    collection : Collection
+        What is to be cut.
+    row_nbytes : ndarray of float, shape (nshards,)
+        Decoded bytes of a row of each shard.
+    size : float
+        Bytes of a chunk: larger shards are split evenly.
+    coalesce : bool
+        Join neighbouring shards as long as they stay below `size`; otherwise only as far as `MOST_CHUNKS` asks.
+    """
+    counts = collection.counts
+    decoded = counts * row_nbytes
+    pieces = np.maximum(np.ceil(decoded / size), 1).astype(np.int64)
+    pieces = np.minimum(pieces, np.maximum(counts, 1))
+    borders = [
+        start + np.arange(number) * count // number
+        for start, count, number in zip(collection.starts.tolist(), counts.tolist(), pieces.tolist(), strict=False)
+    ]
+    cut = _distinct(np.append(np.concatenate([np.zeros(1, np.int64), *borders]), collection.nrows))
+    most = size if coalesce else decoded.sum() / MOST_CHUNKS * 2
+    if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
+        return cut
+    # Bytes up to each border; a border stays where the next piece would not fit into what is open.
+    cumulative = np.interp(cut, collection.starts, np.concatenate([[0.0], np.cumsum(decoded)]))
+    kept, opened = [0], 0.0
+    for index in range(1, len(cut) - 1):
+        if cumulative[index + 1] - opened > most:
+            kept.append(index)
+            opened = cumulative[index]
+    return cut[[*kept, len(cut) - 1]]
+
+
+def finer_borders(
+    collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int
+) -> NDArray[np.int64]:
+    """The borders, and more between them about `nbytes` apart, where a shard can be entered there."""
+    if not (isinstance(rows, range) and rows.step == 1):
+        return borders
+    more = collection.mark_rows(nbytes) - rows.start
+    return np.union1d(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
+
+
+def _consecutive(start: int, count: int) -> range:
+    return range(start, start + count)
+
+
+def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(np.asarray(counts, np.int64), out=starts[1:])
+    return starts
+
+
+def _distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Borders without empty chunks; a collection without rows keeps one."""
+    distinct = np.unique(borders)
+    return distinct if len(distinct) > 1 else np.array([0, 0])

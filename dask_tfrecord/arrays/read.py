@@ -1,0 +1,189 @@
+"""`read_tfrecord`: from paths to a `Dataset`. Files are found, records counted and features inferred; none is decoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import dask
+import numpy as np
+from dask.utils import parse_bytes
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.backing import Lazy
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
+from dask_tfrecord.arrays.source import RecordSource, UncountedSource
+from dask_tfrecord.columns.infer import infer_shards
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.records.index import ShardIndex, scan_shard
+from dask_tfrecord.schema import Feature, Schema
+from dask_tfrecord.storage.files import Shards, find_shards
+
+__all__ = ["read_tfrecord"]
+
+# One scanning task takes shards until they are this large together: small files are not worth a task each.
+_SCAN_NBYTES = 64 << 20
+_SCAN_SHARDS = 64
+
+# Rows decoded to learn how large rows of unknown length are.
+_PROBE_ROWS = 64
+
+
+def read_tfrecord(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    features: Mapping[str, Feature] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    chunks: str | int = "auto",
+    counts: str | Sequence[int] | None = "auto",
+    compression: str | None = "infer",
+    check_crc: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Open TFRecord shards as lazy dask arrays.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        A path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list. Shards come in
+        natural order; a list keeps its own.
+    features : mapping of str to feature, or Schema, optional
+        What to read, as for `tf.io.parse_example`. By default inferred from the first records of some shards.
+    columns : sequence of str, optional
+        Only these features.
+    chunks : "auto", "shard", int or str, default "auto"
+        Rows per chunk: ``"auto"`` takes a chunk per shard, splits those whose block would pass dask's
+        ``array.chunk-size`` and joins tiny ones past 20,000 chunks; ``"shard"`` takes exactly one per shard; an int is
+        that many rows, across shards; a size such as ``"64 MiB"`` splits and joins to that many decoded bytes.
+    counts : "auto", "scan", sequence of int or None, default "auto"
+        Records per shard. ``"auto"`` and ``"scan"`` walk the record headers of every shard, in parallel on the active
+        scheduler; a sequence is taken at its word, and checked when shards are read; None counts nothing: one chunk
+        per shard, of unknown size.
+    compression : {"infer", None, "gzip", "zlib"}
+        ``"infer"`` looks at the bytes, never at the name.
+    check_crc : bool, default True
+        Check both CRCs of every record that is read.
+    storage_options : mapping, optional
+        What fsspec takes beside a URL.
+
+    Returns
+    -------
+    Dataset
+        Nothing is decoded yet.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If nothing is there. A `FileNotFoundError` too.
+    SchemaError
+        If features can't be inferred, or a column is not among them.
+    CorruptRecordError
+        If a record header does not hold, or a shard is cut off.
+    ValueError
+        If an argument has another value than those above.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+    >>> ds["label"].mean().compute() >= 0
+    np.True_
+    """
+    if dask.config.get("array.query-planning", False):
+        raise RuntimeError(
+            "dask_tfrecord builds its graph from dask.array's classic collections; unset the dask configuration "
+            "array.query-planning (it is experimental) before dask.array is imported"
+        )
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    schema = _schema(shards, features, columns)
+    if counts is None:
+        if isinstance(chunks, int) or chunks not in ("auto", "shard"):
+            raise ValueError(f"chunks={chunks!r} needs counted records: with counts=None a chunk is a shard")
+        return Dataset(Lazy(UncountedSource(shards, schema, check_crc), None, len(shards)), list(schema))
+    collection = _counted(shards, counts, check_crc)
+    source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
+    borders = _borders(source, chunks)
+    return Dataset(Lazy(source, borders, len(borders) - 1), list(schema))
+
+
+def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Sequence[str] | None) -> Schema:
+    if features is None:
+        schema = infer_shards(shards)
+    else:
+        schema = features if isinstance(features, Schema) else Schema(features)
+    if columns is None:
+        return schema
+    if isinstance(columns, str):
+        raise SchemaError(f"columns is a list of names; got the string {columns!r}")
+    return schema.select(columns)
+
+
+def _counted(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
+    if not isinstance(counts, str):
+        numbers = [int(count) for count in counts]
+        if len(numbers) != len(shards) or min(numbers, default=0) < 0:
+            raise ValueError(f"counts is one number of records per shard: {len(shards)} of them; got {len(numbers)}")
+        return Collection.counted(shards, numbers)
+    if counts not in ("auto", "scan"):
+        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
+    tasks = [dask.delayed(_scan, pure=False)(part, check_crc) for part in _scan_parts(shards)]
+    indexes = [index for part in dask.compute(*tasks) for index in part]
+    return Collection.indexed(shards, indexes)
+
+
+def _scan_parts(shards: Shards) -> Iterable[Shards]:
+    """Shards in groups that are worth a task."""
+    start, nbytes = 0, 0
+    for place, size in enumerate(shards.sizes.tolist()):
+        if place > start and (nbytes + size > _SCAN_NBYTES or place - start >= _SCAN_SHARDS):
+            yield shards[start:place]
+            start, nbytes = place, 0
+        nbytes += size
+    yield shards[start:]
+
+
+def _scan(shards: Shards, check_crc: bool) -> list[ShardIndex]:
+    return [scan_shard(shard, check_crc=check_crc) for shard in shards]
+
+
+def _borders(source: RecordSource, chunks: str | int) -> NDArray[np.int64]:
+    collection = source.collection
+    if isinstance(chunks, bool) or not isinstance(chunks, str | int):
+        raise ValueError(f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}")
+    if isinstance(chunks, int):
+        if chunks < 1:
+            raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
+        return borders_by_rows(collection.nrows, chunks)
+    if chunks == "shard":
+        return borders_by_shard(collection)
+    size = _nbytes(dask.config.get("array.chunk-size", "128 MiB") if chunks == "auto" else chunks)
+    return borders_by_bytes(collection, _row_nbytes(source), size, coalesce=chunks != "auto")
+
+
+def _nbytes(size: str | int) -> float:
+    try:
+        nbytes = float(parse_bytes(size))
+    except ValueError:
+        raise ValueError(f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {size!r}") from None
+    if nbytes < 1:
+        raise ValueError(f"a chunk has one byte or more; got {size!r}")
+    return nbytes
+
+
+def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
+    """Decoded bytes of a row, for each shard: known where rows are dense, else in the ratio of the first rows."""
+    collection = source.collection
+    features = source.schema.values()
+    dense = sum(feature.block_dtype.itemsize * int(np.prod(feature.block_shape)) for feature in features)
+    if all(feature.block_dtype != object and feature.block_dtype.kind != "T" for feature in features):
+        return np.full(len(collection.shards), float(max(dense, 1)))
+    probe = range(min(_PROBE_ROWS, collection.nrows))
+    if not probe:
+        return np.ones(len(collection.shards))
+    blocks = source.read(tuple(source.schema), slice(0, len(probe)))
+    stored = collection.nbytes / np.maximum(collection.counts, 1)
+    shard = int(np.flatnonzero(collection.counts)[0])
+    ratio = sum(block.nbytes for block in blocks.values()) / len(probe) / stored[shard]
+    return np.maximum(stored * ratio, 1.0)

@@ -1,0 +1,281 @@
+"""Where rows come from: sources read features of any rows as blocks, on whatever worker they are called.
+
+A source is small, picklable and tokenised: it travels once to each worker, and its token names what it reads.
+`RecordSource` reads TFRecord shards, `MappedSource` passes rows through a function; a store brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from dask.base import normalize_token, tokenize
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.plan import Collection, Rows, finer_borders, pick_rows, row_runs
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, conform, take_rows, to_array, zero_rows
+from dask_tfrecord.columns.decode import Run, decode
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.files import Shards
+
+__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "UncountedSource", "user_blocks"]
+
+BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+class Source(Protocol):
+    """What a `Dataset` reads from."""
+
+    @property
+    def schema(self) -> Schema:
+        """The features that can be read."""
+
+    @property
+    def nrows(self) -> int | None:
+        """Rows of all features; None if they were not counted."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where the rows come from, for people and for attributes of stores: JSON values."""
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Rows of some features, read in one pass.
+
+        `key` is a slice, a list of ints or a mask over the rows; of a source whose rows are not counted, the number
+        of a chunk. Arrays of `out` are filled and returned where a feature is dense.
+        """
+
+    def select(self, key: Any) -> Source:
+        """The source of only those rows."""
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Borders of chunks, and more of them about `nbytes` of stored data apart where that costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordSource:
+    """Rows of TFRecord shards.
+
+    Attributes
+    ----------
+    collection : Collection
+        The shards, their counts and marks.
+    schema : Schema
+        What their records hold.
+    rows : range or ndarray of int64
+        The rows of the collection that are rows here.
+    check_crc : bool
+        Check the CRCs of what is read.
+    token : str
+        Names all of the above.
+    """
+
+    collection: Collection
+    schema: Schema
+    rows: Rows
+    check_crc: bool
+    token: str
+
+    @classmethod
+    def make(cls, collection: Collection, schema: Schema, rows: Rows, check_crc: bool) -> RecordSource:
+        """A source with its token."""
+        # Marks follow from the shards; counts may be the user's word.
+        token = tokenize(collection.shards, collection.starts, schema, rows, check_crc)
+        return cls(collection, schema, rows, check_crc, token)
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    @property
+    def nrows(self) -> int:
+        """Rows of all features."""
+        return len(self.rows)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files and sizes."""
+        return _origin(self.collection.shards)
+
+    def select(self, key: Any) -> RecordSource:
+        """The source of only those rows."""
+        return RecordSource.make(self.collection, self.schema, pick_rows(self.rows, key), self.check_crc)
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Borders at marks of uncompressed shards too."""
+        return finer_borders(self.collection, self.rows, borders, nbytes)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Rows of some features: exactly those records are read and decoded."""
+        rows = pick_rows(self.rows, key)
+        ascending: Rows = rows
+        order: NDArray[np.int64] | None = None
+        if not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
+            # A record that is asked for twice is decoded once.
+            ascending, order = np.unique(rows, return_inverse=True)
+        into = out if order is None else None
+        blocks = decode(
+            row_runs(self.collection, ascending),
+            self.schema,
+            names,
+            rows=len(ascending),
+            check_crc=self.check_crc,
+            out=into,
+        )
+        if order is None:
+            return blocks
+        taken = {name: take_rows(block, order) for name, block in blocks.items()}
+        return fill(taken, out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UncountedSource:
+    """Rows of TFRecord shards that were not counted: one chunk per shard, of any length.
+
+    Attributes
+    ----------
+    shards : Shards
+        The files.
+    schema : Schema
+        What their records hold.
+    check_crc : bool
+        Check the CRCs of what is read.
+    """
+
+    shards: Shards
+    schema: Schema
+    check_crc: bool
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.UncountedSource", self.shards, self.schema, self.check_crc))
+
+    @property
+    def nrows(self) -> None:
+        """Nobody knows."""
+        return None
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files and sizes."""
+        return _origin(self.shards)
+
+    def select(self, key: Any) -> Source:
+        """Refuse: nobody knows where a row is."""
+        raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Nothing is known that borders could be refined by."""
+        return borders
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """All rows of shard number `key`."""
+        run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, last=True)
+        return decode([run], self.schema, names, rows=None, check_crc=self.check_crc)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedSource:
+    """Rows of another source, passed through a function block by block.
+
+    Attributes
+    ----------
+    source : Source
+        What the function is given.
+    columns : tuple of str
+        The features that it is given.
+    function : callable
+        From a dict of blocks of n rows to a mapping of blocks of n rows.
+    schema : Schema
+        What it returns.
+    """
+
+    source: Source
+    columns: tuple[str, ...]
+    function: BlockFunction
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
+
+    @property
+    def nrows(self) -> int | None:
+        """As of the source."""
+        return self.source.nrows
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """As of the source."""
+        return self.source.origin
+
+    def select(self, key: Any) -> MappedSource:
+        """The source of only those rows."""
+        return MappedSource(self.source.select(key), self.columns, self.function, self.schema)
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """As of the source."""
+        return self.source.refine(borders, nbytes)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Rows of what the function returns."""
+        blocks = self.source.read(self.columns, key)
+        return fill(apply(self.function, blocks, self.schema, names), out)
+
+
+def apply(function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]) -> dict[str, Block]:
+    """Pass blocks through a user's function and check what comes back against its schema.
+
+    Raises
+    ------
+    SchemaError
+        If a column lacks, or is of another length, shape or dtype than the template said.
+    """
+    rows = {len(block) for block in blocks.values()}
+    result = function(user_blocks(blocks))
+    if not isinstance(result, Mapping):
+        raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+    missing = [name for name in schema if name not in result]
+    if missing:
+        raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+    conformed = {name: conform(schema[name], result[name], f"map_blocks returned {name!r}") for name in names}
+    for name, block in conformed.items():
+        if rows and len(block) not in rows:
+            raise SchemaError(f"the function of map_blocks got {rows.pop()} rows and returned {len(block)} of {name!r}")
+    return conformed
+
+
+def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
+    """Blocks as `map_blocks` hands them out: NumPy arrays, and `RaggedBlock` where rows differ in length."""
+    return {name: block if isinstance(block, RaggedBlock) else to_array(block) for name, block in blocks.items()}
+
+
+def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
+    """What the function makes of blocks without rows.
+
+    Raises
+    ------
+    ValueError
+        If it fails on them; its own error is the cause.
+    """
+    blocks = {name: zero_rows(schema[name]) for name in columns}
+    try:
+        return function(user_blocks(blocks))
+    except Exception as error:
+        raise ValueError(
+            f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
+            f"give template={{name: array without rows, or a feature class}}"
+        ) from error
+
+
+def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
+    """Copy dense blocks into the arrays that were given for them."""
+    for name, array in (out or {}).items():
+        if name in blocks:
+            array[:] = to_array(blocks[name])
+            blocks[name] = array
+    return blocks
+
+
+def _origin(shards: Shards) -> Mapping[str, Any]:
+    return {"files": list(shards.paths), "sizes": shards.sizes.tolist(), "versions": list(shards.versions)}
