@@ -147,8 +147,10 @@ class StoredStream:
 class _Ranges:
     """Large ranges of a file that fsspec opened, held once."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, fs: object) -> None:
         self._file = file
+        # An archive is closed with the file system that looks into it.
+        self._fs = fs
         self._file_at = 0
         self._offset = 0
         self._held = memoryview(b"")
@@ -203,7 +205,7 @@ def open_stored(shard: Shard) -> StoredStream:
         If it is shorter than it was.
     """
     try:
-        return _open_local(shard) if is_local(shard.path) else StoredStream(shard, _Ranges(_open_remote(shard)))
+        return _open_local(shard) if is_local(shard.path) else StoredStream(shard, _open_remote(shard))
     except FileNotFoundError as error:
         message = "the file is gone since it was listed; read the collection again"
         raise ShardNotFoundError(message, Place(shard.path)) from error
@@ -219,13 +221,13 @@ def _open_local(shard: Shard) -> StoredStream:
     return StoredStream(shard, file)
 
 
-def _open_remote(shard: Shard) -> BinaryIO:
+def _open_remote(shard: Shard) -> _Ranges:
     fs, path = fsspec.core.url_to_fs(shard.path, **shard.storage_options)
     file: BinaryIO = fs.open(path, "rb", block_size=_LARGEST_RANGE, cache_type="none")
     if isinstance(file, io.BytesIO):
         # A memory file is one object for all who opened it: its position would be theirs too. This shares the bytes.
-        return io.BytesIO(file.getvalue())
-    return file
+        file = io.BytesIO(file.getvalue())
+    return _Ranges(file, fs)
 
 
 def _shrunk(shard: Shard, size: int) -> CorruptRecordError:
