@@ -1,0 +1,438 @@
+"""Inference: what payloads are recognised as, and which features they are taken to have."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dask_tfrecord import testing
+from dask_tfrecord.columns.infer import infer, infer_schema, infer_shards
+from dask_tfrecord.columns.recognise import describe_payload, looks_like_example
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError, ShardNotFoundError
+from dask_tfrecord.messages import (
+    BytesList,
+    Example,
+    Feature,
+    FeatureList,
+    FeatureLists,
+    Features,
+    FloatList,
+    Int64List,
+    SequenceExample,
+)
+from dask_tfrecord.schema import FixedLenFeature, Schema, VarLenFeature
+from dask_tfrecord.storage.files import find_shards
+
+# What the corpus' INDEX.md calls each file that holds no Examples.
+FOREIGN = {
+    "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord": "a protobuf message of another kind",
+    "pytorch__data/test/_fakedata/tfrecord/sequence_example.tfrecord": "a SequenceExample",
+    "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord": "an ExampleListWithContext",
+    "tensorflow__tfx/tfx/components/testdata/tfrecord_sequence/Split-eval/data_tfrecord_eval.gz": "a SequenceExample",
+}
+
+
+def feature(values: Sequence[Any] | None, kind: str = "int64") -> Feature:
+    """A Feature of ints, floats or bytes; of no kind for None, of `kind` for nothing."""
+    if values is None:
+        return Feature()
+    kind = {int: "int64", float: "float32", bytes: "bytes"}[type(values[0])] if values else kind
+    if kind == "bytes":
+        return Feature(bytes_list=BytesList(value=values))
+    return (
+        Feature(float_list=FloatList(value=values))
+        if kind == "float32"
+        else Feature(int64_list=Int64List(value=values))
+    )
+
+
+def features(**values: Sequence[Any] | None) -> Features:
+    return Features(feature={name: feature(value) for name, value in values.items()})
+
+
+def example(**values: Sequence[Any] | None) -> bytes:
+    return Example(features=features(**values)).SerializeToString()
+
+
+def infer_from(*payloads: bytes) -> Schema:
+    return infer((Place("some.tfrecord", number, 100 * number), payload) for number, payload in enumerate(payloads))
+
+
+def write(folder: Path, shards: Iterable[Iterable[bytes]]) -> str:
+    for number, payloads in enumerate(shards):
+        testing.write_oracle(folder / f"part-{number:05d}", payloads)
+    return str(folder)
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+# ---------------------------------------------------------------------------------------------------- recognition
+
+SEQUENCE = SequenceExample(
+    context=features(id=[b"x"]), feature_lists=FeatureLists(feature_list={"s": FeatureList(feature=[feature([1.5])])})
+)
+EVENT = struct.pack("<Bd", 9, 1.7e9) + b"\x10\x05"
+
+
+@pytest.mark.parametrize(
+    ("payload", "looks"),
+    [
+        (b"", "an empty record"),
+        (example(a=[1]), "an Example"),
+        (example(a=None), "an Example"),
+        (Example(features=Features()).SerializeToString(), "an Example"),
+        (example(a=[1]) + b"\x48\x05\x53\x54", "an Example"),  # unknown fields, a group among them
+        (delimited(1, b"\x08\x07") + example(a=[1]), "an Example"),
+        (example(a=[1]) + delimited(1, b"\x0a\x01"), "a damaged Example"),
+        (example(key=[1]).replace(b"key", b"k\xffy"), "a damaged Example"),
+        (SEQUENCE.SerializeToString(), "a SequenceExample"),
+        (SequenceExample(feature_lists=SEQUENCE.feature_lists).SerializeToString(), "a SequenceExample"),
+        (example(a=[1]) + delimited(2, b""), "a SequenceExample"),
+        (delimited(1, example(a=[1])) + delimited(1, example(b=[2])), "an ExampleListWithContext"),
+        (delimited(1, example(a=[1])) + delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
+        (delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
+        (EVENT + delimited(3, b"brain.Event:2"), "a tf.Event"),
+        (EVENT + delimited(5, b"\x0a\x00"), "a tf.Event"),
+        (struct.pack("<Bd", 9, -1.0), "a protobuf message of another kind"),
+        (delimited(1, b"a name") + b"\x10\x2a", "a protobuf message of another kind"),
+        (delimited(1, b"") + b"\x10\x2a", "a protobuf message of another kind"),
+        (b"\x10\x2a", "a protobuf message of another kind"),
+        (b'{"label": 3}', "JSON text"),
+        (b' ["a", 1]\n', "JSON text"),
+        (b"{no json}", "UTF-8 text"),
+        (b"[" * 100_000, "UTF-8 text"),
+        (b"17", "UTF-8 text"),
+        ("größe\t1\r\n".encode(), "UTF-8 text"),
+        (b"\nnew line first", "UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG image"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "a JPEG image"),
+        (b"GIF89a\x01\x00", "a GIF image"),
+        (b"\x1f\x8b\x08\x00\x00", "gzip data"),
+        (b"\x93NUMPY\x01\x00v\x00", "a NumPy .npy file"),
+        (bytes(range(256)), "raw bytes"),
+        (bytes(100), "raw bytes"),
+        (b"\x0a\x05abc", "raw bytes"),  # cut
+        (b"\x0b" * 1000, "raw bytes"),  # groups that never end
+        (b"\xff" * 20, "raw bytes"),  # a varint that never ends
+    ],
+)
+def test_what_payloads_look_like(payload: bytes, looks: str) -> None:
+    assert describe_payload(payload) == looks
+    assert looks_like_example(payload) == (looks in ("an Example", "a damaged Example"))
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_every_legal_encoding_is_recognised(data: st.DataObject) -> None:
+    schema = data.draw(testing.schemas(min_size=1))
+    message = data.draw(testing.examples(schema))
+    assume(any(held.ByteSize() > 2 for held in message.features.feature.values()))
+    _, payload = data.draw(testing.wire_encodings(message))
+    assert describe_payload(payload) == "an Example"
+
+
+@given(payload=st.binary(max_size=300))
+def test_any_bytes_can_be_described(payload: bytes) -> None:
+    assert looks_like_example(payload) == (describe_payload(payload) in ("an Example", "a damaged Example"))
+
+
+def test_tiny_fields_without_end_take_no_time() -> None:
+    assert describe_payload(b"\x18\x01" * 2_000_000) == "a protobuf message of another kind"
+    assert describe_payload(b"\x1b" + b"\x18\x01" * 2_000_000 + b"\x1c") == "raw bytes"
+
+
+def test_corpus_records_are_recognised(corpus: Path) -> None:
+    for name, looks in FOREIGN.items():
+        assert {describe_payload(payload) for payload in testing.read_payloads(corpus / name)} == {looks}
+
+
+# ------------------------------------------------------------------------------------------------------ inference
+
+
+def test_constant_counts_are_fixed() -> None:
+    record = example(one=[1], four=[1.0, 2.0, 3.0, 4.0], two=[b"a", b""])
+    schema = infer_from(record, record)
+    assert list(schema.items()) == [
+        ("four", FixedLenFeature((4,), "float32")),
+        ("one", FixedLenFeature((), "int64")),
+        ("two", FixedLenFeature((2,), "bytes")),
+    ]
+    assert schema.sampling is not None
+    assert (schema.sampling.records, schema.sampling.shards, schema.sampling.unset) == (2, 1, ())
+    assert dict(schema.sampling.present) == {"four": 2, "one": 2, "two": 2}
+
+
+@pytest.mark.parametrize(
+    ("records", "present"),
+    [
+        ([example(x=[1], k=[1]), example(k=[1])], 1),  # absent
+        ([example(k=[1]), example(x=[1], k=[1])], 1),
+        ([example(x=[1], k=[1]), b""], 1),
+        ([example(x=[1], k=[1]), example(x=None, k=[1])], 1),  # no kind
+        ([example(x=None, k=[1]), example(x=[1], k=[1])], 1),
+        ([example(x=[], k=[1]), example(x=[], k=[1])], 2),  # a kind, and no value
+        ([example(x=[1], k=[1]), example(x=[1, 2], k=[1])], 2),  # counts differ
+        ([example(x=[1], k=[1]), example(x=[1, 2], k=[1]), example(x=[1], k=[1])], 3),
+    ],
+)
+def test_everything_else_is_of_variable_length(records: list[bytes], present: int) -> None:
+    schema = infer_from(*records)
+    assert schema["x"] == VarLenFeature("int64")
+    assert schema.sampling is not None
+    assert dict(schema.sampling.present)["x"] == present
+
+
+def test_bytes_stay_bytes() -> None:
+    record = example(text=["größe".encode()], png=[b"\x89PNG\r\n\x1a\n"], raw=[bytes(12)])
+    assert set(infer_from(record).values()) == {FixedLenFeature((), "bytes")}
+
+
+def test_keys_without_a_kind_are_no_features() -> None:
+    schema = infer_from(example(a=None, z=[1]), example(b=None, z=[1]), example(b=[], z=[1]))
+    assert list(schema) == ["b", "z"]
+    assert schema.sampling is not None
+    assert schema.sampling.unset == ("a",)
+    assert "(never set)" in repr(schema)
+
+
+def test_names_are_sorted_and_any_text() -> None:
+    names = ["größe", "", "a/b c", "z", "Z", "0"]
+    forward, backward = (infer_from(example(**{name: [1] for name in order})) for order in (names, names[::-1]))
+    assert list(forward) == list(backward) == sorted(names)
+
+
+def test_two_kinds_for_one_key() -> None:
+    with pytest.raises(SchemaError, match="feature 'x' holds float32 values here and int64 values in") as caught:
+        infer_from(example(x=[1]), example(y=[1]), example(x=[1.0]))
+    assert caught.value.place == Place("some.tfrecord", 2, 200, "x")
+    assert "some.tfrecord: record 0 (byte 0)" in caught.value.message
+    assert "features=" in caught.value.message
+
+
+def test_a_kind_without_values_is_a_kind_all_the_same() -> None:
+    empty = Example(features=Features(feature={"x": feature([], "bytes")})).SerializeToString()
+    with pytest.raises(SchemaError, match="'x' holds bytes values here and int64 values"):
+        infer_from(example(x=[1]), empty)
+
+
+@pytest.mark.parametrize("payload", [SEQUENCE.SerializeToString(), EVENT, b"text", example(a=[1])[:-1]])
+def test_records_that_are_no_examples_are_refused(payload: bytes) -> None:
+    with pytest.raises(FeatureError) as caught:
+        infer_from(example(a=[1]), payload)
+    assert caught.value.place == Place("some.tfrecord", 1, 100)
+    assert f"found {describe_payload(payload)} of {len(payload)} bytes" in caught.value.message
+    assert "read_records(urlpath)" in caught.value.message
+
+
+def test_nothing_to_infer_from() -> None:
+    with pytest.raises(SchemaError, match="no record to infer features from: give features="):
+        infer_from()
+    with pytest.raises(SchemaError, match="none of the 3 records looked at sets a feature: give features="):
+        infer_from(b"", example(a=None), Example(features=Features()).SerializeToString())
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_an_inferred_schema_fits_its_records(data: st.DataObject) -> None:
+    schema = data.draw(testing.schemas(min_size=1))
+    records = data.draw(st.lists(testing.examples(schema), min_size=1, max_size=4))
+    assume(any(held.WhichOneof("kind") for record in records for held in record.features.feature.values()))
+    payloads = [record.SerializeToString() for record in records]
+    inferred = infer_from(*payloads)
+    columns = testing.expected_columns(payloads, inferred)
+    assert inferred.sampling is not None
+    assert set(columns) | set(inferred.sampling.unset) == {name for rec in records for name in rec.features.feature}
+    encoded = [data.draw(testing.wire_encodings(record))[1] for record in records]
+    if all(map(looks_like_example, encoded)):
+        assert infer_from(*encoded) == inferred
+        assert infer_from(*encoded).sampling == inferred.sampling
+
+
+# ------------------------------------------------------------------------------------------------------- sampling
+
+
+def test_a_sample_is_spread_over_shards(tmp_path: Path) -> None:
+    # Each record sets a feature of its own name, so that the schema says which ones were looked at.
+    shards = [[example(**{f"s{shard:02d}r{record:02d}": [1]}) for record in range(20)] for shard in range(30)]
+    seen = list(infer_schema(write(tmp_path, shards), sample=24))
+    assert len(seen) == 24
+    looked_at = sorted({name[:3] for name in seen})
+    assert len(looked_at) == 8
+    assert (looked_at[0], looked_at[-1]) == ("s00", "s29")
+    gaps = [int(after[1:]) - int(before[1:]) for before, after in pairwise(looked_at)]
+    assert max(gaps) - min(gaps) <= 1
+    assert {name[3:] for name in seen} == {"r00", "r01", "r02"}
+
+
+def test_what_short_shards_lack_the_next_ones_give(tmp_path: Path) -> None:
+    url = write(tmp_path, [[example(a=[1])] * count for count in (1, 0, 100)])
+    sampling = infer_schema(url, sample=30).sampling
+    assert sampling is not None
+    assert (sampling.records, sampling.shards) == (30, 2)
+
+
+def test_a_small_sample_of_many_shards(tmp_path: Path) -> None:
+    sampling = infer_schema(write(tmp_path, [[example(a=[1])]] * 20), sample=3).sampling
+    assert sampling is not None
+    assert (sampling.records, sampling.shards) == (3, 3)
+
+
+def test_all_records_are_read_on_request(tmp_path: Path) -> None:
+    shards = [[example(x=[1])] * 300 for _ in range(12)]
+    shards[7][250] = example(x=[1, 2], rare=[0.5])
+    url = write(tmp_path, shards)
+    assert dict(infer_schema(url)) == {"x": FixedLenFeature((), "int64")}
+    schema = infer_schema(url, sample=None)
+    assert dict(schema) == {"rare": VarLenFeature("float32"), "x": VarLenFeature("int64")}
+    assert schema.sampling is not None
+    assert (schema.sampling.records, schema.sampling.shards) == (3600, 12)
+    assert schema.sampling.present == (("rare", 1), ("x", 3600))
+
+
+def test_shards_outside_the_sample_are_looked_at_if_it_is_empty(tmp_path: Path) -> None:
+    shards: list[list[bytes]] = [[] for _ in range(20)]
+    shards[1] = [example(a=[1]), example(a=[2])]
+    sampling = infer_schema(write(tmp_path, shards), sample=16).sampling
+    assert sampling is not None
+    assert (sampling.records, sampling.shards) == (2, 1)
+
+
+def test_shards_without_any_record(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="give features="):
+        infer_schema(write(tmp_path, [[], [], []]))
+
+
+@pytest.mark.parametrize("sample", [0, -1, True, 1.5, "all"])
+def test_senseless_samples(tmp_path: Path, sample: Any) -> None:
+    with pytest.raises(SchemaError, match="sample is a number of records"):
+        infer_schema(write(tmp_path, [[example(a=[1])]]), sample=sample)
+
+
+def test_the_result_prints_as_a_table(tmp_path: Path) -> None:
+    url = write(tmp_path, [[example(image=[b"x"], label=[3]), example(image=[b"y"], label=[4], boxes=[0.5, 1.0])]])
+    assert repr(infer_schema(url)).splitlines()[1:] == [
+        "feature  class            dtype    shape  present",
+        "boxes    VarLenFeature    float32  (-1,)  1 of 2",
+        "image    FixedLenFeature  bytes    ()     2 of 2",
+        "label    FixedLenFeature  int64    ()     2 of 2",
+    ]
+
+
+def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
+    good = example(a=[1])
+    url = write(tmp_path, [[good], [good, b"not an Example"]])
+    with pytest.raises(FeatureError, match=rf"part-00001: record 1 \(byte {len(good) + 16}\): expected an Example"):
+        infer_schema(url)
+    with pytest.raises(FeatureError, match="record 1"):
+        infer_shards(find_shards(url))
+
+
+def test_damage_is_told_even_in_a_sample(tmp_path: Path) -> None:
+    path = tmp_path / "damaged"
+    testing.write_oracle(path, [example(a=[1])] * 3)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="record 2"):
+        infer_schema(path)
+    assert infer_schema(path, sample=2)["a"] == FixedLenFeature((), "int64")
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ShardNotFoundError):
+        infer_schema(tmp_path / "nothing")
+
+
+# ------------------------------------------------------------------------------------------------ files of others
+
+
+@pytest.mark.parametrize(
+    "file", ["scalars.tfrecord", "scalars_gzip.tfrecord.gz", "fixed_shapes.tfrecord", "unicode_names.tfrecord"]
+)
+def test_golden_files_have_the_features_they_were_written_with(golden: Path, file: str) -> None:
+    spec = json.loads((golden / f"{file.split('.')[0]}.json").read_text("utf-8"))["features"]
+    meant = {
+        name: FixedLenFeature(math.prod(entry["shape"]) if entry["shape"] else (), entry["dtype"])
+        for name, entry in spec.items()
+    }
+    assert dict(infer_schema(golden / file, sample=None)) == meant
+
+
+def indexed(corpus: Path) -> dict[str, tuple[int, dict[str, str], str]]:
+    """Of each file of Examples in INDEX.md: its records, counts of values as text by feature, and its oddities."""
+    files = {}
+    for line in (corpus / "INDEX.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8 and cells[5] == "Example":
+            counts = dict(re.findall(r"([^ ;]+:\w+)\[([0-9.]+)\]", cells[6]))
+            files[cells[0]] = (int(cells[4]), counts, cells[7])
+    return files
+
+
+def test_corpus_files_have_the_features_of_their_index(corpus: Path) -> None:
+    files = indexed(corpus)
+    assert len(files) == 28
+    for name, (records, counts, oddities) in files.items():
+        schema = infer_schema(corpus / name, sample=None)
+        assert schema.sampling is not None
+        assert (schema.sampling.records, schema.sampling.shards) == (records, 1)
+        absent = re.findall(r"(\w+)\(\d+\)", oddities)
+        for feature_and_kind, count in counts.items():
+            key, kind = feature_and_kind.rsplit(":", 1)
+            if kind == "unset":
+                assert key in schema.sampling.unset
+            elif ".." in count or key in absent:
+                assert schema[key] == VarLenFeature(kind)
+            else:
+                assert schema[key] == FixedLenFeature(() if count == "1" else (int(count),), kind)
+        for key in re.findall(r"never set: ([^;]+)", oddities):
+            assert set(key.split(", ")) <= set(schema.sampling.unset)
+
+
+def test_corpus_files_fit_their_inferred_schema(corpus: Path) -> None:
+    for name in indexed(corpus):
+        payloads = testing.read_payloads(corpus / name)
+        schema = infer_schema(corpus / name, sample=None)
+        present = dict.fromkeys(schema, 0)
+        for payload in payloads:
+            held = Example.FromString(payload).features.feature
+            assert set(schema) | set(schema.sampling.unset if schema.sampling else ()) >= set(held)
+            for key in schema:
+                present[key] += key in held and held[key].WhichOneof("kind") is not None
+        assert schema.sampling is not None
+        assert dict(schema.sampling.present) == present
+        assert all(len(column) == len(payloads) for column in testing.expected_columns(payloads, schema).values())
+
+
+def test_corpus_files_of_one_set_are_inferred_together(corpus: Path) -> None:
+    schema = infer_schema(corpus / "tensorflow__tfx/tfx/components/testdata/csv_example_gen/Split-train")
+    assert schema.sampling is not None
+    assert (len(schema), schema.sampling.records, schema.sampling.shards) == (17, 256, 8)
+    assert schema.sampling.unset == ("pickup_census_tract",)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_corpus_files_without_examples_are_refused(corpus: Path, name: str) -> None:
+    with pytest.raises(FeatureError, match=rf"record 0 \(byte 0\): expected an Example, found {FOREIGN[name]} of"):
+        infer_schema(corpus / name)
+
+
+def test_a_corpus_file_without_records(corpus: Path) -> None:
+    folder = corpus / "calico__baskerville/tests/data/tiny/mm10/tfrecords"
+    with pytest.raises(SchemaError, match="there is no record to infer features from: give features="):
+        infer_schema(folder / "train-7.tfr")
+    sampling = infer_schema(folder).sampling
+    assert sampling is not None
+    assert (sampling.records, sampling.shards) == (5, 2)
