@@ -95,6 +95,7 @@ class Shards(Sequence[Shard]):
     storage_options: Mapping[str, Any]
 
     def __len__(self) -> int:
+        """Count the files."""
         return len(self.paths)
 
     @overload
@@ -102,6 +103,7 @@ class Shards(Sequence[Shard]):
     @overload
     def __getitem__(self, index: slice) -> Shards: ...
     def __getitem__(self, index: int | slice) -> Shard | Shards:
+        """Get one file, or a part of the collection."""
         if isinstance(index, slice):
             return Shards(
                 self.paths[index], self.sizes[index], self.versions[index], self.compression, self.storage_options
@@ -111,13 +113,16 @@ class Shards(Sequence[Shard]):
         )
 
     def __iter__(self) -> Iterator[Shard]:
+        """Iterate over the files."""
         for index in range(len(self)):
             yield self[index]
 
     def __repr__(self) -> str:
+        """Sum up: the paths would fill pages."""
         return f"<Shards: {len(self)} files, {int(self.sizes.sum())} bytes>"
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
+        """Identify the content: names, sizes and versions."""
         options = dict(self.storage_options)
         return ("dask_tfrecord.Shards", self.paths, self.sizes.tolist(), self.versions, self.compression, options)
 

@@ -55,11 +55,13 @@ class ByteStream(Protocol):
     def close(self) -> None:
         """Give back what is open."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Close the stream at the end of the with-block."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        """Close the stream."""
 
 
 class ByteSink(Protocol):
