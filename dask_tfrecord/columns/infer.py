@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from dask_tfrecord.columns.recognise import describe_payload, looks_like_example
+from dask_tfrecord.columns.recognise import describe_payload, parse_example
 from dask_tfrecord.errors import FeatureError, Place, SchemaError
-from dask_tfrecord.messages import DecodeError, Example
+from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate
 from dask_tfrecord.schema import Feature, FixedLenFeature, Sampling, Schema, VarLenFeature
 from dask_tfrecord.storage.files import Shard, find_shards
@@ -166,12 +166,9 @@ class _Seen:
 
 def _example(place: Place, payload: bytes) -> Example:
     """Parse one record, if it is an Example."""
-    # An Example without any feature may be no byte long.
-    if not payload or looks_like_example(payload):
-        try:
-            return Example.FromString(payload)
-        except DecodeError:
-            pass
+    example = parse_example(payload)
+    if example is not None:
+        return example
     raise FeatureError(
         f"expected an Example, found {describe_payload(payload)} of {len(payload)} bytes; read_records(urlpath) yields "
         f"the payloads as they are",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from dask_tfrecord.messages import DecodeError, Example
 
-__all__ = ["describe_payload", "looks_like_example"]
+__all__ = ["describe_payload", "looks_like_example", "parse_example"]
 
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -60,6 +60,23 @@ def looks_like_example(payload: bytes) -> bool:
         return False
 
 
+def parse_example(payload: bytes) -> Example | None:
+    """Parse a record by protobuf's own parser, or return None if it is no Example.
+
+    Parameters
+    ----------
+    payload : bytes
+        The record; an empty one is an Example without features.
+    """
+    if payload and not looks_like_example(payload):
+        return None
+    try:
+        return Example.FromString(payload)
+    # Of a key that is no UTF-8, pure Python protobuf says so in its own way.
+    except (DecodeError, UnicodeDecodeError):
+        return None
+
+
 def describe_payload(payload: bytes) -> str:
     """Say what a payload looks like.
 
@@ -79,7 +96,7 @@ def describe_payload(payload: bytes) -> str:
     if not payload:
         return "an empty record"
     if looks_like_example(payload):
-        return "an Example" if _parses(payload) else "a damaged Example"
+        return "a damaged Example" if parse_example(payload) is None else "an Example"
     try:
         fields = list(_fields(memoryview(payload)))
     except _NoMessageError:
@@ -203,13 +220,5 @@ def _is_json(text: str) -> bool:
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _parses(payload: bytes) -> bool:
-    try:
-        Example.FromString(payload)
-    except DecodeError:
         return False
     return True
