@@ -1,9 +1,10 @@
 """The library's side of the comparison: the same files into NumPy arrays, through dask.
 
 With `touch` every block is decoded, looked at and dropped, and a number per block comes back; with `gather`
-`Dataset.compute` makes one array per feature. Both CRCs of every record are checked.
+`Dataset.compute` makes one array per feature, and with `ragged` tokens become flat values and row splits. Both CRCs of
+every record are checked.
 
-    python benchmarks/dask_pipelines.py DATA NAME [touch|gather] [--passes 3] [--workers 2]
+    python benchmarks/dask_pipelines.py DATA NAME [touch|gather|ragged] [--passes 3] [--workers 2]
 
 Prints one line of JSON: the records of a pass, the seconds that opening took (the headers are scanned for the count),
 and the seconds of each pass after a first one that is not timed.
@@ -57,18 +58,25 @@ def gather(ds: dtf.Dataset) -> int:
     return len(next(iter(arrays.values())))
 
 
+def ragged(ds: dtf.Dataset) -> int:
+    """Decode everything as `gather` does, tokens into one array of values and one of splits."""
+    values, row_splits = ds.ragged("tokens")
+    _, _, labels = dask.compute(values, row_splits, ds["label"])
+    return len(labels)
+
+
 def main() -> None:
     """Time the passes that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=FEATURES)
-    parser.add_argument("task", nargs="?", choices=["touch", "gather"], default="touch")
+    parser.add_argument("task", nargs="?", choices=["touch", "gather", "ragged"], default="touch")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
     parser.add_argument("--chunks", default="auto", help="as in read_tfrecord: auto, shard, or a size like '16 MiB'")
     arguments = parser.parse_args()
     dask.config.set(scheduler="threads", num_workers=arguments.workers)
-    work = {"touch": touch, "gather": gather}[arguments.task]
+    work = {"touch": touch, "gather": gather, "ragged": ragged}[arguments.task]
 
     start = time.perf_counter()
     pattern = str(arguments.data / f"{arguments.name}-*.tfrecord*")
