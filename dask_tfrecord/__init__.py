@@ -7,6 +7,8 @@ from dask_tfrecord.columns.infer import infer_schema
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
 from dask_tfrecord.records.framing import RecordWriter, read_records
 from dask_tfrecord.schema import FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.stores.zarr import to_zarr
+from dask_tfrecord.stores.zarr_source import from_zarr
 
 __all__ = [
     "CorruptRecordError",
@@ -21,7 +23,9 @@ __all__ = [
     "TFRecordError",
     "TextFeature",
     "VarLenFeature",
+    "from_zarr",
     "infer_schema",
     "read_records",
     "read_tfrecord",
+    "to_zarr",
 ]

@@ -26,13 +26,13 @@ class Decoder:
     def lend(self, column: int, memory: NDArray[np.uint8]) -> None:
         """Let a fixed or raw column write into `memory`, which holds every row to come."""
 
-    def feed(
-        self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int
-    ) -> tuple[int, int, int, int]:
+    def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[int, int, int, int]:
         """Decode records of ``buffer[begin:end]``: records, bytes consumed, why it stopped, bytes needed."""
 
     def problem(self) -> tuple[int, int, int, bytes]:
         """After `FEATURE`: the fault, the column or -1, what was found, the unknown key."""
 
-    def take(self, column: int) -> tuple[NDArray[np.generic] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    def take(
+        self, column: int
+    ) -> tuple[NDArray[np.generic] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
         """Values (None where they were lent), splits between bytes values, row splits; each once."""

@@ -250,7 +250,9 @@ class TextFeature:
 
 
 Feature = FixedLenFeature | VarLenFeature | RawFeature | TextFeature
-_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in (FixedLenFeature, VarLenFeature, RawFeature, TextFeature)}
+_CLASSES: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (FixedLenFeature, VarLenFeature, RawFeature, TextFeature)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +310,7 @@ class Schema(Mapping[str, Feature]):
             if not isinstance(name, str):
                 raise SchemaError(f"feature names are strings; got {name!r}")
             if not isinstance(feature, Feature):
-                raise SchemaError(
-                    f"feature {name!r}: expected one of {', '.join(_CLASSES)}; got {feature!r}"
-                )
+                raise SchemaError(f"feature {name!r}: expected one of {', '.join(_CLASSES)}; got {feature!r}")
         object.__setattr__(self, "_features", dict(features))
         object.__setattr__(self, "sampling", sampling)
 

@@ -17,7 +17,7 @@ from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, app
 from dask_tfrecord.columns.blocks import Block, conform, take_rows
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "Held", "Lazy", "merged_chunks"]
+__all__ = ["Backing", "Held", "Lazy", "held_arrays", "joined"]
 
 
 class Backing(Protocol):
@@ -179,29 +179,34 @@ class Held:
         return Held(taken, self.schema, tuple(map(len, stretches)), self.origin)
 
 
-def merged_chunks(backing: Backing, names: Sequence[str], added: Mapping[str, da.Array], schema: Schema) -> Held:
-    """Columns of a backing and further dask arrays, in the backing's chunks."""
+def held_arrays(
+    arrays: Mapping[str, da.Array], schema: Schema, sizes: tuple[float, ...], origin: Mapping[str, Any]
+) -> Held:
+    """Dask arrays as chunks of `sizes` rows; those that are cut otherwise are rechunked along the rows."""
     pairs: list[Any] = []
-    for number, array in enumerate(added.values(), 1):
+    for number, array in enumerate(arrays.values()):
         # One block per chunk: all axes but the rows in one piece, under index numbers of their own.
-        whole = array.rechunk({0: backing.sizes} | {axis: -1 for axis in range(1, array.ndim)})
+        whole = array.rechunk({0: sizes} | {axis: -1 for axis in range(1, array.ndim)})
         pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
-    chunks = backing.chunks(names)
     blocks = da.blockwise(
-        _merge,
-        (0,),
-        chunks,
+        _collect,
         (0,),
         *pairs,
-        name=f"tfrecord-merge-{tokenize(chunks.name, [array.name for array in added.values()])}",
+        name=f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}",
         dtype=object,
         meta=np.empty(0, object),
         concatenate=True,
         align_arrays=False,
-        names=tuple(added),
+        adjust_chunks={0: (1,) * len(sizes)},
+        names=tuple(arrays),
         schema=schema,
     )
-    return Held(blocks, schema, backing.sizes, backing.origin)
+    return Held(blocks, schema, sizes, origin)
+
+
+def joined(first: da.Array, second: Held, schema: Schema) -> Held:
+    """Chunks of two sets of columns as one."""
+    return Held(_each_chunk(_join, first, second.blocks), schema, second.sizes, second.origin)
 
 
 def _each_chunk(step: Any, chunks: da.Array, *others: da.Array, **options: Any) -> da.Array:
@@ -228,14 +233,14 @@ def _take(chunk: NDArray[np.object_], index: NDArray[np.object_]) -> NDArray[np.
     return _element({name: take_rows(block, index[0]) for name, block in chunk[0].items()})
 
 
-def _merge(
-    chunk: NDArray[np.object_], *blocks: NDArray[Any], names: tuple[str, ...], schema: Schema
-) -> NDArray[np.object_]:
-    added = {
-        name: conform(schema[name], block, f"the assigned array {name!r} came")
-        for name, block in zip(names, blocks, strict=True)
-    }
-    return _element(chunk[0] | added)
+def _collect(*blocks: NDArray[Any], names: tuple[str, ...], schema: Schema) -> NDArray[np.object_]:
+    return _element(
+        {name: conform(schema[name], block, f"array {name!r} came") for name, block in zip(names, blocks, strict=True)}
+    )
+
+
+def _join(first: NDArray[np.object_], second: NDArray[np.object_]) -> NDArray[np.object_]:
+    return _element(first[0] | second[0])
 
 
 def _clipped(borders: NDArray[np.int64], picked: Any) -> NDArray[np.int64]:

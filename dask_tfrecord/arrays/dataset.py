@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -15,18 +14,25 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, Held, Lazy, merged_chunks
+from dask_tfrecord.arrays.backing import Backing, Held, Lazy, held_arrays, joined
+from dask_tfrecord.arrays.compute import compute_in_place, gather
 from dask_tfrecord.arrays.display import html_table, text_table
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
-from dask_tfrecord.columns.blocks import Block, concatenate, feature_of, to_array, zero_rows
+from dask_tfrecord.columns.blocks import feature_of, to_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.schema import Feature, Schema, VarLenFeature, near_misses
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "register_store"]
 
-# `compute` decodes straight into its results in pieces of about so many stored bytes.
-PIECE_NBYTES = 8 << 20
+# What writes a data set, by kind of store. Stores come after arrays on the way of the data and are not imported here:
+# they hang themselves on.
+_STORES: dict[str, Callable[..., Any]] = {}
+
+
+def register_store(kind: str, write: Callable[..., Any]) -> None:
+    """Let ``Dataset.to_<kind>`` call `write`."""
+    _STORES[kind] = write
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
@@ -51,9 +57,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
 
     __slots__ = ("_assigned", "_backing", "_names")
 
-    def __init__(
-        self, backing: Backing, names: Sequence[str], assigned: Mapping[str, da.Array] | None = None
-    ) -> None:
+    def __init__(self, backing: Backing, names: Sequence[str], assigned: Mapping[str, da.Array] | None = None) -> None:
         self._backing = backing
         self._names = tuple(names)
         self._assigned = dict(assigned or {})
@@ -211,14 +215,38 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
             for name, like in made.items()
         }
         schema = Schema(features)
-        return Dataset(self._whole().map(func, self._names, schema), list(schema))
+        return Dataset(self.merged().map(func, self._names, schema), list(schema))
 
-    def _whole(self) -> Backing:
+    def merged(self) -> Backing:
         """One backing of all columns, assigned ones too."""
         if not self._assigned:
             return self._backing
+        schema = self.schema
+        added = held_arrays(self._assigned, schema.select(self._assigned), self._backing.sizes, self._backing.origin)
         own = [name for name in self._names if name not in self._assigned]
-        return merged_chunks(self._backing, own, self._assigned, self.schema)
+        return joined(self._backing.chunks(own), added, schema) if own else added
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Dataset:
+        """Dask or NumPy arrays of as many rows each, as a data set in the chunks of the first dask array.
+
+        Raises
+        ------
+        SchemaError
+            If there are none, they differ in their number of rows, or one is of a dtype that no feature has.
+        """
+        found = {
+            name: array if isinstance(array, da.Array) else da.from_array(np.asarray(array), chunks=-1)
+            for name, array in arrays.items()
+        }
+        if not found or any(array.ndim == 0 or np.isnan(array.shape[0]) for array in found.values()):
+            raise SchemaError("a data set is made of one or more arrays with a known number of rows each")
+        rows = {name: array.shape[0] for name, array in found.items()}
+        if len(set(rows.values())) > 1:
+            raise SchemaError(f"all arrays have as many rows; got {rows}")
+        schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in found.items()})
+        first = next((name for name in arrays if isinstance(arrays[name], da.Array)), next(iter(found)))
+        return cls(held_arrays(found, schema, found[first].chunks[0], {}), list(found))
 
     def ragged(self, name: str) -> tuple[da.Array, da.Array]:
         """Values and row splits of a feature whose rows differ in length.
@@ -269,7 +297,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         if self.nrecords is not None:
             return self.rows[:n].compute()
         parts: list[dict[str, NDArray[Any]]] = []
-        chunks = self._whole().chunks(self._names)
+        chunks = self.merged().chunks(self._names)
         for number in range(self.npartitions):
             blocks = chunks[number : number + 1].compute()[0]
             parts.append({name: to_array(blocks[name])[:n] for name in self._names})
@@ -295,27 +323,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         """
         local = get_scheduler(collections=[self], **kwargs) in (dask.threaded.get, dask.local.get_sync)
         if local and self.nrecords is not None and isinstance(self._backing, Lazy):
-            return self._compute_in_place(self._backing, self.nrecords, kwargs)
+            return compute_in_place(self._backing.source, self.borders, self.schema, self._assigned, kwargs)
         (result,) = dask.compute(self, **kwargs)
         columns: dict[str, NDArray[Any]] = result
         return columns
-
-    def _compute_in_place(self, backing: Lazy, rows: int, kwargs: dict[str, Any]) -> dict[str, NDArray[Any]]:
-        schema = self.schema
-        results = {
-            name: np.empty((rows, *feature.block_shape), feature.block_dtype) for name, feature in schema.items()
-        }
-        own = {name: array for name, array in results.items() if name not in self._assigned}
-        borders = backing.source.refine(np.asarray(backing.borders), PIECE_NBYTES)
-        filler = _Filler(backing.source, borders, own)
-        name = f"tfrecord-compute-{uuid.uuid4().hex}"
-        meta = np.empty(0, object)
-        tasks = [da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=meta)] if own else []
-        if self._assigned:
-            targets = [results[name] for name in self._assigned]
-            tasks.append(da.store(list(self._assigned.values()), targets, lock=False, compute=False))
-        dask.compute(*tasks, **kwargs)
-        return results
 
     def persist(self, **kwargs: Any) -> Dataset:
         """Decode every chunk now and keep the flat buffers, on the workers where there is a cluster.
@@ -334,8 +345,33 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         if self.nrecords is not None:
             return self.nrecords
         name = self._names[:1]
-        chunks = self._whole().chunks(name)
+        chunks = self.merged().chunks(name)
         return int(chunks.map_blocks(_chunk_rows, dtype=np.int64, meta=np.empty(0, np.int64)).sum().compute())
+
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        component: str | None = None,
+        mode: str = "w-",
+        chunks: int | None = None,
+        shards: int | None = None,
+        compressors: Any = "auto",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Write all columns to a Zarr group; see `dask_tfrecord.to_zarr` for the arguments."""
+        return _STORES["zarr"](
+            self,
+            store,
+            component=component,
+            mode=mode,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            compute=compute,
+            storage_options=storage_options,
+        )
 
     # -- a dask collection -----------------------------------------------------------------------------------------
 
@@ -362,7 +398,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
     def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
         finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]
         names = [name for name in self._names if name in self._assigned]
-        return _gather, (self._names, self.schema, dict(zip(names, finalizers, strict=True)))
+        return gather, (self._names, self.schema, dict(zip(names, finalizers, strict=True)))
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
@@ -395,48 +431,8 @@ class _Rows:
         return Dataset(dataset._backing.rows(key), dataset._names, assigned)
 
 
-class _Filler:
-    """One element per piece: reading it decodes the piece into its place in the results."""
-
-    ndim = 1
-    dtype = np.dtype(object)
-
-    def __init__(self, source: Source, borders: NDArray[np.int64], results: dict[str, NDArray[Any]]) -> None:
-        self.source, self.borders, self.results = source, borders, results
-        self.shape = (len(borders) - 1,)
-
-    def __getitem__(self, key: Any) -> NDArray[np.object_]:
-        (pieces,) = key if isinstance(key, tuple) else (key,)
-        numbers = range(self.shape[0])[pieces]
-        for piece in numbers:
-            start, stop = int(self.borders[piece]), int(self.borders[piece + 1])
-            out = {name: array[start:stop] for name, array in self.results.items() if array.dtype != object}
-            dense = {name: array for name, array in out.items() if not isinstance(array.dtype, np.dtypes.StringDType)}
-            blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
-            for name, block in blocks.items():
-                if name not in dense:
-                    self.results[name][start:stop] = to_array(block)
-        return np.empty(len(numbers), object)
-
-
 def _chunk_rows(chunk: NDArray[np.object_]) -> NDArray[np.int64]:
     return np.array([len(next(iter(chunk[0].values())))], np.int64)
-
-
-def _gather(
-    results: Sequence[Any], names: Sequence[str], schema: Schema, finalizers: Mapping[str, tuple[Any, Any]]
-) -> dict[str, NDArray[Any]]:
-    """Chunks of blocks, and results of assigned arrays, as one array per column."""
-    chunks: list[dict[str, Block]] = [chunk[0] for chunk in results[0]]
-    rest = dict(zip(finalizers, results[1:], strict=True))
-    columns = {}
-    for name in names:
-        if name in rest:
-            finalize, extra = finalizers[name]
-            columns[name] = finalize(rest[name], *extra)
-        else:
-            columns[name] = to_array(concatenate([zero_rows(schema[name]), *(chunk.pop(name) for chunk in chunks)]))
-    return columns
 
 
 def _rebuild(

@@ -17,7 +17,16 @@ from dask_tfrecord.columns.decode import Run
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.storage.files import Shards
 
-__all__ = ["Collection", "Rows", "borders_by_bytes", "borders_by_rows", "borders_by_shard", "finer_borders", "pick_rows", "row_runs"]
+__all__ = [
+    "Collection",
+    "Rows",
+    "borders_by_bytes",
+    "borders_by_rows",
+    "borders_by_shard",
+    "finer_borders",
+    "pick_rows",
+    "row_runs",
+]
 
 # Rows of a collection: consecutive or evenly spaced ones, or any.
 Rows = range | NDArray[np.int64]
@@ -213,9 +222,7 @@ def borders_by_bytes(
     return cut[[*kept, len(cut) - 1]]
 
 
-def finer_borders(
-    collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int
-) -> NDArray[np.int64]:
+def finer_borders(collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
     """The borders, and more between them about `nbytes` apart, where a shard can be entered there."""
     if not (isinstance(rows, range) and rows.step == 1):
         return borders

@@ -166,7 +166,9 @@ def _nbytes(size: str | int) -> float:
     try:
         nbytes = float(parse_bytes(size))
     except ValueError:
-        raise ValueError(f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {size!r}") from None
+        raise ValueError(
+            f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {size!r}"
+        ) from None
     if nbytes < 1:
         raise ValueError(f"a chunk has one byte or more; got {size!r}")
     return nbytes

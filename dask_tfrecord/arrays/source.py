@@ -223,7 +223,9 @@ class MappedSource:
         return fill(apply(self.function, blocks, self.schema, names), out)
 
 
-def apply(function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]) -> dict[str, Block]:
+def apply(
+    function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
+) -> dict[str, Block]:
     """Pass blocks through a user's function and check what comes back against its schema.
 
     Raises

@@ -248,7 +248,9 @@ def feature_of(array: Any, owner: str) -> Feature:
         return FixedLenFeature(shape, dtype.name)
     if dtype.kind in "biufc":
         return RawFeature(shape, dtype.newbyteorder("="))
-    hint = "; say what the objects are: FixedLenFeature(shape, 'bytes') or VarLenFeature(dtype)" if dtype == object else ""
+    hint = (
+        "; say what the objects are: FixedLenFeature(shape, 'bytes') or VarLenFeature(dtype)" if dtype == object else ""
+    )
     raise SchemaError(f"{owner}: an array of dtype {dtype} and shape {shape} per row is no feature{hint}")
 
 

@@ -20,6 +20,7 @@ from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, to_text
 from dask_tfrecord.columns.recognise import describe_payload
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
 from dask_tfrecord.records.framing import Window, framing_error
+from dask_tfrecord.records.index import cut_error
 from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
 from dask_tfrecord.storage.files import Shard
 
@@ -231,14 +232,15 @@ class _Reader:
 
     def _skip(self, count: int) -> None:
         while count > 0:
-            window = self.window
+            window, border = self.window, self.window.offset
             records, advance, stop, need = _native.scan(window.buffer, window.begin, window.end, count, self.check_crc)
-            whole = window.advance(advance)
+            if not window.advance(advance):
+                raise cut_error(self.shard, border, self.record, records)
             self.record += records
             count -= records
             if stop == _native.FRAMING:
                 raise framing_error(window, self.record)
-            if not whole or (stop == _native.MORE and not window.fill(need)):
+            if stop == _native.MORE and not window.fill(need):
                 raise self._ended(count)
 
     def _ended(self, missing: int) -> TFRecordError:

@@ -16,7 +16,7 @@ from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error
 from dask_tfrecord.storage.files import Shard, is_local
 
-__all__ = ["ShardIndex", "scan_shard"]
+__all__ = ["ShardIndex", "cut_error", "scan_shard"]
 
 _BETWEEN_MARKS = 1 << 20
 
@@ -84,7 +84,7 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
             walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, window.end, -1, check_crc)
             whole = window.advance(nbytes)
             if not whole:
-                raise _cut(shard, border, count, walked)
+                raise cut_error(shard, border, count, walked)
             count += walked
             if reason == _native.FRAMING or walked == 0:
                 raise framing_error(window, count)
@@ -97,7 +97,7 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
         )
 
 
-def _cut(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:
+def cut_error(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:
     """Say how the last of `walked` records is cut: the scan is past its header."""
     with Window(shard, border) as window:
         for _ in range(walked - 1):

@@ -1,0 +1,1 @@
+"""Where columns go to: Zarr stores."""
