@@ -37,6 +37,7 @@ enum class Fault : int {
     utf8 = 7,         // text that is no UTF-8
     unknown_key = 8,  // a feature that the schema has not
     boolean = 9,      // a raw bool that is neither 0 nor 1
+    full = 10,        // the memory lent for the column has no place for another record
 };
 
 struct Problem {
@@ -104,10 +105,10 @@ public:
         return load<T>(data_ + index * sizeof(T));
     }
 
-    // The memory itself, cut to size; the buffer is empty afterwards.
+    // The memory itself, cut to size and never null; the buffer is empty afterwards.
     std::uint8_t* release() {
         std::uint8_t* memory = data_;
-        if (size_ < capacity_) {
+        if (size_ < capacity_ || memory == nullptr) {
             if (void* cut = std::realloc(memory, size_ > 0 ? size_ : 1)) memory = static_cast<std::uint8_t*>(cut);
         }
         data_ = nullptr;
@@ -163,6 +164,23 @@ public:
     const ColumnSpec& spec() const { return spec_; }
     bool stores_bytes() const {
         return spec_.kind == Kind::bytes && (spec_.layout == Layout::fixed || spec_.layout == Layout::ragged);
+    }
+
+    // Bytes of a record's values in memory of a fixed size; `count` is below 2^60.
+    std::size_t slot() const {
+        const std::size_t each = spec_.layout == Layout::raw ? 1 : spec_.kind == Kind::int64 ? 8 : 4;
+        return spec_.count * each;
+    }
+
+    bool full() const { return values.borrowed() && values.room() < slot(); }
+
+    // The record was refused: nothing of it stays, in no column.
+    void undo(std::uint64_t record) {
+        if (seen_ == record) rollback();
+        seen_ = never;
+        if (spec_.layout == Layout::ragged) {
+            row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
+        }
     }
 
     // The key comes up in a record: what an earlier entry of the same record left is dropped, the last one wins.
@@ -282,8 +300,13 @@ private:
 
     bool check_text(Problem& problem) {
         if (!spec_.text) return true;
-        const std::uint8_t* data = values.data() + begin_values_;
-        return is_utf8(data, values.size() - begin_values_) || fail(problem, Fault::utf8, 0);
+        std::size_t begin = begin_values_;
+        for (std::size_t i = begin_splits_ / sizeof(std::int64_t); i < value_splits.size() / sizeof(std::int64_t); ++i) {
+            const auto end = static_cast<std::size_t>(value_splits.at<std::int64_t>(i));
+            if (!is_utf8(values.data() + begin, end - begin)) return fail(problem, Fault::utf8, 0);
+            begin = end;
+        }
+        return true;
     }
 
     bool check_boolean(Problem& problem) {
@@ -334,8 +357,10 @@ private:
         }
     }
 
+    static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
     ColumnSpec spec_;
-    std::uint64_t seen_ = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t seen_ = never;
     std::uint64_t values_found_ = 0;
     std::uint64_t bytes_found_ = 0;
     std::size_t begin_values_ = 0;

@@ -14,6 +14,9 @@
 
 namespace dtf {
 
+// A packed list may hold 2^31 values, and each takes eight bytes once it is decoded.
+static_assert(sizeof(std::size_t) == 8, "dask_tfrecord's native core supports 64-bit machines only");
+
 template <class T>
 inline T load(const std::uint8_t* from) {
     T value;
@@ -117,8 +120,9 @@ public:
         return true;
     }
 
-    // Goes past a field of any wire type, groups within groups included, without recursion.
-    bool skip(std::uint32_t tag_of_field) {
+    // Goes past a field of any wire type, groups within groups included, without recursion. The message that the
+    // field is in lies itself `level` messages deep.
+    bool skip(std::uint32_t tag_of_field, std::size_t level) {
         std::uint32_t open[max_depth];
         std::size_t depth = 0;
         std::uint32_t tag_now = tag_of_field;
@@ -130,7 +134,7 @@ public:
                 case 1: if (take(8) == nullptr) return false; break;
                 case 2: if (!delimited(inside)) return false; break;
                 case 3:
-                    if (depth == max_depth) return false;
+                    if (level + depth == max_depth) return false;
                     open[depth++] = tag_now >> 3;
                     break;
                 case 4:
@@ -145,7 +149,7 @@ public:
     }
 
 private:
-    static constexpr std::size_t max_depth = 100;  // protobuf's own limit
+    static constexpr std::size_t max_depth = 100;  // protobuf's own limit of messages and groups within each other
 
     bool long_varint(std::uint64_t& value, unsigned most) {
         value = 0;

@@ -34,6 +34,7 @@ public:
         while (walk.records < limit) {
             if (!framing_.next(block, payload, walk)) break;
             if (!example(payload)) {
+                undo();
                 walk.stop = Stop::feature;
                 break;
             }
@@ -45,15 +46,30 @@ public:
     }
 
 private:
+    // How deep messages lie in a record; unknown groups within count on from there.
+    enum Level : std::size_t { in_example, in_features, in_entry, in_feature, in_list };
+
     bool fail(Fault fault) {
         problem_.fault = fault;
-        problem_.column = -1;
         return false;
+    }
+
+    // A record that was refused leaves nothing behind.
+    void undo() {
+        for (std::size_t i = 0; i < columns_.size(); ++i) {
+            columns_[i].undo(record_);
+            if (problem_.fault == Fault::malformed && columns_[i].full()) {
+                problem_.fault = Fault::full;  // nothing is said about the record: there was no place for it
+                problem_.column = static_cast<int>(i);
+            }
+        }
     }
 
     // message Example { Features features = 1; }: a repeated `features` adds to the ones before.
     bool example(Cursor record) {
         problem_.fault = Fault::none;
+        problem_.column = -1;
+        problem_.found = 0;
         entry_ = 0;
         bool features = record.empty();
         bool foreign = false;
@@ -69,7 +85,7 @@ private:
                 // A SequenceExample has its feature lists here. A record with other fields and no features is
                 // another message: to call it an empty Example would invent a row.
                 if (tag == length_delimited(2)) foreign = true;
-                if (!record.skip(tag)) return fail(Fault::malformed);
+                if (!record.skip(tag, in_example)) return fail(Fault::malformed);
             }
         }
         if (foreign || !features) return fail(Fault::not_example);
@@ -94,7 +110,7 @@ private:
             if (tag == length_delimited(1)) {
                 Cursor entry(map.here(), 0);
                 if (!map.delimited(entry) || !map_entry(entry)) return false;
-            } else if (!map.skip(tag)) {
+            } else if (!map.skip(tag, in_features)) {
                 return false;
             }
         }
@@ -123,7 +139,11 @@ private:
         for (Cursor rest = entry; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return false;
-            if (!(tag == length_delimited(1) ? rest.delimited(key) : rest.skip(tag))) return false;
+            if (tag != length_delimited(1)) {
+                if (!rest.skip(tag, in_entry)) return false;
+            } else if (!rest.delimited(key) || !is_utf8(key.here(), key.left())) {
+                return false;
+            }
         }
         Column* column;
         if (!find(key, column)) return false;
@@ -133,7 +153,7 @@ private:
             std::uint32_t tag;
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(2)) {
-                if (!rest.skip(tag)) return false;
+                if (!rest.skip(tag, in_entry)) return false;
             } else if (!rest.delimited(value) || !feature_fields(value, *column)) {
                 return false;
             }
@@ -153,22 +173,23 @@ private:
             if (!value.tag(tag)) return false;
             const std::uint32_t field = tag >> 3;
             if ((tag & 7) != 2 || field > 3) {
-                if (!value.skip(tag)) return false;
+                if (!value.skip(tag, in_feature)) return false;
                 continue;
             }
             Cursor list(value.here(), 0);
             if (!value.delimited(list)) return false;
             const Kind kind = static_cast<Kind>(field);
-            if (!column.list(kind)) continue;
-            const bool read = kind == Kind::int64    ? int64_list(list, column)
-                              : kind == Kind::floats ? float_list(list, column)
-                                                     : bytes_list(list, column);
+            // A list that is not wanted has to be one all the same: protobuf parses it before it is overridden.
+            Column& into = column.list(kind) ? column : counted_only_;
+            const bool read = kind == Kind::int64    ? int64_list(list, into)
+                              : kind == Kind::floats ? float_list(list, into)
+                                                     : bytes_list(list, into);
             if (!read) return false;
         }
         return true;
     }
 
-    bool int64_list(Cursor list, Column& column) {
+    static bool int64_list(Cursor list, Column& column) {
         while (!list.empty()) {
             std::uint32_t tag;
             std::uint64_t value;
@@ -178,14 +199,14 @@ private:
                 if (!list.delimited(packed) || !column.add_packed_int64(packed)) return false;
             } else if (tag == (1u << 3)) {
                 if (!list.varint(value) || !column.add_int64(static_cast<std::int64_t>(value))) return false;
-            } else if (!list.skip(tag)) {
+            } else if (!list.skip(tag, in_list)) {
                 return false;
             }
         }
         return true;
     }
 
-    bool float_list(Cursor list, Column& column) {
+    static bool float_list(Cursor list, Column& column) {
         while (!list.empty()) {
             std::uint32_t tag;
             Cursor packed(list.here(), 0);
@@ -195,21 +216,21 @@ private:
             } else if (tag == (1u << 3 | 5u)) {
                 const std::uint8_t* bits = list.take(4);
                 if (bits == nullptr || !column.add_float(load<std::uint32_t>(bits))) return false;
-            } else if (!list.skip(tag)) {
+            } else if (!list.skip(tag, in_list)) {
                 return false;
             }
         }
         return true;
     }
 
-    bool bytes_list(Cursor list, Column& column) {
+    static bool bytes_list(Cursor list, Column& column) {
         while (!list.empty()) {
             std::uint32_t tag;
             Cursor value(list.here(), 0);
             if (!list.tag(tag)) return false;
             if (tag == length_delimited(1)) {
                 if (!list.delimited(value) || !column.add_bytes(value)) return false;
-            } else if (!list.skip(tag)) {
+            } else if (!list.skip(tag, in_list)) {
                 return false;
             }
         }
@@ -248,16 +269,21 @@ private:
         if (!is_utf8(key.here(), size)) return false;  // as protobuf: a string that is none is malformed
         if (!closed_) return true;
         problem_.fault = Fault::unknown_key;
-        problem_.key.assign(reinterpret_cast<const char*>(key.here()), size < 1000 ? size : 1000);
+        const auto* text = reinterpret_cast<const char*>(key.here());
+        std::size_t shown = size < longest_shown ? size : longest_shown;
+        while (shown < size && (text[shown] & 0xc0) == 0x80) --shown;  // not within a character
+        problem_.key.assign(text, shown);
         return false;
     }
 
     static constexpr std::uint32_t length_delimited(std::uint32_t field) { return field << 3 | 2; }
     static constexpr std::size_t most_predicted = 1024;
+    static constexpr std::size_t longest_shown = 1000;
 
     Framing framing_;
     bool closed_;
     std::vector<Column> columns_;
+    Column counted_only_{ColumnSpec{{}, Kind::none, Layout::fixed, 0}};  // keeps nothing of what it is given
     std::unordered_map<std::string_view, int> known_;  // views of the columns' keys
     std::vector<int> predicted_;
     std::size_t entry_ = 0;

@@ -3,7 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <unordered_set>
 
 #include "example.hpp"
 
@@ -15,6 +17,9 @@ namespace {
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::tuple;
+
+// Sizes in bytes are computed from counts, and stay far from wrapping.
+constexpr std::size_t most_values = std::size_t{1} << 59;
 
 void check_range(const Bytes& buffer, std::size_t begin, std::size_t end) {
     if (begin > end || end > buffer.size()) throw nb::index_error("the range lies outside of the buffer");
@@ -51,31 +56,62 @@ nb::object array(dtf::Buffer& buffer) {
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(memory, {size}, owner));
 }
 
-dtf::ColumnSpec column_spec(nb::handle item) {
-    const auto fields = nb::cast<nb::tuple>(item);
-    const auto key = nb::cast<nb::bytes>(fields[0]);
-    dtf::ColumnSpec spec;
-    spec.key.assign(key.c_str(), key.size());
-    spec.kind = static_cast<dtf::Kind>(nb::cast<int>(fields[1]));
-    spec.layout = static_cast<dtf::Layout>(nb::cast<int>(fields[2]));
-    spec.count = nb::cast<std::size_t>(fields[3]);
-    spec.swap = nb::cast<std::size_t>(fields[4]);
-    spec.text = nb::cast<bool>(fields[5]);
-    spec.boolean = nb::cast<bool>(fields[6]);
-    if (spec.swap == 0 || (spec.layout == dtf::Layout::raw && spec.count % spec.swap != 0)) {
+void check(const dtf::ColumnSpec& spec) {
+    const bool bytes = spec.kind == dtf::Kind::bytes;
+    const bool raw = spec.layout == dtf::Layout::raw;
+    if (spec.kind < dtf::Kind::none || spec.kind > dtf::Kind::int64) throw nb::value_error("no such kind");
+    if (spec.layout < dtf::Layout::fixed || spec.layout > dtf::Layout::unset) throw nb::value_error("no such layout");
+    if ((raw && !bytes) || (spec.text && (!bytes || raw))) throw nb::value_error("raw values and text are bytes");
+    if (spec.count > most_values) throw nb::value_error("no record holds so many values");
+    if (spec.swap == 0 || (raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("a raw value is a whole number of items");
     }
     if (spec.layout == dtf::Layout::ragged && spec.count == 0) throw nb::value_error("rows of no values");
+}
+
+dtf::ColumnSpec column_spec(nb::handle item) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    if (fields.size() != 7) throw nb::value_error("a column is key, kind, layout, count, swap, text and boolean");
+    const auto key = nb::cast<nb::bytes>(fields[0]);
+    int kind, layout;
+    dtf::ColumnSpec spec;
+    spec.key.assign(key.c_str(), key.size());
+    if (!nb::try_cast(fields[1], kind) || !nb::try_cast(fields[2], layout) || !nb::try_cast(fields[3], spec.count) ||
+        !nb::try_cast(fields[4], spec.swap) || !nb::try_cast(fields[5], spec.text) ||
+        !nb::try_cast(fields[6], spec.boolean)) {
+        throw nb::value_error("a field of a column is of another type, or too large");
+    }
+    spec.kind = static_cast<dtf::Kind>(kind);
+    spec.layout = static_cast<dtf::Layout>(layout);
+    check(spec);
     return spec;
 }
 
 std::vector<dtf::ColumnSpec> column_specs(const nb::sequence& items) {
     std::vector<dtf::ColumnSpec> specs;
-    for (nb::handle item : items) specs.push_back(column_spec(item));
+    std::unordered_set<std::string> keys;
+    for (nb::handle item : items) {
+        specs.push_back(column_spec(item));
+        if (!keys.insert(specs.back().key).second) throw nb::value_error("a key has one column");
+    }
     return specs;
 }
 
-// A decoder and the arrays that it writes into. One thread at a time.
+// The GIL is let go while a decoder works: a second thread has to be kept out.
+class Turn {
+public:
+    explicit Turn(std::atomic_flag& busy) : busy_(busy) {
+        if (busy_.test_and_set()) throw std::runtime_error("a Decoder works for one thread at a time");
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() { busy_.clear(); }
+
+private:
+    std::atomic_flag& busy_;
+};
+
+// A decoder and the arrays that it writes into: memory is lent, then records are fed, then columns are taken.
 class PyDecoder {
 public:
     PyDecoder(const nb::sequence& columns, bool check_crc, bool closed)
@@ -84,17 +120,27 @@ public:
     PyDecoder& operator=(const PyDecoder&) = delete;
 
     void lend(std::size_t column, const Memory& memory) {
+        const Turn turn(busy_);
         dtf::Column& target = at(column);
+        if (fed_) throw nb::value_error("memory is lent before records are fed");
         const dtf::Layout layout = target.spec().layout;
         if (target.stores_bytes() || (layout != dtf::Layout::fixed && layout != dtf::Layout::raw)) {
             throw nb::value_error("only fixed numeric and raw columns write into memory of a known size");
+        }
+        const std::size_t slot = target.slot();
+        if (slot != 0 && memory.size() % slot != 0) throw nb::value_error("the memory is no whole number of records");
+        if (target.spec().kind == dtf::Kind::int64 && reinterpret_cast<std::uintptr_t>(memory.data()) % 8 != 0) {
+            throw nb::value_error("the memory of integers is aligned to them");
         }
         target.values = dtf::Buffer(memory.data(), memory.size());
         lent_.append(memory);
     }
 
     Result feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
+        const Turn turn(busy_);
         check_range(buffer, begin, end);
+        if (!taken_.empty()) throw nb::value_error("the columns have been taken: make another Decoder");
+        fed_ = true;
         dtf::Walk walk;
         {
             nb::gil_scoped_release released;
@@ -103,14 +149,17 @@ public:
         return result(walk);
     }
 
-    Result problem() const {
+    Result problem() {
+        const Turn turn(busy_);
         const dtf::Problem& problem = decoder_.problem();
         return nb::make_tuple(static_cast<int>(problem.fault), problem.column, problem.found,
                               nb::bytes(problem.key.data(), problem.key.size()));
     }
 
     Result take(std::size_t index) {
+        const Turn turn(busy_);
         dtf::Column& column = at(index);
+        if (!taken_.insert(index).second) throw nb::value_error("a column is taken once");
         nb::object values = nb::none();
         if (!column.values.borrowed()) {
             const dtf::Kind kind = column.spec().kind;
@@ -131,6 +180,9 @@ private:
 
     dtf::Decoder decoder_;
     nb::list lent_;
+    std::unordered_set<std::size_t> taken_;
+    bool fed_ = false;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
 }  // namespace
@@ -141,12 +193,13 @@ NB_MODULE(_native, module) {
                                       {"FRAMING", dtf::Stop::framing}, {"FEATURE", dtf::Stop::feature}}) {
         module.attr(name) = static_cast<int>(value);
     }
-    module.def("scan", &scan, "buffer"_a, "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
-    module.def("masked_crc", &masked_crc, "buffer"_a);
+    // Arguments are not converted: a copy would cost a block, or take what is written away with it.
+    module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
+    module.def("masked_crc", &masked_crc, "buffer"_a.noconvert());
     nb::class_<PyDecoder>(module, "Decoder")
         .def(nb::init<const nb::sequence&, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a)
-        .def("lend", &PyDecoder::lend, "column"_a, "memory"_a)
-        .def("feed", &PyDecoder::feed, "buffer"_a, "begin"_a, "end"_a, "limit"_a)
+        .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
+        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a)
         .def("problem", &PyDecoder::problem)
         .def("take", &PyDecoder::take, "column"_a);
 }
