@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
+import dask
 import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
+from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.graph import alone, lazy_chunks, views
+from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, element, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import pick_rows
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
-from dask_tfrecord.columns.blocks import Block, conform, take_rows
+from dask_tfrecord.columns.blocks import Block, concatenate, conform, frozen, take_rows, zero_rows
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
 __all__ = ["Backing", "Held", "Lazy", "held_arrays", "joined"]
@@ -154,29 +158,36 @@ class Held:
         """One dict of blocks per chunk."""
         if set(names) == set(self.schema):
             return self.blocks
-        return _each_chunk(_only, self.blocks, names=tuple(sorted(names)))
+        return _each_chunk(_only, tuple(sorted(names)), self.blocks)
 
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Held:
         """Every chunk passed through a function."""
-        mapped = _each_chunk(_apply, self.chunks(columns), function=function, schema=schema)
+        mapped = _each_chunk(_apply, (function, schema), self.chunks(columns))
         return Held(mapped, schema, self.sizes, self.origin)
 
     def rows(self, key: Any) -> Held:
-        """Only those rows; each stretch of them that lies in one chunk becomes a chunk."""
+        """Only those rows, in the chunks that `Lazy` would make of them; just the rows picked leave their chunk."""
         if np.isnan(self.sizes).any():
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
         borders = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         index = np.asarray(pick_rows(range(int(borders[-1])), key), np.int64)
-        chunk = np.searchsorted(borders, index, side="right") - 1
-        cuts = np.flatnonzero(np.diff(chunk)) + 1
-        stretches = [part for part in np.split(index, cuts) if len(part)] or [np.empty(0, np.int64)]
-        numbers = [int(np.searchsorted(borders, part[0], side="right")) - 1 if len(part) else 0 for part in stretches]
-        local = np.empty(len(stretches), object)
-        for place, (part, number) in enumerate(zip(stretches, numbers, strict=True)):
-            local[place] = part - borders[number]
-        picked = da.concatenate([self.blocks[number : number + 1] for number in numbers])
-        taken = _each_chunk(_take, picked, da.from_array(local, chunks=1))
-        return Held(taken, self.schema, tuple(map(len, stretches)), self.origin)
+        cuts = _clipped(borders, index)
+        name = f"tfrecord-rows-{tokenize(self.blocks.name, borders, index)}"
+        tasks: dict[Any, Any] = {}
+        schema = shared(self.schema, "schema")
+        for place, (start, stop) in enumerate(pairwise(cuts.tolist())):
+            rows = index[start:stop]
+            origins = np.searchsorted(borders, rows, side="right") - 1
+            parts = []
+            for number in np.unique(origins).tolist():
+                part = (f"{name}-part", place, number)
+                tasks[part] = _take, (self.blocks.name, number), rows[origins == number] - borders[number], schema.key
+                parts.append(part)
+            order = np.argsort(np.argsort(origins, kind="stable"))
+            tasks[name, place] = _put, parts, order, schema.key
+        graph = HighLevelGraph.from_collections(name, tasks, dependencies=[self.blocks, schema])
+        picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
+        return Held(picked, self.schema, tuple(np.diff(cuts).tolist()), self.origin)
 
 
 def held_arrays(
@@ -188,59 +199,72 @@ def held_arrays(
         # One block per chunk: all axes but the rows in one piece, under index numbers of their own.
         whole = array.rechunk({0: sizes} | {axis: -1 for axis in range(1, array.ndim)})
         pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
-    blocks = da.blockwise(
-        _collect,
-        (0,),
-        *pairs,
-        name=f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}",
-        dtype=object,
-        meta=np.empty(0, object),
-        concatenate=True,
-        align_arrays=False,
-        adjust_chunks={0: (1,) * len(sizes)},
-        names=tuple(arrays),
-        schema=schema,
-    )
+    name = f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}"
+    with dask.annotate(tfrecord=name):
+        blocks = da.blockwise(
+            _collect,
+            (0,),
+            shared(schema, "schema"),
+            None,
+            *pairs,
+            name=name,
+            dtype=object,
+            meta=np.empty(0, object),
+            concatenate=True,
+            align_arrays=False,
+            adjust_chunks={0: (1,) * len(sizes)},
+        )
     return Held(blocks, schema, sizes, origin)
 
 
 def joined(first: da.Array, second: Held, schema: Schema) -> Held:
     """Chunks of two sets of columns as one."""
-    return Held(_each_chunk(_join, first, second.blocks), schema, second.sizes, second.origin)
+    return Held(_each_chunk(_join, schema, first, second.blocks), schema, second.sizes, second.origin)
 
 
-def _each_chunk(step: Any, chunks: da.Array, *others: da.Array, **options: Any) -> da.Array:
-    name = f"tfrecord-{step.__name__.strip('_')}-{tokenize(chunks.name, [other.name for other in others], options)}"
-    pairs = [part for array in (chunks, *others) for part in (array, (0,))]
-    return da.blockwise(step, (0,), *pairs, name=name, dtype=object, meta=np.empty(0, object), **options)
+def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
+    """``step(*chunks, option)`` for every chunk."""
+    token = tokenize([array.name for array in chunks], option)
+    prefix = step.__name__.strip("_")
+    return chunk_array(step, f"tfrecord-{prefix}-{token}", chunks[0].numblocks[0], *chunks, shared(option, prefix))
 
 
-def _element(blocks: dict[str, Block]) -> NDArray[np.object_]:
-    element = np.empty(1, object)
-    element[0] = blocks
-    return element
+def _only(chunk: Chunk, names: tuple[str, ...]) -> Chunk:
+    return element({name: chunk[0][name] for name in names})
 
 
-def _only(chunk: NDArray[np.object_], names: tuple[str, ...]) -> NDArray[np.object_]:
-    return _element({name: chunk[0][name] for name in names})
+def _apply(chunk: Chunk, option: tuple[BlockFunction, Schema]) -> Chunk:
+    function, schema = option
+    return element(apply(function, {name: frozen(block) for name, block in chunk[0].items()}, schema, tuple(schema)))
 
 
-def _apply(chunk: NDArray[np.object_], function: BlockFunction, schema: Schema) -> NDArray[np.object_]:
-    return _element(apply(function, chunk[0], schema, tuple(schema)))
+def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> dict[str, Block]:
+    return {name: take_rows(chunk[0][name], index) for name in schema}
 
 
-def _take(chunk: NDArray[np.object_], index: NDArray[np.object_]) -> NDArray[np.object_]:
-    return _element({name: take_rows(block, index[0]) for name, block in chunk[0].items()})
+def _put(parts: Sequence[dict[str, Block]], order: NDArray[np.int64], schema: Schema) -> Chunk:
+    blocks = {name: concatenate([part[name] for part in parts] or [zero_rows(schema[name])]) for name in schema}
+    if (np.diff(order) > 0).all():
+        return element(blocks)
+    return element({name: take_rows(block, order) for name, block in blocks.items()})
 
 
-def _collect(*blocks: NDArray[Any], names: tuple[str, ...], schema: Schema) -> NDArray[np.object_]:
-    return _element(
-        {name: conform(schema[name], block, f"array {name!r} came") for name, block in zip(names, blocks, strict=True)}
+def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
+    return _checked(
+        {name: conform(schema[name], block, f"array {name!r} came") for name, block in zip(schema, blocks, strict=True)}
     )
 
 
-def _join(first: NDArray[np.object_], second: NDArray[np.object_]) -> NDArray[np.object_]:
-    return _element(first[0] | second[0])
+def _join(first: Chunk, second: Chunk, schema: Schema) -> Chunk:
+    blocks = first[0] | second[0]
+    return _checked({name: blocks[name] for name in schema})
+
+
+def _checked(blocks: dict[str, Block]) -> Chunk:
+    rows = {name: len(block) for name, block in blocks.items()}
+    if len(set(rows.values())) > 1:
+        raise SchemaError(f"all columns have as many rows; a chunk of them has {rows}")
+    return element(blocks)
 
 
 def _clipped(borders: NDArray[np.int64], picked: Any) -> NDArray[np.int64]:

@@ -265,7 +265,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         """
         return ragged_column(self._backing, name, self._varlen(name))
 
-    def padded(self, name: str, length: int, value: Any = 0) -> da.Array:
+    def padded(self, name: str, length: int, value: Any = None) -> da.Array:
         """A feature whose rows differ in length as a dense array.
 
         Parameters
@@ -274,8 +274,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
             A `VarLenFeature` column.
         length : int
             Values per row; a row that holds more is an error when it is computed, nothing is cut off.
-        value : scalar, default 0
-            What fills shorter rows.
+        value : scalar, optional
+            What fills shorter rows, by default 0 or ``b""``.
 
         Returns
         -------

@@ -3,23 +3,32 @@
 One feature alone is `da.from_array` over a `LazyColumn`, so that dask folds slices, ints and lists of rows into what is
 read. Several features share one task per chunk that decodes exactly these; its name carries their set. Public dask API
 only, and nothing is read while a graph is built.
+
+dask fuses a task into the only one that reads it, and then the key of that one is defined otherwise than in a graph
+where two read it: a cluster that holds both graphs warns, and may keep tasks for ever. So a task here that reads chunks
+reads a second key too, which such fusing never takes, and layers of chunks are annotated, so that no layer takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 from dask.base import tokenize
+from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.source import Source
 from dask_tfrecord.columns.blocks import Block, to_array
 from dask_tfrecord.schema import Feature
 
-__all__ = ["LazyChunks", "LazyColumn", "alone", "lazy_chunks", "views"]
+__all__ = ["Chunk", "LazyColumn", "alone", "chunk_array", "element", "lazy_chunks", "shared", "view", "views"]
+
+# One element: the dict of blocks of some features.
+Chunk = NDArray[np.object_]
 
 
 class LazyColumn:
@@ -53,37 +62,30 @@ class LazyColumn:
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
 
 
-class LazyChunks:
-    """One element per chunk: the dict of blocks of these features, read in one pass.
+def shared(value: object, prefix: str) -> Delayed:
+    """Make a key of a value that many tasks take: it travels once to each worker, not with each task."""
+    key = f"tfrecord-{prefix}-{tokenize(value)}"
+    node: Delayed = dask.delayed(value, name=key, traverse=False)
+    return node
 
-    Parameters
-    ----------
-    source : Source
-        Where rows come from.
-    names : tuple of str
-        The features, sorted.
-    borders : ndarray of int64 or None
-        First row of each chunk and the number of rows; None where the source's own chunks are taken as they are.
+
+def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: da.Array | Delayed) -> da.Array:
+    """Make an array of one element per chunk: ``step(*arguments)``, of each array the same chunk.
+
+    Two of the arguments or more, so that dask fuses no task of it with what it reads.
     """
+    with dask.annotate(tfrecord=name):
+        chunks: da.Array = da.map_blocks(
+            step, *arguments, name=name, chunks=((1,) * number,), dtype=object, meta=np.empty(0, object)
+        )
+    return chunks
 
-    ndim = 1
-    dtype = np.dtype(object)
 
-    def __init__(self, source: Source, names: tuple[str, ...], borders: NDArray[np.int64] | None, number: int) -> None:
-        self.source, self.names, self.borders = source, names, borders
-        self.shape = (number,)
-
-    def __dask_tokenize__(self) -> tuple[object, ...]:
-        return "dask_tfrecord.LazyChunks", self.source, self.names, self.borders, self.shape
-
-    def __getitem__(self, key: Any) -> NDArray[np.object_]:
-        (chunks,) = key if isinstance(key, tuple) else (key,)
-        numbers = range(self.shape[0])[chunks]
-        elements = np.empty(len(numbers), object)
-        for place, chunk in enumerate(numbers):
-            rows = chunk if self.borders is None else slice(self.borders[chunk], self.borders[chunk + 1])
-            elements[place] = self.source.read(self.names, rows)
-        return elements
+def element(blocks: dict[str, Block]) -> Chunk:
+    """Put blocks into an array of one element."""
+    chunk = np.empty(1, object)
+    chunk[0] = blocks
+    return chunk
 
 
 def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
@@ -91,14 +93,37 @@ def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
     column = LazyColumn(source, name)
     chunks = (tuple(np.diff(borders).tolist()), *((size,) for size in column.shape[1:]))
     key = f"tfrecord-{name}-{tokenize(column, chunks)}"
-    return da.from_array(column, chunks=chunks, name=key, asarray=False, lock=False, meta=_meta(source.schema[name]))
+    array: da.Array = da.from_array(
+        column, chunks=chunks, name=key, asarray=False, lock=False, meta=_meta(source.schema[name])
+    )
+    return array
 
 
 def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64] | None, number: int) -> da.Array:
-    """Several features: one task per chunk that decodes exactly these."""
-    chunks = LazyChunks(source, tuple(sorted(names)), borders, number)
-    key = f"tfrecord-decode-{tokenize(chunks)}"
-    return da.from_array(chunks, chunks=1, name=key, asarray=False, lock=False, meta=np.empty(0, object))
+    """Several features: one task per chunk that decodes exactly these.
+
+    Parameters
+    ----------
+    source : Source
+        Where rows come from.
+    names : sequence of str
+        The features; their order does not matter.
+    borders : ndarray of int64 or None
+        First row of each chunk and the number of rows; None where the source's own chunks are taken as they are.
+    number : int
+        Number of chunks.
+    """
+    plan = (tuple(sorted(names)), borders)
+    key = f"tfrecord-decode-{tokenize(source, plan, number)}"
+    return chunk_array(_read, key, number, shared(source, "source"), shared(plan, "plan"))
+
+
+def _read(
+    source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
+) -> Chunk:
+    names, borders = plan
+    (number,) = block_id
+    return element(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
 
 
 def views(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]) -> dict[str, da.Array]:
@@ -113,26 +138,67 @@ def views(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]
     sizes : sequence of int or nan
         Rows of each chunk.
     """
-    arrays = {}
-    for name, feature in features.items():
-        axes = tuple(range(1 + len(feature.block_shape)))
-        arrays[name] = da.blockwise(
+    return {
+        name: view(
             _view,
-            axes,
             chunks,
-            (0,),
             name,
-            None,
-            name=f"tfrecord-{name}-{tokenize(chunks.name, name)}",
-            dtype=feature.block_dtype,
-            meta=_meta(feature),
-            adjust_chunks={0: tuple(sizes)},
-            new_axes=dict(zip(axes[1:], feature.block_shape, strict=True)),
+            f"tfrecord-{name}-{tokenize(chunks.name, name)}",
+            (tuple(sizes), *feature.block_shape),
+            feature.block_dtype,
         )
-    return arrays
+        for name, feature in features.items()
+    }
 
 
-def _view(chunk: NDArray[np.object_], name: str) -> NDArray[Any]:
+def view(
+    step: Callable[..., NDArray[Any]],
+    chunks: da.Array,
+    option: object,
+    name: str,
+    shape: tuple[Any, ...],
+    dtype: np.dtype[Any],
+    *others: da.Array,
+) -> da.Array:
+    """Make an array of what ``step(chunk, option, *others)`` gives for each chunk.
+
+    Parameters
+    ----------
+    step : callable
+        From a chunk to a block.
+    chunks : dask array of object, shape (nchunks,)
+        The chunks.
+    option : object
+        Passed on.
+    name : str
+        Of the array's keys.
+    shape : tuple
+        Rows of each block as a tuple, and then the sizes of the other axes.
+    dtype : dtype
+        Of the blocks.
+    *others : dask array of shape (nchunks,)
+        Passed on, one chunk at a time.
+    """
+    axes = tuple(range(len(shape)))
+    array: da.Array = da.blockwise(
+        step,
+        axes,
+        chunks,
+        (0,),
+        shared(option, "option"),
+        None,
+        *(part for other in others for part in (other, (0,))),
+        name=name,
+        dtype=dtype,
+        meta=np.empty((0,) * len(axes), dtype),
+        adjust_chunks={0: shape[0]},
+        new_axes=dict(zip(axes[1:], shape[1:], strict=True)),
+        align_arrays=False,
+    )
+    return array
+
+
+def _view(chunk: Chunk, name: str) -> NDArray[Any]:
     blocks: dict[str, Block] = chunk[0]
     return to_array(blocks[name])
 

@@ -24,6 +24,7 @@ __all__ = [
     "concatenate",
     "conform",
     "feature_of",
+    "frozen",
     "rows_of",
     "take_rows",
     "to_array",
@@ -178,6 +179,20 @@ def rows_of(block: Block, start: int, stop: int) -> Block:
 def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
     """The rows of `index` of any block, copied."""
     return block[index] if isinstance(block, np.ndarray) else block.take(index)
+
+
+def frozen(block: Block) -> Block:
+    """Wrap the same memory so that it can't be written to: others hold it too."""
+    if isinstance(block, RaggedBlock):
+        values = block.values if isinstance(block.values, BytesBlock) else _read_only(block.values)
+        return RaggedBlock(values, _read_only(block.row_splits))
+    return _read_only(block) if isinstance(block, np.ndarray) else block
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
