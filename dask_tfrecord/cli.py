@@ -1,0 +1,312 @@
+"""The commands: `dask-tfrecord …`, and the same as `dask tfrecord …` through dask's own command line.
+
+Results go to stdout; progress and errors go to stderr. This module may import all others, and holds nothing that a
+Python program would miss.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import click
+import dask
+from dask.callbacks import Callback
+from dask.system import CPU_COUNT
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.columns.infer import infer_shards
+from dask_tfrecord.records.index import ShardIndex, scan_shard
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.files import COMPRESSIONS, Shards, find_shards
+from dask_tfrecord.stores.zarr import WriteReport
+
+__all__ = ["main", "tfrecord"]
+
+_INTERRUPTED = 130
+_DEBUG = "dask_tfrecord.debug"
+
+# Where output goes to a file or a program, nothing is folded.
+_WIDE = 1000
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class _Commands(click.Group):
+    """A group whose commands fail with one line on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error is a line, and a traceback only after ``--debug``."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            if ctx.meta.get(_DEBUG):
+                raise
+            click.echo("Interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
+        except Exception as error:
+            # Who closes the pipe, as `head` does, has seen enough: click knows what to do.
+            if ctx.meta.get(_DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
+                raise
+            click.echo(f"Error: {_one_line(error)}", err=True)
+            ctx.exit(1)
+
+
+def _one_line(error: Exception) -> str:
+    """Put into a line what an error says."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return _plain(f"{error.filename}: {error.strerror}")
+    said = " ".join(str(error).split("\n")).strip()
+    return _plain(said or f"{type(error).__name__}, of which nothing more is known; --debug shows where")
+
+
+def _plain(text: str) -> str:
+    """Text out of files, with what a terminal would obey spelled out."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    # It may stand before the command or after it.
+    if value:
+        ctx.meta[_DEBUG] = True
+
+
+_debug = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+)
+_compression = click.option(
+    "--compression",
+    type=click.Choice(["none" if name is None else name for name in COMPRESSIONS]),
+    default="infer",
+    show_default=True,
+    callback=lambda _ctx, _option, value: None if value == "none" else value,
+    help="Of the shards; infer looks at their bytes.",
+)
+_threads = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=CPU_COUNT,
+    show_default="one per core",
+    metavar="N",
+    help="Threads that read and write.",
+)
+
+
+def _urlpath(_ctx: click.Context, _argument: click.Parameter, pattern: tuple[str, ...]) -> str | list[str]:
+    # A glob that the shell has expanded comes as a list.
+    return pattern[0] if len(pattern) == 1 else list(pattern)
+
+
+_pattern = click.argument("pattern", nargs=-1, required=True, callback=_urlpath)
+
+
+@click.group(name="tfrecord", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dask-tfrecord")
+@_debug
+def tfrecord() -> None:
+    """TFRecord shards: what they hold, and conversion to Zarr.
+
+    A PATTERN is a path, a URL, a directory, a glob such as 'train-*.tfrecord' (quoted, for natural order), or a
+    template such as train@8.
+    """
+
+
+def main() -> None:
+    """Run `dask-tfrecord`."""
+    tfrecord(prog_name="dask-tfrecord")
+
+
+@tfrecord.command()
+@_pattern
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Records to infer features from.",
+)
+@_compression
+@_threads
+@_debug
+def info(pattern: str | list[str], sample: int, compression: str | None, threads: int) -> None:
+    """Say what shards hold: records, bytes, compression, features.
+
+    Headers are read to count the records; features are inferred from the first records of some shards.
+    """
+    shards = find_shards(pattern, compression=compression)
+    indexes = _scan(shards, threads)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(_facts(shards, indexes))
+    if any(index.count for index in indexes):
+        schema = infer_shards(shards, sample)
+        console.print(Text(f"\n{_source(schema)}\n", "bold"))
+        console.print(_features(schema))
+
+
+@tfrecord.command("to-zarr")
+@_pattern
+@click.argument("store")
+@click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
+@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 8 MiB]")
+@click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
+@click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
+@click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
+@_compression
+@_threads
+@_debug
+def to_zarr(
+    pattern: str | list[str],
+    store: str,
+    columns: tuple[str, ...],
+    chunks: int | None,
+    shards: int | None,
+    component: str | None,
+    overwrite: bool,
+    compression: str | None,
+    threads: int,
+) -> None:
+    """Convert shards to a Zarr store, in bounded memory.
+
+    Features are inferred, and bytes stay bytes: what they stand for (arrays, text) is said in Python, by
+    read_tfrecord(features=…).to_zarr(…).
+    """
+    names = [name for part in columns for name in part.split(",")] or None
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        with Console(stderr=True).status("Counting records"):
+            dataset = read_tfrecord(pattern, columns=names, compression=compression)
+        start = time.perf_counter()
+        try:
+            with _progress(transient=False) as progress, _Bar(progress, dataset.nrecords or 0) as bar:
+                dataset.to_zarr(
+                    store, component=component, mode="w" if overwrite else "w-", chunks=chunks, shards=shards
+                )
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"{store} exists: --overwrite replaces it, --component NAME writes beside it"
+            ) from error
+    seconds = time.perf_counter() - start
+    click.echo(f"Wrote {store}: {_many(bar.records, 'record')} of {_many(len(dataset), 'feature')} in {seconds:.1f} s")
+
+
+class _Bar(Callback):
+    """Moves a progress bar as dask finishes the tasks of a conversion.
+
+    Parameters
+    ----------
+    progress : Progress
+        Where the bar is shown, from the first task on.
+    total : int
+        Records that will be written.
+    """
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.records = self.nbytes = 0
+        self._progress, self._total, self._began = progress, total, 0.0
+        self._task: TaskID | None = None
+
+    def _start_state(self, dsk: Any, state: Any) -> None:
+        # What differs in size from record to record is measured by a graph of its own, before the one that writes.
+        if self._task is None:
+            self._task = self._progress.add_task("Measuring", done="")
+        self._began = time.perf_counter()
+        self._progress.reset(self._task, total=len(state["waiting"]) + len(state["ready"]))
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        if self._task is None:
+            return
+        self._progress.advance(self._task)
+        if isinstance(result, WriteReport):
+            self.records += result.records
+            self.nbytes += result.nbytes
+            rate = decimal(int(self.nbytes / (time.perf_counter() - self._began)))
+            self._progress.update(
+                self._task, description="Writing", done=f"{self.records:,}/{self._total:,} records {rate}/s"
+            )
+
+
+def _progress(*, transient: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=transient,
+        expand=True,
+    )
+
+
+def _scan(shards: Shards, threads: int) -> list[ShardIndex]:
+    """Count the records of every shard."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        with _progress(transient=True) as progress:
+            task = progress.add_task("Counting", done="")
+            return list(progress.track(pool.map(scan_shard, shards), total=len(shards), task_id=task))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Table:
+    """Tell what is known without looking into records."""
+    counts = [index.count for index in indexes]
+    stored, inflated = int(shards.sizes.sum()), sum(index.nbytes for index in indexes)
+    found = Counter(index.compression or "none" for index in indexes)
+    facts = {
+        "shards": f"{len(shards):,}",
+        "records": f"{sum(counts):,}" + ("" if len(shards) == 1 else f", {_range(counts)} per shard"),
+        "bytes": f"{stored:,}" + ("" if inflated == stored else f", {inflated:,} inflated") + f" ({decimal(stored)})",
+        "compression": next(iter(found))
+        if len(found) == 1
+        else ", ".join(f"{name} ({_many(number, 'shard')})" for name, number in found.most_common()),
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(Text(name, "bold"), Text(value))
+    return table
+
+
+def _source(schema: Schema) -> str:
+    """Say what a schema was inferred from."""
+    found = _many(len(schema), "feature")
+    if schema.sampling is None:
+        return found
+    return (
+        f"{found}, inferred from {_many(schema.sampling.records, 'record')} of {_many(schema.sampling.shards, 'shard')}"
+    )
+
+
+def _features(schema: Schema) -> Table:
+    """Show a schema, a feature per row."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("feature", overflow="fold")
+    for header in ("class", "dtype", "shape", "present"):
+        table.add_column(header, no_wrap=True)
+    for name, *cells, present in schema.rows():
+        table.add_row(Text(_plain(name) or "''", "cyan"), *map(Text, cells), Text(present))
+    return table
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
