@@ -1,7 +1,7 @@
 """Lazy columns as dask arrays. The rule: what is asked for together is decoded together, and a key has one definition.
 
-One feature alone is `da.from_array` over a `LazyColumn`, so that dask folds slices, ints and lists of rows into what is
-read. Several features share one task per chunk that decodes exactly these; its name carries their set. Public dask API
+One feature alone is `da.from_array` over a `LazyColumn`, so that dask folds slices and ints of rows into what is read
+(lists and masks it does not: `Dataset.rows` takes them). Several features share one task per chunk that decodes exactly these; its name carries their set. Public dask API
 only, and nothing is read while a graph is built.
 
 dask fuses a task into the only one that reads it, and then the key of that one is defined otherwise than in a graph
@@ -93,8 +93,15 @@ def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
     column = LazyColumn(source, name)
     chunks = (tuple(np.diff(borders).tolist()), *((size,) for size in column.shape[1:]))
     key = f"tfrecord-{name}-{tokenize(column, chunks)}"
+    # A column with one reader would be fused into it, and only there.
     array: da.Array = da.from_array(
-        column, chunks=chunks, name=key, asarray=False, lock=False, meta=_meta(source.schema[name])
+        column,
+        chunks=chunks,
+        name=key,
+        asarray=False,
+        lock=False,
+        meta=_meta(source.schema[name]),
+        inline_array=len(borders) == 2,
     )
     return array
 

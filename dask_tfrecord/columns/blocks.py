@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 
@@ -69,17 +71,15 @@ class BytesBlock:
         return BytesBlock(self.values[splits[0] : splits[-1]], splits - splits[0], (stop - start, *self.shape[1:]))
 
     def take(self, index: NDArray[np.int64]) -> BytesBlock:
-        """The rows of `index`, copied."""
+        """Copy the rows of `index`."""
         each = math.prod(self.shape[1:])
         values = (index[:, None] * each + np.arange(each)).ravel()
         items, splits = _items(self.splits, values)
         return BytesBlock(self.values[items], splits, (len(index), *self.shape[1:]))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
-        data = self.values.tobytes()
-        ends = self.splits.tolist()
-        out = np.empty(len(ends) - 1, object)
-        out[:] = [data[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+        out = np.empty(len(self.splits) - 1, object)
+        out[:] = _native.bytes_list(self.values, self.splits)
         return out.reshape(self.shape)
 
 
@@ -123,7 +123,7 @@ class RaggedBlock:
         return RaggedBlock(inner, splits - first)
 
     def take(self, index: NDArray[np.int64]) -> RaggedBlock:
-        """The rows of `index`, copied."""
+        """Copy the rows of `index`."""
         items, splits = _items(self.row_splits, index)
         values = self.values
         return RaggedBlock(values.take(items) if isinstance(values, BytesBlock) else values[items], splits)
@@ -145,7 +145,7 @@ class RaggedBlock:
         values = np.asarray(self.values)
         ends = self.row_splits.tolist()
         out = np.empty(len(self), object)
-        for row, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+        for row, (start, stop) in enumerate(pairwise(ends)):
             # A copy: a view would keep the whole block alive for as long as one of its rows is.
             out[row] = values[start:stop].copy()
         return out
@@ -155,19 +155,19 @@ Block = NDArray[Any] | BytesBlock | RaggedBlock
 
 
 def to_array(block: Block) -> NDArray[Any]:
-    """The block as users see it: rows of bytes or ragged values become Python objects here and nowhere else."""
+    """Make a block what users see: rows of bytes or ragged values become Python objects here and nowhere else."""
     return np.asarray(block)
 
 
 def to_text(block: BytesBlock) -> NDArray[Any]:
-    """A block of UTF-8 as a `StringDType` array."""
+    """Decode a block of UTF-8 to a `StringDType` array."""
     data = block.values.tobytes()
     ends = block.splits.tolist()
     if data.isascii():
         text = data.decode("ascii")
-        rows = [text[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+        rows = [text[start:stop] for start, stop in pairwise(ends)]
     else:
-        rows = [data[start:stop].decode() for start, stop in zip(ends, ends[1:], strict=False)]
+        rows = [data[start:stop].decode() for start, stop in pairwise(ends)]
     return np.array(rows, dtype=np.dtypes.StringDType()).reshape(block.shape)
 
 
@@ -177,7 +177,7 @@ def rows_of(block: Block, start: int, stop: int) -> Block:
 
 
 def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
-    """The rows of `index` of any block, copied."""
+    """Copy the rows of `index` of any block."""
     return block[index] if isinstance(block, np.ndarray) else block.take(index)
 
 
@@ -231,24 +231,24 @@ def _items(splits: NDArray[np.int64], index: NDArray[np.int64]) -> tuple[NDArray
 
 
 def zero_rows(feature: Feature) -> Block:
-    """A block of the feature with no rows."""
+    """Make a block of the feature with no rows."""
     splits = np.zeros(1, np.int64)
     if isinstance(feature, VarLenFeature):
         inner = feature.shape[1:]
         values = np.empty((0, *inner), feature.dtype) if feature.dtype != "bytes" else None
         return RaggedBlock(BytesBlock(np.empty(0, np.uint8), splits, (0, *inner)) if values is None else values, splits)
-    if feature.block_dtype == object:
+    if feature.block_dtype == np.dtype(object):
         return BytesBlock(np.empty(0, np.uint8), splits, (0, *feature.block_shape))
     return np.empty((0, *feature.block_shape), feature.block_dtype)
 
 
 def feature_of(array: Any, owner: str) -> Feature:
-    """The feature that describes blocks like `array`.
+    """Describe blocks like `array` by a feature.
 
     Raises
     ------
     SchemaError
-        If the array is of a dtype that no feature has, or an object array, which may hold anything.
+        If it is no array of rows, of a dtype that no feature has, or of objects, which may be anything.
     """
     if isinstance(array, RaggedBlock):
         values = array.values
@@ -256,6 +256,8 @@ def feature_of(array: Any, owner: str) -> Feature:
         return VarLenFeature(dtype, shape=(-1, *values.shape[1:]))
     if isinstance(array, BytesBlock):
         return FixedLenFeature(array.shape[1:], "bytes")
+    if not hasattr(array, "dtype") or len(getattr(array, "shape", ())) == 0:
+        raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}")
     dtype, shape = array.dtype, tuple(array.shape[1:])
     if isinstance(dtype, np.dtypes.StringDType) and not shape:
         return TextFeature()
@@ -263,49 +265,101 @@ def feature_of(array: Any, owner: str) -> Feature:
         return FixedLenFeature(shape, dtype.name)
     if dtype.kind in "biufc":
         return RawFeature(shape, dtype.newbyteorder("="))
-    hint = (
-        "; say what the objects are: FixedLenFeature(shape, 'bytes') or VarLenFeature(dtype)" if dtype == object else ""
+    raise SchemaError(
+        f"{owner}: an array of dtype {dtype} and shape {shape} per row is no feature{_HINTS.get(dtype.kind, '')}"
     )
-    raise SchemaError(f"{owner}: an array of dtype {dtype} and shape {shape} per row is no feature{hint}")
+
+
+_HINTS = {
+    "O": "; say what the objects are: FixedLenFeature(shape, 'bytes') or VarLenFeature(dtype) in a template",
+    "S": "; NumPy's S drops zero bytes at the end: make it an object array of bytes",
+    "U": "; text is of dtype numpy.dtypes.StringDType()",
+}
 
 
 def conform(feature: Feature, array: Any, owner: str) -> Block:
-    """`array` as a block of `feature`.
+    """Make `array` a block of `feature`.
 
     Raises
     ------
     SchemaError
-        If it is of another shape or dtype; nothing is cast.
+        If it is of another shape or dtype. Nothing is cast but the numbers of Python lists.
     """
-    if isinstance(feature, VarLenFeature) and not isinstance(array, RaggedBlock):
-        array = _ragged(feature, array)
-    elif feature.block_dtype == object and isinstance(array, np.ndarray):
-        array = _bytes(array)
-    elif isinstance(feature, TextFeature) and not isinstance(getattr(array, "dtype", None), np.dtypes.StringDType):
-        array = np.asarray(array, dtype=np.dtypes.StringDType())
+    if isinstance(feature, VarLenFeature):
+        array = _checked(array, owner) if isinstance(array, RaggedBlock) else _ragged(feature, array, owner)
+    elif isinstance(feature, TextFeature):
+        array = _text(array, owner)
+    elif feature.block_dtype == np.dtype(object) and not isinstance(array, BytesBlock):
+        # Lists of bytes would become NumPy's S, which drops zero bytes.
+        array = _bytes(array if isinstance(array, np.ndarray) else np.asarray(array, object), owner)
     elif not isinstance(array, RaggedBlock | BytesBlock):
         array = np.asarray(array)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     found = feature_of(array, owner)
-    if (found.block_dtype, found.shape) != (feature.block_dtype, feature.shape) or (
-        isinstance(feature, VarLenFeature) and found.dtype != feature.dtype
+    if (found.block_dtype, found.shape, found.dtype if found.kind == "varlen" else "") != (
+        feature.block_dtype,
+        feature.shape,
+        feature.dtype if feature.kind == "varlen" else "",
     ):
         raise SchemaError(f"{owner} as {found} where {feature} was promised")
     block: Block = array
     return block
 
 
-def _ragged(feature: VarLenFeature, rows: Any) -> RaggedBlock:
+def _checked(block: RaggedBlock, owner: str) -> RaggedBlock:
+    """Look over a block that somebody else made: its splits have to fit its values."""
+    values, splits = block.values, np.asarray(block.row_splits)
+    if not isinstance(values, BytesBlock):
+        values = np.asarray(values)
+        values = _bytes(values, owner) if values.dtype.kind == "O" else values
+    if splits.ndim != 1 or splits.dtype.kind not in "iu" or not len(splits):
+        raise SchemaError(f"{owner}: row_splits is an array of ints, one more than rows; got {splits!r:.100}")
+    if splits[0] != 0 or splits[-1] != len(values) or (np.diff(splits.astype(np.int64)) < 0).any():
+        raise SchemaError(
+            f"{owner}: row_splits ascend from 0 to the number of values, {len(values)}; got {splits!r:.100}"
+        )
+    return RaggedBlock(values, splits.astype(np.int64, copy=False))
+
+
+def _ragged(feature: VarLenFeature, rows: Any, owner: str) -> RaggedBlock:
     """Rows of arrays, as an object array or a list, in flat buffers."""
     inner = feature.shape[1:]
-    dtype = object if feature.dtype == "bytes" else feature.dtype
-    parts = [np.asarray(row, dtype).reshape(-1, *inner) for row in rows]
+    dtype = np.dtype(object if feature.dtype == "bytes" else feature.dtype)
+    parts = []
+    for number, row in enumerate(rows):
+        part = np.asarray(row, object if dtype.kind == "O" else None)
+        fits = part.dtype == dtype or (isinstance(row, list | tuple) and np.can_cast(part.dtype, dtype, "same_kind"))
+        if part.size and not (fits and part.ndim and part.shape[1:] == inner):
+            raise SchemaError(
+                f"{owner}: row {number} is of dtype {part.dtype} and shape {part.shape} where {feature} was promised"
+            )
+        parts.append(part.astype(dtype, copy=False).reshape(-1, *inner))
     values = np.concatenate([np.empty((0, *inner), dtype), *parts])
     splits = _splits(np.array([len(part) for part in parts], np.int64))
-    return RaggedBlock(_bytes(values) if feature.dtype == "bytes" else values, splits)
+    return RaggedBlock(_bytes(values, owner) if dtype.kind == "O" else values, splits)
 
 
-def _bytes(array: NDArray[Any]) -> BytesBlock:
-    """An array of `bytes` objects in flat buffers."""
+def _text(array: Any, owner: str) -> NDArray[Any]:
+    """Strings as `StringDType`, which would make strings of anything."""
+    given = array if isinstance(getattr(array, "dtype", None), np.dtype) else np.asarray(array, object)
+    if given.dtype.kind == "O":
+        _refuse_others(given, str, owner)
+    elif given.dtype.kind not in "TU":
+        raise SchemaError(f"{owner} as {given.dtype} where text was promised")
+    return np.asarray(given, dtype=np.dtypes.StringDType())
+
+
+def _bytes(array: NDArray[Any], owner: str) -> BytesBlock:
+    """Put an array of `bytes` objects into flat buffers."""
+    if array.dtype.kind != "O":
+        raise SchemaError(f"{owner} as {array.dtype} where bytes were promised{_HINTS['S']}")
+    _refuse_others(array, bytes, owner)
     items = array.ravel().tolist()
     splits = _splits(np.array([len(item) for item in items], np.int64))
     return BytesBlock(np.frombuffer(b"".join(items), np.uint8), splits, array.shape)
+
+
+def _refuse_others(array: NDArray[np.object_], kind: type, owner: str) -> None:
+    other = next((item for item in array.ravel().tolist() if not isinstance(item, kind)), None)
+    if other is not None:
+        raise SchemaError(f"{owner} with {other!r:.100} in it, where {kind.__name__} objects were promised")
