@@ -14,8 +14,8 @@ FEATURE: int  # a record holds but is not what the columns take
 def scan(buffer: NDArray[np.uint8], begin: int, end: int, limit: int, check_crc: bool) -> tuple[int, int, int, int]:
     """Walk the headers in ``buffer[begin:end]``: records, bytes to the next border, why it stopped, bytes needed."""
 
-def masked_crc(buffer: NDArray[np.uint8]) -> int:
-    """The masked CRC-32C of a buffer."""
+def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
+    """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
 
 class Decoder:
     """Records into columns: key, kind, layout, count, swap, text and boolean of each."""
@@ -28,6 +28,9 @@ class Decoder:
 
     def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[int, int, int, int]:
         """Decode records of ``buffer[begin:end]``: records, bytes consumed, why it stopped, bytes needed."""
+
+    def expect(self, times: float) -> None:
+        """Reserve room for about `times` what was decoded so far."""
 
     def problem(self) -> tuple[int, int, int, bytes]:
         """After `FEATURE`: the fault, the column or -1, what was found, the unknown key."""

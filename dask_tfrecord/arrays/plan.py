@@ -115,9 +115,16 @@ class Collection:
                     count=past - start,
                     mark=int(self.mark_records[mark]),
                     offset=int(self.mark_offsets[mark]),
+                    past=self._past(shard, past - int(self.starts[shard])),
                     last=past == self.starts[shard + 1],
                 )
             start, shard = past, shard + 1
+
+    def _past(self, shard: int, record: int) -> int:
+        """Find the byte of the first mark at or after a record, or the end of the shard."""
+        first, end = int(self.mark_splits[shard]), int(self.mark_splits[shard + 1])
+        mark = first + int(np.searchsorted(self.mark_records[first:end], record))
+        return int(self.mark_offsets[mark] if mark < end else self.nbytes[shard])
 
     def mark_rows(self, nbytes: int) -> NDArray[np.int64]:
         """Rows that are reached directly and lie about `nbytes` apart."""

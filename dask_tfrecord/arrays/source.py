@@ -171,7 +171,7 @@ class UncountedSource:
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """All rows of shard number `key`."""
-        run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, last=True)
+        run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, past=int(self.shards.sizes[key]), last=True)
         return decode([run], self.schema, names, rows=None, check_crc=self.check_crc)
 
 

@@ -31,6 +31,10 @@ _KINDS = {"bytes": 1, "float32": 2, "int64": 3}
 _FIXED, _RAGGED, _RAW, _SKIPPED, _UNSET = range(5)
 _MALFORMED, _NOT_EXAMPLE, _MISSING, _KIND, _COUNT, _SIZE, _UTF8, _UNKNOWN_KEY, _BOOLEAN = range(1, 10)
 
+# Bytes read at once: no more than a block, which stays in cache, and no less than a few pages.
+_BLOCK = 1 << 20
+_LEAST = 16 << 10
+
 _log = logging.getLogger(__name__)
 
 _Spec = tuple[bytes, int, int, int, int, bool, bool]
@@ -52,6 +56,8 @@ class Run:
         Number of a record at or before the first, whose place is known.
     offset : int
         The byte of that record's header in the decompressed stream.
+    past : int
+        A byte that lies past the run, as far as is known: no more than up to there is read at once.
     last : bool
         The run ends where the shard ends: bytes that follow are an error.
     """
@@ -61,6 +67,7 @@ class Run:
     count: int | None
     mark: int
     offset: int
+    past: int
     last: bool
 
 
@@ -102,7 +109,9 @@ def decode(
     FeatureError
         If a record is no Example or not what the schema says.
     """
+    runs = list(runs)
     job = _Job(schema, tuple(names), rows, check_crc, dict(out or {}))
+    job.nbytes = sum(run.past - run.offset for run in runs)
     reader: _Reader | None = None
     try:
         for run in runs:
@@ -124,6 +133,7 @@ class _Job:
         self, schema: Schema, names: tuple[str, ...], rows: int | None, check_crc: bool, out: dict[str, NDArray[Any]]
     ) -> None:
         self.schema, self.names, self.rows = schema, names, rows
+        self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
         # An inferred schema has only seen a sample: when all of it is read, a key that it lacks would be lost.
         sampling = schema.sampling if schema.sampling is not None and set(names) == set(schema) else None
         self.unset = sampling.unset if sampling else ()
@@ -140,6 +150,13 @@ class _Job:
                     array = np.empty((rows, *feature.block_shape), feature.block_dtype)
                 self.decoder.lend(index, array.reshape(-1).view(np.uint8))
                 self.arrays[name] = array
+
+    def learn(self, records: int, consumed: int) -> None:
+        """Let the first block of records say how much room all of them will take."""
+        if records and self.nbytes:
+            times = self.nbytes / consumed if self.rows is None else min(self.nbytes / consumed, self.rows / records)
+            self.decoder.expect(times * 1.05)
+            self.nbytes = 0
 
     def blocks(self) -> dict[str, Block]:
         """What was decoded, feature by feature."""
@@ -194,7 +211,7 @@ class _Reader:
     def __init__(self, run: Run, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
-        self.window = Window(run.shard, run.offset)
+        self.window = Window(run.shard, run.offset, block_size=_LEAST)
         self.record = run.mark
 
     def reaches(self, run: Run) -> bool:
@@ -207,30 +224,39 @@ class _Reader:
         if run.mark > self.record:
             self.window.advance(run.offset - self.window.offset)
             self.record = run.mark
-        self._skip(run.first - self.record)
+        self._skip(run)
         left = -1 if run.count is None else run.count
+        window = self.window
         while left != 0:
-            window = self.window
             records, consumed, stop, need = job.decoder.feed(window.buffer, window.begin, window.end, left)
             window.advance(consumed)
             self.record += records
             left -= records if left > 0 else 0
+            job.learn(records, consumed)
             if stop == _native.FEATURE:
                 raise self._feature_error(job)
             if stop == _native.FRAMING:
                 raise framing_error(window, self.record)
-            if stop == _native.MORE and not window.fill(need):
+            if stop == _native.MORE and not self._fill(need, run):
                 if run.count is None and window.exhausted:
                     return
                 raise self._ended(left)
-        if run.last and not self.window.exhausted:
+        if run.last and not window.exhausted:
             raise CorruptRecordError(
                 f"{self.record} records were expected, and more bytes follow them: the counts given are wrong, or the "
                 f"file has changed since it was counted",
-                Place(self.shard.path, self.record, self.window.offset),
+                Place(self.shard.path, self.record, window.offset),
             )
 
-    def _skip(self, count: int) -> None:
+    def _fill(self, need: int, run: Run) -> bool:
+        """Have `need` bytes in view, and a block of what is left of the run."""
+        window = self.window
+        left = run.past - window.offset - (window.end - window.begin)
+        window.block_size = min(max(left, need, _LEAST), _BLOCK) if left > 0 else _BLOCK
+        return window.fill(need)
+
+    def _skip(self, run: Run) -> None:
+        count = run.first - self.record
         while count > 0:
             window, border = self.window, self.window.offset
             records, advance, stop, need = _native.scan(window.buffer, window.begin, window.end, count, self.check_crc)
@@ -240,7 +266,7 @@ class _Reader:
             count -= records
             if stop == _native.FRAMING:
                 raise framing_error(window, self.record)
-            if stop == _native.MORE and not window.fill(need):
+            if stop == _native.MORE and not self._fill(need, run):
                 raise self._ended(count)
 
     def _ended(self, missing: int) -> TFRecordError:

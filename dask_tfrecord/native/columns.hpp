@@ -81,13 +81,17 @@ public:
         if (n <= room()) return true;
         if (borrowed_) return false;
         if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
-        const std::size_t wanted = size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_;
-        void* moved = std::realloc(data_, wanted);
-        if (moved == nullptr) throw std::bad_alloc();
-        data_ = static_cast<std::uint8_t*>(moved);
-        capacity_ = wanted;
-        ask_for_huge_pages();
+        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
         return true;
+    }
+
+    // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
+    void expect(double times) {
+        constexpr double worth = 1 << 16, most = 1ull << 40;
+        const double total = times * static_cast<double>(size_);
+        if (!borrowed_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
+            resize(static_cast<std::size_t>(total));
+        }
     }
 
     void truncate(std::size_t size) { size_ = size; }
@@ -117,6 +121,15 @@ public:
     }
 
 private:
+    bool resize(std::size_t capacity) {
+        void* moved = std::realloc(data_, capacity);
+        if (moved == nullptr) return false;
+        data_ = static_cast<std::uint8_t*>(moved);
+        capacity_ = capacity;
+        ask_for_huge_pages();
+        return true;
+    }
+
     // A fault per 4 KiB page costs more than decoding into it does; NumPy asks for the same.
     void ask_for_huge_pages() {
 #if defined(__linux__)
@@ -162,6 +175,22 @@ public:
     }
 
     const ColumnSpec& spec() const { return spec_; }
+
+    bool is_named(const std::uint8_t* text, std::size_t size) const {
+        // Keys are short: a loop over their bytes beats a call to memcmp.
+        if (spec_.key.size() != size) return false;
+        for (std::size_t i = 0; i < size; ++i) {
+            if (static_cast<std::uint8_t>(spec_.key[i]) != text[i]) return false;
+        }
+        return true;
+    }
+
+    void expect(double times) {
+        values.expect(times);
+        value_splits.expect(times);
+        row_splits.expect(times);
+    }
+
     bool stores_bytes() const {
         return spec_.kind == Kind::bytes && (spec_.layout == Layout::fixed || spec_.layout == Layout::ragged);
     }

@@ -16,7 +16,10 @@ public:
     Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed) : framing_(check_crc), closed_(closed) {
         columns_.reserve(specs.size());
         for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
-        for (std::size_t i = 0; i < columns_.size(); ++i) known_.emplace(columns_[i].spec().key, static_cast<int>(i));
+        for (std::size_t i = 0; i < columns_.size(); ++i) {
+            known_.emplace(columns_[i].spec().key, static_cast<int>(i));
+            if (columns_[i].spec().layout != Layout::skipped) checked_.push_back(i);
+        }
     }
 
     Decoder(const Decoder&) = delete;  // keys are looked up as views of the columns' own
@@ -24,6 +27,11 @@ public:
 
     std::vector<Column>& columns() { return columns_; }
     const Problem& problem() const { return problem_; }
+
+    // About `times` what was decoded so far is all that will be.
+    void expect(double times) {
+        for (Column& column : columns_) column.expect(times);
+    }
 
     // Decodes at most `limit` records of the block.
     Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
@@ -71,7 +79,7 @@ private:
         problem_.column = -1;
         problem_.found = 0;
         entry_ = 0;
-        bool features = record.empty();
+        has_values_ = has_oddities_ = false;
         bool foreign = false;
         while (!record.empty()) {
             std::uint32_t tag;
@@ -80,20 +88,20 @@ private:
                 Cursor map(record.here(), 0);
                 if (!record.delimited(map)) return fail(Fault::malformed);
                 if (!features_map(map)) return problem_.fault != Fault::none ? false : fail(Fault::malformed);
-                features = true;
             } else {
-                // A SequenceExample has its feature lists here. A record with other fields and no features is
-                // another message: to call it an empty Example would invent a row.
-                if (tag == length_delimited(2)) foreign = true;
+                foreign = foreign || tag == length_delimited(2);  // a SequenceExample has its feature lists here
+                has_oddities_ = true;
                 if (!record.skip(tag, in_example)) return fail(Fault::malformed);
             }
         }
-        if (foreign || !features) return fail(Fault::not_example);
+        // Not one feature, but things that no writer of Examples makes: another message, whose fields happen to be
+        // legal here. To call it an empty Example would invent a row.
+        if (foreign || (has_oddities_ && !has_values_)) return fail(Fault::not_example);
         return close();
     }
 
     bool close() {
-        for (std::size_t i = 0; i < columns_.size(); ++i) {
+        for (const std::size_t i : checked_) {
             if (!columns_[i].close(record_, problem_)) {
                 problem_.column = static_cast<int>(i);
                 return false;
@@ -110,8 +118,9 @@ private:
             if (tag == length_delimited(1)) {
                 Cursor entry(map.here(), 0);
                 if (!map.delimited(entry) || !map_entry(entry)) return false;
-            } else if (!map.skip(tag, in_features)) {
-                return false;
+            } else {
+                has_oddities_ = true;
+                if (!map.skip(tag, in_features)) return false;
             }
         }
         return true;
@@ -126,6 +135,7 @@ private:
         if (quick.tag(tag) && tag == length_delimited(1) && quick.delimited(key) && quick.tag(tag) &&
             tag == length_delimited(2) && quick.delimited(value) && quick.empty()) {
             Column* column;
+            has_values_ = true;
             if (!find(key, column)) return false;
             return column == nullptr || feature(value, *column);
         }
@@ -136,15 +146,18 @@ private:
     bool any_map_entry(const Cursor entry) {
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
+        bool valued = false;
         for (Cursor rest = entry; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(1)) {
+                valued = valued || tag == length_delimited(2);
                 if (!rest.skip(tag, in_entry)) return false;
             } else if (!rest.delimited(key) || !is_utf8(key.here(), key.left())) {
                 return false;
             }
         }
+        (valued ? has_values_ : has_oddities_) = true;
         Column* column;
         if (!find(key, column)) return false;
         if (column == nullptr) return true;
@@ -242,17 +255,15 @@ private:
     bool find(Cursor key, Column*& column) {
         column = nullptr;
         const std::size_t size = key.left();
-        const auto* text = reinterpret_cast<const char*>(key.here());
         const std::size_t place = entry_++;
         if (place < predicted_.size()) {
             Column& likely = columns_[static_cast<std::size_t>(predicted_[place])];
-            const std::string& name = likely.spec().key;
-            if (name.size() == size && std::memcmp(name.data(), text, size) == 0) {
+            if (likely.is_named(key.here(), size)) {
                 if (likely.spec().layout != Layout::skipped) column = &likely;
                 return true;
             }
         }
-        const auto known = known_.find(std::string_view(text, size));
+        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), size));
         if (known == known_.end()) return unknown(key);
         if (place < predicted_.size()) {
             predicted_[place] = known->second;
@@ -285,9 +296,12 @@ private:
     std::vector<Column> columns_;
     Column counted_only_{ColumnSpec{{}, Kind::none, Layout::fixed, 0}};  // keeps nothing of what it is given
     std::unordered_map<std::string_view, int> known_;  // views of the columns' keys
+    std::vector<std::size_t> checked_;  // the columns that are not skipped
     std::vector<int> predicted_;
     std::size_t entry_ = 0;
     std::uint64_t record_ = 0;
+    bool has_values_ = false;     // this record: a map entry with a value
+    bool has_oddities_ = false;   // unknown fields, or a map entry without a value
     Problem problem_;
 };
 

@@ -15,6 +15,7 @@ using namespace nb::literals;
 namespace {
 
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Splits = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::tuple;
 
@@ -43,9 +44,23 @@ Result scan(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_
     return result(walk);
 }
 
-std::uint32_t masked_crc(const Bytes& buffer) {
-    nb::gil_scoped_release released;
-    return dtf::crc::mask(dtf::crc::best()(buffer.data(), buffer.size()));
+// A list of bytes objects: twice as fast as slices of one bytes object.
+nb::object bytes_list(const Bytes& values, const Splits& splits) {
+    const std::size_t size = splits.size() > 0 ? splits.size() - 1 : 0;
+    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(size)));
+    if (!list.is_valid()) throw nb::python_error();
+    for (std::size_t i = 0; i < size; ++i) {
+        const std::int64_t begin = splits.data()[i];
+        const std::int64_t end = splits.data()[i + 1];
+        if (begin < 0 || begin > end || static_cast<std::uint64_t>(end) > values.size()) {
+            throw nb::value_error("splits ascend within the values");
+        }
+        const char* data = reinterpret_cast<const char*>(values.data()) + begin;
+        PyObject* item = PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin));
+        if (item == nullptr) throw nb::python_error();
+        PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), item);
+    }
+    return list;
 }
 
 template <class T>
@@ -149,6 +164,11 @@ public:
         return result(walk);
     }
 
+    void expect(double times) {
+        const Turn turn(busy_);
+        decoder_.expect(times);
+    }
+
     Result problem() {
         const Turn turn(busy_);
         const dtf::Problem& problem = decoder_.problem();
@@ -195,11 +215,12 @@ NB_MODULE(_native, module) {
     }
     // Arguments are not converted: a copy would cost a block, or take what is written away with it.
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
-    module.def("masked_crc", &masked_crc, "buffer"_a.noconvert());
+    module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert());
     nb::class_<PyDecoder>(module, "Decoder")
         .def(nb::init<const nb::sequence&, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a)
         .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
         .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a)
+        .def("expect", &PyDecoder::expect, "times"_a)
         .def("problem", &PyDecoder::problem)
         .def("take", &PyDecoder::take, "column"_a);
 }

@@ -1,0 +1,466 @@
+// native_fuzz SECONDS SEED[:FIRST] FILE...: mutated records of real files through the native core, under sanitizers.
+//
+// Every execution follows from the seed and its number alone: a failure names both, and SEED:NUMBER starts there.
+#include "support.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace {
+
+using namespace support;
+using dtf::Kind;
+using dtf::Layout;
+using dtf::Stop;
+using Specs = std::vector<dtf::ColumnSpec>;
+
+std::uint64_t seed = 0;
+std::uint64_t execution = 0;
+
+void say_where() {
+    std::fprintf(stderr, "native_fuzz: in execution %llu; repeat it with the seed %llu:%llu\n",
+                 static_cast<unsigned long long>(execution), static_cast<unsigned long long>(seed),
+                 static_cast<unsigned long long>(execution));
+}
+
+void require(bool holds, const char* what) {
+    if (holds) return;
+    std::fprintf(stderr, "native_fuzz: does not hold: %s\n", what);
+    say_where();
+    std::exit(1);
+}
+
+#define REQUIRE(...) require((__VA_ARGS__), #__VA_ARGS__)
+
+// ---- the corpus
+
+struct Seen {  // a feature as a record of the corpus has it
+    std::string key;
+    Kind kind;
+    std::size_t count;
+    std::size_t size;  // of its first value, where that is bytes
+};
+
+struct Sample {
+    std::string bytes;  // the file
+    std::vector<std::string> payloads;
+    std::vector<Seen> features;
+};
+
+// Whole records from the start of a file, as far as they hold.
+std::vector<std::string> read_payloads(const std::string& bytes) {
+    std::vector<std::string> payloads;
+    for (std::size_t at = 0; bytes.size() - at >= 16;) {
+        const std::size_t length = dtf::load<std::uint64_t>(bytes_of(bytes) + at);
+        const std::string head = bytes.substr(at, 8);
+        if (masked(head) != dtf::load<std::uint32_t>(bytes_of(bytes) + at + 8)) break;
+        if (length > bytes.size() - at - 16) break;
+        payloads.push_back(bytes.substr(at + 12, length));
+        at += 16 + length;
+    }
+    return payloads;
+}
+
+// The decoder itself says what a record holds: a closed one names a key that it lacks, a ragged column counts.
+std::vector<Seen> read_features(const std::string& payload) {
+    const Exact block(framed(payload));
+    Specs known;
+    std::vector<Seen> features;
+    for (;;) {
+        dtf::Decoder decoder(known, true, true);
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), 1);
+        if (walk.stop != Stop::feature || decoder.problem().fault != dtf::Fault::unknown_key) break;
+        known.push_back(spec(decoder.problem().key, Kind::none, Layout::skipped));
+        if (known.size() > 200) break;
+    }
+    for (const dtf::ColumnSpec& column : known) {
+        for (const Kind kind : {Kind::bytes, Kind::floats, Kind::int64}) {
+            dtf::Decoder decoder({spec(column.key, kind, Layout::ragged)}, true, false);
+            if (decoder.feed(block.data(), block.size(), 1).records != 1) continue;
+            dtf::Column& found = decoder.columns()[0];
+            const auto count = static_cast<std::size_t>(found.row_splits.at<std::int64_t>(1));
+            const bool sized = kind == Kind::bytes && count > 0;
+            features.push_back({column.key, kind, count, sized ? static_cast<std::size_t>(found.value_splits.at<std::int64_t>(1)) : 0});
+            break;
+        }
+    }
+    return features;
+}
+
+std::vector<Sample> read_corpus(char** begin, char** end) {
+    std::vector<Sample> corpus;
+    for (char** name = begin; name != end; ++name) {
+        std::ifstream file(*name, std::ios::binary);
+        Sample sample;
+        sample.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+        sample.payloads = read_payloads(sample.bytes);
+        if (sample.payloads.empty()) continue;
+        for (const std::size_t which : {std::size_t{0}, sample.payloads.size() / 2, sample.payloads.size() - 1}) {
+            for (Seen& seen : read_features(sample.payloads[which])) sample.features.push_back(std::move(seen));
+        }
+        corpus.push_back(std::move(sample));
+    }
+    return corpus;
+}
+
+// ---- mutations
+
+std::string slice_of(const std::string& bytes, Random& random, std::size_t most) {
+    const std::size_t begin = random.below(bytes.size() + 1);
+    return bytes.substr(begin, random.below(std::min(most, bytes.size() - begin) + 1));
+}
+
+// A varint that stands at `at`, or would: longer than it need be, or saying something else.
+void tamper_with_varint(std::string& bytes, std::size_t at, Random& random) {
+    std::size_t end = at;
+    while (end < bytes.size() && (bytes[end] & 0x80) != 0 && end - at < 10) ++end;
+    end = std::min(end + 1, bytes.size());
+    std::uint64_t value = 0;
+    for (std::size_t i = at; i < end && i - at < 10; ++i) value |= (bytes_of(bytes)[i] & std::uint64_t{0x7f}) << (7 * (i - at));
+    const std::uint64_t odd[] = {0, 1, value + 1, value - 1, value << 1, INT32_MAX, std::uint64_t{1} << 31,
+                                 UINT32_MAX, std::uint64_t{1} << 63, UINT64_MAX, bytes.size(), value};
+    bytes.replace(at, end - at, varint(odd[random.below(std::size(odd))], 1 + random.below(11)));
+}
+
+void mutate(std::string& bytes, const std::string& other, Random& random) {
+    static constexpr char interesting[] = {0, 1, 8, 10, 11, 12, 13, 18, 19, 20, 26, 127, -128, -1};
+    const std::size_t at = random.below(bytes.size() + 1);
+    const std::size_t left = bytes.size() - at;
+    switch (random.below(12)) {
+        case 0:
+            if (left > 0) bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+            break;
+        case 1:
+            if (left > 0) bytes[at] = interesting[random.below(std::size(interesting))];
+            break;
+        case 2: bytes.resize(at); break;
+        case 3: bytes.erase(at, random.below(std::min<std::size_t>(left, 40) + 1)); break;
+        case 4:
+            for (std::size_t n = random.below(12); n > 0; --n) bytes.insert(at, 1, static_cast<char>(random.next()));
+            break;
+        case 5: bytes.insert(at, slice_of(bytes, random, 200)); break;
+        case 6: {  // two neighbouring slices change places
+            const std::size_t first = random.below(std::min<std::size_t>(left, 60) + 1);
+            const std::size_t both = first + random.below(std::min<std::size_t>(left - first, 60) + 1);
+            const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+            std::rotate(from, from + static_cast<std::ptrdiff_t>(first), from + static_cast<std::ptrdiff_t>(both));
+            break;
+        }
+        case 7:
+        case 8: tamper_with_varint(bytes, at, random); break;
+        case 9: bytes = bytes.substr(0, at) + other.substr(random.below(other.size() + 1)); break;
+        case 10: bytes.insert(at, slice_of(other, random, 200)); break;
+        default: {  // an unknown group round a slice, or half of one
+            const auto field = static_cast<std::uint32_t>(1 + random.below(5));
+            const std::size_t depth = random.below(10) == 0 ? 90 + random.below(20) : 1;
+            const std::size_t end = at + random.below(std::min<std::size_t>(left, 60) + 1);
+            for (std::size_t i = 0; i < depth && random.below(200) != 0; ++i) bytes.insert(end, tag(field, 4));
+            for (std::size_t i = 0; i < depth && random.below(200) != 0; ++i) bytes.insert(at, tag(field, 3));
+        }
+    }
+}
+
+const std::string& any_payload(const Sample& sample, Random& random) {
+    return sample.payloads[random.below(sample.payloads.size())];
+}
+
+// Records of one file, and a few of another, mutated and framed as if they were whole.
+std::string mutated_records(const Sample& sample, const Sample& other, Random& random) {
+    std::string block;
+    for (std::size_t n = 1 + random.below(6); n > 0 && block.size() < 40000; --n) {
+        std::string payload = any_payload(random.below(8) == 0 ? other : sample, random);
+        for (std::size_t k = random.below(2) == 0 ? 0 : 1 + random.below(4); k > 0; --k) {
+            mutate(payload, any_payload(random.below(4) == 0 ? other : sample, random), random);
+        }
+        if (random.below(10) == 0) payload += any_payload(sample, random);  // to protobuf, messages merge
+        block += framed(payload);
+    }
+    return block;
+}
+
+// A stretch of a real file whose framing is mutated too.
+std::string mutated_block(const Sample& sample, const Sample& other, Random& random) {
+    std::string block;
+    for (std::size_t n = 1 + random.below(6); n > 0 && block.size() < 40000; --n) block += framed(any_payload(sample, random));
+    if (random.below(3) == 0) block = sample.bytes.substr(0, 40000);
+    for (std::size_t k = 1 + random.below(3); k > 0; --k) {
+        if (random.below(3) == 0) {  // a header that holds, and lies
+            const std::uint64_t lengths[] = {0, 1, block.size(), block.size() * 2, std::uint64_t{1} << 31,
+                                             dtf::absurd_length, dtf::absurd_length + 1, std::uint64_t{1} << 63, UINT64_MAX};
+            const std::string length = little_endian(lengths[random.below(std::size(lengths))]);
+            block.insert(random.below(2) == 0 ? 0 : random.below(block.size() + 1), length + little_endian(masked(length)));
+        } else {
+            mutate(block, other.bytes.size() < 40000 ? other.bytes : any_payload(other, random), random);
+        }
+    }
+    return block;
+}
+
+// ---- columns
+
+dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
+    const std::size_t each = seen.kind == Kind::bytes ? 1 : 1 + random.below(3);
+    switch (random.below(10)) {
+        case 0: return spec(seen.key, Kind::none, Layout::skipped);
+        case 1: return spec(seen.key, Kind::none, Layout::unset);
+        case 2: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::fixed, random.below(5));
+        case 3: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::ragged, 1 + random.below(3));
+        case 4:
+        case 5: return spec(seen.key, seen.kind, Layout::ragged, each);
+        default: break;
+    }
+    if (seen.kind != Kind::bytes || random.below(3) == 0) return spec(seen.key, seen.kind, Layout::fixed, seen.count);
+    if (random.below(2) == 0) {
+        const bool fixed = random.below(2) == 0;
+        return spec(seen.key, Kind::bytes, fixed ? Layout::fixed : Layout::ragged, fixed ? seen.count : 1, 1, true);
+    }
+    std::size_t swap = std::size_t{1} << random.below(4);
+    if (seen.size % swap != 0) swap = 1;
+    return spec(seen.key, Kind::bytes, Layout::raw, seen.size, swap, false, random.below(4) == 0);
+}
+
+Specs some_columns(const Sample& sample, Random& random) {
+    Specs specs;
+    for (const Seen& seen : sample.features) {
+        const bool there = std::any_of(specs.begin(), specs.end(), [&](const auto& one) { return one.key == seen.key; });
+        if (!there && random.below(5) != 0) specs.push_back(column_for(seen, random));
+    }
+    return specs;
+}
+
+// ---- what has to hold
+
+// `records` whole records, by their lengths alone.
+std::size_t span_of(const Exact& block, std::uint64_t records) {
+    std::size_t at = 0;
+    for (; records > 0; --records) {
+        REQUIRE(block.size() - at >= 16);
+        const std::uint64_t length = dtf::load<std::uint64_t>(block.data() + at);
+        REQUIRE(length <= block.size() - at - 16);
+        at += 16 + static_cast<std::size_t>(length);
+    }
+    return at;
+}
+
+std::string_view view_of(const Exact& block, std::size_t at, std::size_t size) {
+    return std::string_view(reinterpret_cast<const char*>(block.data()), block.size()).substr(at, size);
+}
+
+bool crc_holds(std::string_view bytes, std::string_view stored) {
+    return masked(bytes) == dtf::load<std::uint32_t>(bytes_of(stored));
+}
+
+void check_walk(const dtf::Decoder& decoder, const dtf::Walk& walk, const Exact& block, std::uint64_t limit, bool check) {
+    REQUIRE(walk.records <= limit && walk.consumed <= block.size());
+    const std::size_t at = span_of(block, walk.records);
+    const std::size_t left = block.size() - at;
+    REQUIRE(walk.consumed == at);
+    if (walk.stop == Stop::limit) REQUIRE(walk.records == limit);
+    if (walk.stop == Stop::more) REQUIRE(walk.need > left);
+    if (walk.stop == Stop::feature) {
+        REQUIRE(span_of(block, walk.records + 1) > at);
+        REQUIRE(decoder.problem().fault != dtf::Fault::none);
+    }
+    if (walk.stop != Stop::framing) return;
+    REQUIRE(check && left >= 12);
+    if (!crc_holds(view_of(block, at, 8), view_of(block, at + 8, 4))) return;
+    const auto length = static_cast<std::size_t>(dtf::load<std::uint64_t>(block.data() + at));
+    REQUIRE(left >= 16 && length <= left - 16);
+    REQUIRE(!crc_holds(view_of(block, at + 12, length), view_of(block, at + 12 + length, 4)));
+}
+
+void check_splits(dtf::Buffer& splits, std::uint64_t last) {
+    const std::vector<std::int64_t> ends = items<std::int64_t>(splits);
+    REQUIRE(!ends.empty() && ends.front() == 0 && std::is_sorted(ends.begin(), ends.end()));
+    REQUIRE(static_cast<std::uint64_t>(ends.back()) == last);
+}
+
+void check_column(dtf::Column& column, std::uint64_t records) {
+    const dtf::ColumnSpec& spec = column.spec();
+    std::uint64_t values = 0;
+    if (column.stores_bytes()) {
+        check_splits(column.value_splits, column.values.size());
+        values = column.value_splits.size() / 8 - 1;
+    } else if (spec.layout == Layout::skipped || spec.layout == Layout::unset) {
+        REQUIRE(column.values.size() == 0);
+    } else {
+        const std::size_t each = spec.kind == Kind::int64 ? 8 : spec.kind == Kind::floats ? 4 : spec.count;
+        REQUIRE(each == 0 || column.values.size() % each == 0);
+        values = spec.layout == Layout::raw ? records : column.values.size() / each;
+        if (spec.layout == Layout::raw) REQUIRE(column.values.size() == records * each);
+    }
+    if (spec.layout == Layout::fixed) REQUIRE(values == records * spec.count);
+    if (spec.layout == Layout::ragged) {
+        check_splits(column.row_splits, values);
+        REQUIRE(column.row_splits.size() == 8 * (records + 1));
+        for (const std::int64_t end : items<std::int64_t>(column.row_splits)) {
+            REQUIRE(static_cast<std::uint64_t>(end) % spec.count == 0);
+        }
+    }
+    for (const char byte : spec.boolean ? text(column.values) : std::string()) REQUIRE(byte == 0 || byte == 1);
+    if (!spec.text) return;
+    const std::vector<std::int64_t> ends = items<std::int64_t>(column.value_splits);
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+        const auto begin = static_cast<std::size_t>(ends[i - 1]);
+        REQUIRE(dtf::is_utf8(column.values.data() + begin, static_cast<std::size_t>(ends[i]) - begin));
+    }
+}
+
+// What came of a block: all that was decoded and, as text, all that was said on the way.
+struct Outcome {
+    std::uint64_t records = 0;
+    std::string said;
+    std::string columns;
+};
+
+void note(Outcome& outcome, const dtf::Problem& problem) {
+    for (const std::uint64_t part : {outcome.records, static_cast<std::uint64_t>(problem.fault),
+                                     static_cast<std::uint64_t>(problem.column), problem.found}) {
+        outcome.said += std::to_string(part) + ' ';
+    }
+    if (problem.fault == dtf::Fault::unknown_key) outcome.said += problem.key;
+}
+
+// Feeds a block in pieces, each with what was left of the one before; goes on after records that are refused.
+Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check, const std::function<std::size_t()>& piece,
+            const std::function<std::uint64_t()>& limit) {
+    Outcome outcome;
+    std::size_t begin = 0, end = 0;
+    for (bool framing = false; !framing;) {
+        const Exact block(std::string_view(bytes).substr(begin, end - begin));
+        const std::uint64_t most = limit();
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), most);
+        check_walk(decoder, walk, block, most, check);
+        outcome.records += walk.records;
+        begin += static_cast<std::size_t>(walk.consumed);
+        if (walk.stop == Stop::feature) {
+            note(outcome, decoder.problem());
+            begin += 16 + static_cast<std::size_t>(dtf::load<std::uint64_t>(bytes_of(bytes) + begin));
+        } else if (walk.stop == Stop::more) {
+            if (end == bytes.size()) break;
+            end = std::min(bytes.size(), end + piece());
+        }
+        framing = walk.stop == Stop::framing;
+    }
+    outcome.said += "stopped at " + std::to_string(begin);
+    for (dtf::Column& column : decoder.columns()) {
+        check_column(column, outcome.records);
+        for (dtf::Buffer* buffer : {&column.values, &column.value_splits, &column.row_splits}) {
+            outcome.columns += text(*buffer) + '|';
+        }
+    }
+    return outcome;
+}
+
+// Memory for `rows` rows, in blocks of just that size, for every column that takes it.
+std::vector<std::optional<Exact>> lend(dtf::Decoder& decoder, std::uint64_t rows) {
+    std::vector<std::optional<Exact>> lent;
+    for (dtf::Column& column : decoder.columns()) {
+        const Layout layout = column.spec().layout;
+        lent.emplace_back();
+        if (column.stores_bytes() || (layout != Layout::fixed && layout != Layout::raw)) continue;
+        lent.back().emplace(std::string(static_cast<std::size_t>(rows) * column.slot(), '\0'));
+        column.values = dtf::Buffer(lent.back()->data(), lent.back()->size());
+    }
+    return lent;
+}
+
+// Headers one by one, as the format says; where it stops, and why.
+dtf::Walk scan_by_definition(const std::string& bytes, bool check, std::uint64_t limit) {
+    dtf::Walk walk;
+    for (;;) {
+        if (walk.records == limit) {
+            walk.stop = Stop::limit;
+            break;
+        }
+        if (walk.consumed > bytes.size() || bytes.size() - walk.consumed < 12) break;
+        const auto at = static_cast<std::size_t>(walk.consumed);
+        if (check && !crc_holds(std::string_view(bytes).substr(at, 8), std::string_view(bytes).substr(at + 8, 4))) {
+            walk.stop = Stop::framing;
+            break;
+        }
+        const std::uint64_t length = dtf::load<std::uint64_t>(bytes_of(bytes) + at);
+        if (length > dtf::absurd_length) break;
+        walk.consumed += 16 + length;
+        ++walk.records;
+    }
+    return walk;
+}
+
+void execute(const std::vector<Sample>& corpus, Random& random) {
+    const Sample& sample = corpus[random.below(corpus.size())];
+    const Sample& other = corpus[random.below(corpus.size())];
+    const bool whole = random.below(4) != 0;
+    const std::string bytes = whole ? mutated_records(sample, other, random) : mutated_block(sample, other, random);
+    const bool check = whole || random.below(2) == 0;
+    const bool closed = random.below(4) == 0;
+    const Specs specs = some_columns(sample, random);
+
+    const Exact block(bytes);
+    for (const std::uint64_t limit : {UINT64_MAX, std::uint64_t{random.below(4)}}) {
+        const dtf::Walk walk = dtf::Framing(check).scan(block.data(), block.size(), limit);
+        const dtf::Walk expected = scan_by_definition(bytes, check, limit);
+        REQUIRE(walk.records == expected.records && walk.consumed == expected.consumed && walk.stop == expected.stop);
+    }
+
+    dtf::Decoder growing(specs, check, closed);
+    const auto all = [] { return UINT64_MAX; };
+    const Outcome once = run(growing, bytes, check, [&] { return bytes.size(); }, all);
+
+    // In pieces, into memory with place for one record more, which those that are refused write to.
+    const std::size_t longest = bytes.size() < 400 && random.below(2) == 0 ? 1 : 1 + bytes.size() / (1 + random.below(40));
+    dtf::Decoder pieces(specs, check, closed);
+    const auto memory = lend(pieces, once.records + 1);
+    const Outcome again = run(pieces, bytes, check, [&] { return 1 + random.below(longest); },
+                              [&]() -> std::uint64_t { return random.below(3) == 0 ? UINT64_MAX : 1 + random.below(3); });
+    REQUIRE(once.records == again.records && once.said == again.said && once.columns == again.columns);
+
+    // Where there is place for fewer, the rest is refused.
+    dtf::Decoder full(specs, check, closed);
+    const std::uint64_t rows = once.records / 2;
+    const auto less = lend(full, rows);
+    const bool bounded = std::any_of(full.columns().begin(), full.columns().end(), [](dtf::Column& column) {
+        return column.values.borrowed() && column.slot() > 0;
+    });
+    REQUIRE(run(full, bytes, check, [&] { return bytes.size(); }, all).records == (bounded ? rows : once.records));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    char* first = nullptr;
+    const double seconds = argc > 3 ? std::strtod(argv[1], nullptr) : 0;
+    seed = argc > 3 ? std::strtoull(argv[2], &first, 10) : 0;
+    if (argc <= 3 || seconds <= 0) {
+        std::fprintf(stderr, "usage: native_fuzz SECONDS SEED[:FIRST] FILE...\n");
+        return 2;
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_set_death_callback(say_where);
+#endif
+    const std::vector<Sample> corpus = read_corpus(argv + 3, argv + argc);
+    if (corpus.empty()) {
+        std::fprintf(stderr, "native_fuzz: no record in any of the files; they have to be plain TFRecord files\n");
+        return 2;
+    }
+    const std::uint64_t begin = *first == ':' ? std::strtoull(first + 1, nullptr, 10) : 0;
+    const auto start = std::chrono::steady_clock::now();
+    std::chrono::duration<double> taken{};
+    for (execution = begin; taken.count() < seconds; ++execution) {
+        Random random(seed * 0x9e3779b97f4a7c15u ^ execution * 0xd1342543de82ef95u);
+        execute(corpus, random);
+        taken = std::chrono::steady_clock::now() - start;
+    }
+    const std::uint64_t executions = execution - begin;
+    std::printf("%zu files, %.0f executions/s\n", corpus.size(), static_cast<double>(executions) / taken.count());
+    std::printf("%llu passed\n", static_cast<unsigned long long>(executions));
+    return 0;
+}

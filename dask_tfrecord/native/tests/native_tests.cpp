@@ -1,0 +1,830 @@
+// Tests of the native core as a plain program: built with ASan and UBSan, it needs neither Python nor a framework.
+#include "support.hpp"
+
+#include <functional>
+
+namespace {
+
+using namespace support;
+using dtf::Fault;
+using dtf::Kind;
+using dtf::Layout;
+using dtf::Stop;
+using Specs = std::vector<dtf::ColumnSpec>;
+
+int failures = 0;
+
+void report(bool holds, const char* what, const char* file, int line) {
+    if (holds) return;
+    ++failures;
+    std::fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, what);
+}
+
+#define CHECK(...) report((__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
+
+// ---- CRC
+
+using CrcVersion = std::pair<const char*, dtf::crc::Function>;
+
+std::vector<CrcVersion> crc_versions() {
+    std::vector<CrcVersion> versions{{"tables", dtf::crc::by_tables}};
+#if defined(DTF_TARGET_CRC)
+    if (dtf::crc::has_instruction()) versions.emplace_back("instruction", dtf::crc::by_instruction);
+#endif
+    return versions;
+}
+
+void crc_of_known_vectors() {
+    std::string ascending, descending;
+    for (int i = 0; i < 32; ++i) {
+        ascending += static_cast<char>(i);
+        descending += static_cast<char>(31 - i);
+    }
+    const std::string read_command =  // RFC 3720, B.4
+        std::string("\x01\xc0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x14\0\0\0\0\0\x04\0\0\0\0\x14\0\0\0\x18", 32) +
+        std::string("\x28\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 16);
+    for (const auto& [name, crc] : crc_versions()) {
+        const auto of = [crc = crc](const std::string& bytes) { return crc(bytes_of(bytes), bytes.size()); };
+        CHECK(of("") == 0);
+        CHECK(of("123456789") == 0xe3069283);
+        CHECK(of(std::string(32, '\0')) == 0x8a9136aa);
+        CHECK(of(std::string(32, '\xff')) == 0x62a8ab43);
+        CHECK(of(ascending) == 0x46dd794e);
+        CHECK(of(descending) == 0x113fdb5c);
+        CHECK(of(read_command) == 0xd9963a56);
+    }
+    CHECK(framed("abc") == std::string("\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e" "abc" "\x6e\x57\xf1\x21", 19));
+}
+
+void crc_versions_agree_on_every_length_and_offset() {
+    constexpr std::size_t most = 9000;
+    Random random(1);
+    std::string bytes;
+    for (std::size_t i = 0; i < most + 8; ++i) bytes += static_cast<char>(random.next());
+    const Exact block(bytes);
+    std::vector<std::uint32_t> states;  // bit by bit, from the definition
+    std::size_t wrong = 0;
+    for (std::size_t offset = 0; offset < 8; ++offset) {
+        std::uint32_t state = ~std::uint32_t{0};
+        for (std::size_t size = 0; size <= most; ++size) {
+            for (const auto& [name, crc] : crc_versions()) {
+                wrong += crc(block.data() + offset, size) != ~state;
+            }
+            state ^= block.data()[offset + size];
+            for (int bit = 0; bit < 8; ++bit) state = (state & 1) != 0 ? state >> 1 ^ dtf::crc::polynomial : state >> 1;
+        }
+    }
+    CHECK(wrong == 0);
+}
+
+void crc_dispatch_takes_the_instruction_where_there_is_one() {
+#if defined(DTF_TARGET_CRC)
+    CHECK((dtf::crc::best() == dtf::crc::by_instruction) == dtf::crc::has_instruction());
+#else
+    CHECK(dtf::crc::best() == dtf::crc::by_tables);
+#endif
+}
+
+// ---- varints
+
+void varints_of_every_length() {
+    for (unsigned bits = 0; bits <= 64; ++bits) {
+        for (const int nudge : {-1, 0, 1}) {
+            const std::uint64_t value = (bits == 64 ? 0 : std::uint64_t{1} << bits) + static_cast<std::uint64_t>(nudge);
+            for (std::size_t size = varint(value).size(); size <= 11; ++size) {
+                const Exact encoded(varint(value, size));
+                dtf::Cursor cursor = encoded.cursor();
+                std::uint64_t read = ~value;
+                CHECK(cursor.varint(read) == (size <= 10));
+                CHECK(size > 10 || (read == value && cursor.empty()));
+                for (std::size_t cut = 0; cut < size; ++cut) {
+                    const Exact part(std::string_view(reinterpret_cast<const char*>(encoded.data()), cut));
+                    dtf::Cursor shorter = part.cursor();
+                    CHECK(!shorter.varint(read));
+                }
+            }
+        }
+    }
+    const Exact past_64_bits(std::string(9, '\xff') + '\x7f');
+    std::uint64_t read = 0;
+    dtf::Cursor cursor = past_64_bits.cursor();
+    CHECK(cursor.varint(read) && read == ~std::uint64_t{0});
+}
+
+void lengths_and_tags_keep_to_their_bounds() {
+    const auto small = [](const std::string& bytes, std::uint64_t most) {
+        const Exact block(bytes);
+        dtf::Cursor cursor = block.cursor();
+        std::uint32_t value = 0;
+        return cursor.small_varint(value, most) && cursor.empty();
+    };
+    CHECK(small(varint(INT32_MAX), INT32_MAX));
+    CHECK(!small(varint(std::uint64_t{INT32_MAX} + 1), INT32_MAX));
+    CHECK(small(varint(UINT32_MAX), UINT32_MAX));
+    CHECK(!small(varint(std::uint64_t{UINT32_MAX} + 1), UINT32_MAX));
+    CHECK(small(varint(1, 5), INT32_MAX));
+    CHECK(!small(varint(1, 6), INT32_MAX));
+    CHECK(!small("", 1));
+    const auto is_tag = [](const std::string& bytes) {
+        const Exact block(bytes);
+        dtf::Cursor cursor = block.cursor();
+        std::uint32_t value = 0;
+        return cursor.tag(value);
+    };
+    CHECK(is_tag(tag(1, 0)) && is_tag(tag((1u << 29) - 1, 5)));
+    for (std::uint64_t no_field = 0; no_field < 8; ++no_field) CHECK(!is_tag(varint(no_field)));
+    const auto inside = [](const std::string& bytes) {
+        const Exact block(bytes);
+        dtf::Cursor cursor = block.cursor();
+        dtf::Cursor content(block.data(), 0);
+        return cursor.delimited(content) && content.left() == 3;
+    };
+    CHECK(inside(varint(3) + "abc") && inside(varint(3) + "abcd"));
+    CHECK(!inside(varint(3) + "ab") && !inside(varint(UINT32_MAX) + "abc"));
+}
+
+// What `varints` has to give, one value after the other.
+bool one_by_one(dtf::Cursor& cursor, std::size_t room, std::vector<std::int64_t>& values) {
+    while (values.size() < room && !cursor.empty()) {
+        std::uint64_t value;
+        if (!cursor.varint(value)) return false;
+        values.push_back(static_cast<std::int64_t>(value));
+    }
+    return true;
+}
+
+std::string random_varints(Random& random, std::size_t count, std::size_t longest, bool padded) {
+    std::string packed;
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t size = 1 + random.below(longest);
+        const std::uint64_t value = random.next() >> (size == 10 ? 0 : 64 - 7 * size);
+        packed += varint(padded ? value >> random.below(64) : value, padded ? size : 1);
+    }
+    return packed;
+}
+
+void windows_of_varints_agree_with_one_by_one() {
+    Random random(2);
+    std::size_t wrong = 0, refused = 0;
+    for (int round = 0; round < 30000; ++round) {
+        const std::size_t longest = 1 + random.below(10);
+        std::string packed = random_varints(random, random.below(200), longest, random.below(2) == 0);
+        if (!packed.empty() && random.below(4) == 0) {  // runs of continuation bytes, and cuts
+            const std::size_t at = random.below(packed.size());
+            const std::size_t run = std::min(packed.size() - at, 1 + random.below(random.below(8) == 0 ? 80 : 12));
+            for (std::size_t i = 0; i < run; ++i) packed[at + i] = static_cast<char>(packed[at + i] | 0x80);
+            packed.resize(packed.size() - random.below(std::min<std::size_t>(packed.size(), 3)));
+        }
+        const Exact block(packed);
+        const std::size_t room = random.below(3) == 0 ? random.below(250) : packed.size();
+        dtf::Cursor fast = block.cursor(), slow = block.cursor();
+        std::vector<std::int64_t> expected;
+        const std::unique_ptr<std::int64_t[]> out(new std::int64_t[room]);
+        std::size_t written = 0;
+        const bool holds = one_by_one(slow, room, expected);
+        refused += !holds;
+        if (fast.varints(out.get(), room, written) != holds) {
+            ++wrong;
+        } else if (holds) {
+            wrong += written != expected.size() || fast.left() != slow.left() ||
+                     !std::equal(expected.begin(), expected.end(), out.get());
+        }
+    }
+    CHECK(wrong == 0);
+    CHECK(refused > 1000);
+}
+
+// ---- UTF-8
+
+// By the definition: code points, each in its shortest form, none a surrogate.
+bool utf8_by_definition(const std::uint8_t* data, std::size_t size) {
+    for (std::size_t at = 0; at < size;) {
+        const std::uint32_t lead = data[at];
+        const std::size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
+        if (length == 0 || length > size - at) return false;
+        std::uint32_t point = length == 1 ? lead : lead & (0x7fu >> length);
+        for (std::size_t i = 1; i < length; ++i) {
+            if (data[at + i] >> 6 != 2) return false;
+            point = point << 6 | (data[at + i] & 0x3fu);
+        }
+        const std::uint32_t least = length == 1 ? 0 : length == 2 ? 0x80 : length == 3 ? 0x800 : 0x10000;
+        if (point < least || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff)) return false;
+        at += length;
+    }
+    return true;
+}
+
+void utf8_of_every_sequence_of_three_bytes() {
+    std::uint8_t bytes[3];
+    std::size_t wrong = 0;
+    for (std::uint32_t all = 0; all < 1u << 24; ++all) {
+        for (std::size_t i = 0; i < 3; ++i) bytes[i] = static_cast<std::uint8_t>(all >> (16 - 8 * i));
+        wrong += dtf::is_utf8(bytes, 3) != utf8_by_definition(bytes, 3);
+        if ((all & 0xff) == 0) wrong += dtf::is_utf8(bytes, 2) != utf8_by_definition(bytes, 2);
+        if ((all & 0xffff) == 0) wrong += dtf::is_utf8(bytes, 1) != utf8_by_definition(bytes, 1);
+    }
+    CHECK(wrong == 0);
+    CHECK(dtf::is_utf8(bytes, 0));
+}
+
+void utf8_of_four_bytes_at_the_edges() {
+    const std::uint8_t edges[] = {0x00, 0x7f, 0x80, 0xbf, 0xc0, 0xff};
+    std::size_t wrong = 0;
+    for (std::uint32_t lead = 0xe0; lead < 0x100; ++lead) {
+        for (std::uint32_t second = 0; second < 0x100; ++second) {
+            for (const std::uint8_t third : edges) {
+                for (const std::uint8_t fourth : edges) {
+                    const std::uint8_t bytes[] = {static_cast<std::uint8_t>(lead), static_cast<std::uint8_t>(second),
+                                                  third, fourth};
+                    wrong += dtf::is_utf8(bytes, 4) != utf8_by_definition(bytes, 4);
+                }
+            }
+        }
+    }
+    CHECK(wrong == 0);
+}
+
+void utf8_beside_runs_of_ascii() {
+    std::size_t wrong = 0;
+    for (const std::string_view odd : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xff", "\xc3", "\xf0\x9f\x98"}) {
+        for (std::size_t before = 0; before < 20; ++before) {
+            for (std::size_t after = 0; after < 20; ++after) {
+                const Exact block(std::string(before, 'a').append(odd) + std::string(after, 'b'));
+                wrong += dtf::is_utf8(block.data(), block.size()) != utf8_by_definition(block.data(), block.size());
+            }
+        }
+    }
+    CHECK(wrong == 0);
+}
+
+// ---- fields that are skipped
+
+bool skips(const std::string& field, std::size_t level = 0) {
+    const Exact block(field);
+    dtf::Cursor cursor = block.cursor();
+    std::uint32_t first = 0;
+    return cursor.tag(first) && cursor.skip(first, level) && cursor.empty();
+}
+
+std::string groups(std::size_t depth, const std::string& inside = "") {
+    std::string field;
+    for (std::size_t i = 0; i < depth; ++i) field += tag(static_cast<std::uint32_t>(i) + 1, 3);
+    field += inside;
+    for (std::size_t i = depth; i > 0; --i) field += tag(static_cast<std::uint32_t>(i), 4);
+    return field;
+}
+
+void fields_of_every_wire_type_are_skipped() {
+    const std::vector<std::string> fields{tag(9, 0) + varint(300), tag(9, 1) + "12345678", delimited(9, "abc"),
+                                          groups(3), tag(9, 5) + "1234"};
+    for (const std::string& field : fields) {
+        CHECK(skips(field));
+        CHECK(skips(groups(2, field + field)));
+        for (std::size_t cut = 0; cut < field.size(); ++cut) CHECK(!skips(field.substr(0, cut)));
+    }
+    CHECK(!skips(tag(9, 6)) && !skips(tag(9, 7)));
+    CHECK(!skips(groups(1, tag(9, 6))));
+}
+
+void groups_nest_as_deep_as_protobuf_allows() {
+    for (std::size_t level = 0; level < 5; ++level) {
+        CHECK(skips(groups(100 - level), level));
+        CHECK(!skips(groups(101 - level), level));
+    }
+    CHECK(!skips(groups(100000)));
+    CHECK(!skips(tag(1, 4)));                                          // never begun
+    CHECK(!skips(tag(1, 3) + tag(2, 4)));                              // another one's end
+    CHECK(!skips(tag(1, 3) + tag(2, 3) + tag(1, 4) + tag(2, 4)));      // crossed
+    CHECK(!skips(tag(1, 3) + varint(0) + varint(0) + tag(1, 4)));      // field 0
+    CHECK(skips(tag(1, 3) + varint(1 << 3 | 4, 5)));                   // an over-long end
+}
+
+// ---- buffers
+
+void buffers_grow_and_keep_what_they_hold() {
+    dtf::Buffer buffer;
+    CHECK(buffer.grow(0) != nullptr && buffer.size() == 0);
+    for (std::int64_t i = 0; i < 100000; ++i) CHECK(buffer.push(i));
+    bool same = true;
+    for (std::size_t i = 0; i < 100000; ++i) same = same && buffer.at<std::int64_t>(i) == static_cast<std::int64_t>(i);
+    CHECK(same && buffer.size() == 800000 && !buffer.borrowed());
+    buffer.truncate(16);
+    CHECK(buffer.reserve(std::size_t{8} << 20) && buffer.at<std::int64_t>(1) == 1);  // past where huge pages are asked for
+    dtf::Buffer moved(std::move(buffer));
+    CHECK(moved.size() == 16 && moved.at<std::int64_t>(1) == 1);
+    std::uint8_t* memory = moved.release();
+    CHECK(dtf::load<std::int64_t>(memory + 8) == 1 && moved.size() == 0 && moved.room() == 0);
+    std::free(memory);
+    memory = moved.release();
+    CHECK(memory != nullptr);  // also of an empty buffer
+    std::free(memory);
+}
+
+void buffers_refuse_sizes_that_no_memory_has() {
+    dtf::Buffer buffer;
+    bool refused = false;
+    try {
+        buffer.reserve(std::numeric_limits<std::size_t>::max() - 8);
+    } catch (const std::bad_alloc&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
+void lent_memory_never_grows() {
+    Exact memory("12345678");
+    dtf::Buffer buffer(memory.data(), memory.size());
+    CHECK(buffer.borrowed() && buffer.grow(9) == nullptr && buffer.size() == 0);
+    CHECK(buffer.push(std::int64_t{7}) && buffer.room() == 0);
+    CHECK(!buffer.push(std::uint8_t{1}) && buffer.grow(0) != nullptr);
+    CHECK(dtf::load<std::int64_t>(memory.data()) == 7);
+}
+
+// ---- framing
+
+std::string three_records() { return framed("one") + framed("") + framed("three"); }
+
+dtf::Walk scan(const std::string& bytes, std::uint64_t limit = UINT64_MAX, bool check = true) {
+    const Exact block(bytes);
+    return dtf::Framing(check).scan(block.data(), block.size(), limit);
+}
+
+void scans_stop_where_they_should() {
+    const std::string bytes = three_records();
+    dtf::Walk walk = scan(bytes);
+    CHECK(walk.records == 3 && walk.consumed == bytes.size() && walk.stop == Stop::more && walk.need == 12);
+    walk = scan(bytes, 2);
+    CHECK(walk.records == 2 && walk.consumed == 19 + 16 && walk.stop == Stop::limit);
+    CHECK(scan(bytes, 0).stop == Stop::limit && scan("", 0).records == 0);
+    CHECK(scan("").stop == Stop::more && scan("").need == 12);
+    walk = scan(bytes.substr(0, 14));  // the next border lies past the end
+    CHECK(walk.records == 1 && walk.consumed == 19 && walk.stop == Stop::more && walk.need == 12);
+    for (std::size_t cut = 0; cut < 12; ++cut) {
+        walk = scan(bytes.substr(0, 19 + cut));
+        CHECK(walk.records == 1 && walk.consumed == 19 && walk.stop == Stop::more);
+    }
+    for (std::size_t bit = 0; bit < 96; ++bit) {
+        std::string flipped = bytes;
+        flipped[19 + bit / 8] = static_cast<char>(flipped[19 + bit / 8] ^ (1 << bit % 8));
+        walk = scan(flipped);
+        CHECK(walk.records == 1 && walk.consumed == 19 && walk.stop == Stop::framing);
+    }
+}
+
+std::string header(std::uint64_t length) {
+    const std::string bytes = little_endian(length);
+    return bytes + little_endian(masked(bytes));
+}
+
+void absurd_lengths_lead_nowhere() {
+    for (const std::uint64_t length : {std::uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - 15, dtf::absurd_length + 1}) {
+        for (const bool check : {true, false}) {
+            const dtf::Walk walk = scan(framed("one") + header(length), UINT64_MAX, check);
+            CHECK(walk.records == 1 && walk.consumed == 19 && walk.stop == Stop::more && walk.need == UINT64_MAX);
+            dtf::Decoder decoder({}, check, false);
+            const Exact block(header(length) + "payload");
+            const dtf::Walk fed = decoder.feed(block.data(), block.size(), UINT64_MAX);
+            CHECK(fed.records == 0 && fed.consumed == 0 && fed.stop == Stop::more && fed.need == UINT64_MAX);
+        }
+    }
+    const dtf::Walk walk = scan(header(dtf::absurd_length));
+    CHECK(walk.records == 1 && walk.consumed == dtf::absurd_length + 16 && walk.stop == Stop::more);
+}
+
+void framing_is_taken_on_trust_without_checks() {
+    std::string bytes = framed(example(entry("i", int64_list({5}))));
+    for (std::size_t at = 8; at < 12; ++at) bytes[at] = '!';
+    for (std::size_t at = bytes.size() - 4; at < bytes.size(); ++at) bytes[at] = '!';
+    const Exact block(bytes);
+    for (const bool check : {true, false}) {
+        dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, check, false);
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), 1);
+        CHECK(walk.stop == (check ? Stop::framing : Stop::limit) && walk.records == (check ? 0 : 1));
+        CHECK(scan(bytes, 1, check).stop == walk.stop);
+    }
+}
+
+// ---- records into columns
+
+struct Fed {
+    dtf::Decoder decoder;
+    dtf::Walk walk;
+
+    Fed(const Specs& specs, const std::vector<std::string>& payloads, bool closed = false)
+        : decoder(specs, true, closed) {
+        feed(payloads);
+    }
+    void feed(const std::vector<std::string>& payloads) {
+        std::string bytes;
+        for (const std::string& payload : payloads) bytes += framed(payload);
+        const Exact block(bytes);
+        walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
+    }
+    dtf::Column& column(std::size_t index = 0) { return decoder.columns()[index]; }
+    bool whole() const { return walk.stop == Stop::more && walk.need == 12; }
+    Fault fault() const { return walk.stop == Stop::feature ? decoder.problem().fault : Fault::none; }
+};
+
+using Ints = std::vector<std::int64_t>;
+using Floats = std::vector<float>;
+
+void fixed_columns() {
+    const std::vector<std::string> records{
+        example(entry("i", int64_list({1, -2})) + entry("f", float_list({0.5f, -1})) + entry("b", bytes_list({"x", ""}))),
+        example(entry("b", bytes_list({"", "yz"})) + entry("i", int64_list({INT64_MIN, 300})) +
+                entry("f", float_list({2, 3})))};
+    Fed fed({spec("i", Kind::int64, Layout::fixed, 2), spec("f", Kind::floats, Layout::fixed, 2),
+             spec("b", Kind::bytes, Layout::fixed, 2)},
+            records);
+    CHECK(fed.whole() && fed.walk.records == 2);
+    CHECK(items<std::int64_t>(fed.column(0).values) == Ints{1, -2, INT64_MIN, 300});
+    CHECK(items<float>(fed.column(1).values) == Floats{0.5f, -1, 2, 3});
+    CHECK(text(fed.column(2).values) == "xyz");
+    CHECK(items<std::int64_t>(fed.column(2).value_splits) == Ints{0, 1, 1, 1, 3});
+}
+
+void ragged_columns() {
+    Fed fed({spec("i", Kind::int64, Layout::ragged), spec("f", Kind::floats, Layout::ragged, 2),
+             spec("b", Kind::bytes, Layout::ragged)},
+            {example(entry("i", int64_list({1, 2, 3})) + entry("f", float_list({1, 2}))), example(""), "",
+             example(entry("b", bytes_list({"ab", "", "c"})) + entry("i", "") + entry("f", float_list({})))});
+    CHECK(fed.whole() && fed.walk.records == 4);
+    CHECK(items<std::int64_t>(fed.column(0).values) == Ints{1, 2, 3});
+    CHECK(items<std::int64_t>(fed.column(0).row_splits) == Ints{0, 3, 3, 3, 3});
+    CHECK(items<std::int64_t>(fed.column(1).row_splits) == Ints{0, 2, 2, 2, 2});
+    CHECK(text(fed.column(2).values) == "abc");
+    CHECK(items<std::int64_t>(fed.column(2).value_splits) == Ints{0, 2, 2, 3});
+    CHECK(items<std::int64_t>(fed.column(2).row_splits) == Ints{0, 0, 0, 0, 3});
+}
+
+void raw_columns() {
+    const std::string record = example(entry("r", bytes_list({"12345678"})));
+    for (const std::size_t swap : {1, 2, 4, 8}) {
+        Fed fed({spec("r", Kind::bytes, Layout::raw, 8, swap)}, {record, record});
+        const std::string turned = swap == 1 ? "12345678" : swap == 2 ? "21436587" : swap == 4 ? "43218765" : "87654321";
+        CHECK(fed.whole() && text(fed.column().values) == turned + turned);
+    }
+    Fed empty({spec("r", Kind::bytes, Layout::raw, 0)}, {example(entry("r", bytes_list({""})))});
+    CHECK(empty.whole() && empty.column().values.size() == 0);
+}
+
+void one_message_in_many_encodings() {
+    const std::string i = varint(1) + varint(static_cast<std::uint64_t>(-2)) + varint(300);
+    const std::string packed = delimited(3, delimited(1, i));
+    const std::string one = tag(1, 0) + varint(1), two = tag(1, 0) + varint(static_cast<std::uint64_t>(-2)),
+                      three = tag(1, 0) + varint(300);
+    const std::string unknown = tag(7, 0) + varint(1) + groups(2, delimited(1, "x")) + tag(1, 1) + "12345678";
+    const std::vector<std::string> encodings{
+        example(entry("i", packed)),
+        example(entry("i", delimited(3, one + two + three))),
+        example(entry("i", delimited(3, one + delimited(1, varint(static_cast<std::uint64_t>(-2))) + three))),
+        example(entry("i", delimited(3, delimited(1, i.substr(0, 1)) + delimited(1, "") + delimited(1, i.substr(1))))),
+        example(entry("i", delimited(3, one) + delimited(3, two + three))),
+        example(delimited(1, delimited(2, packed) + delimited(1, "i"))),
+        example(delimited(1, delimited(1, "other") + delimited(2, packed) + delimited(1, "i"))),
+        example(delimited(1, delimited(2, delimited(3, one)) + delimited(1, "i") + delimited(2, delimited(3, two + three)))),
+        example(delimited(1, unknown.substr(0, 2) + delimited(1, "i") + delimited(2, packed))),
+        unknown.substr(0, 2) + example(unknown + entry("i", unknown + delimited(3, unknown + delimited(1, i)) + unknown)),
+        example(entry("j", packed)) + example(entry("i", packed)),
+        example(entry("i", int64_list({9, 9, 9})) + entry("i", packed)),
+        example(entry("i", int64_list({9}) + bytes_list({"x"}) + packed)),
+        example(entry("i", packed + delimited(3, ""))),
+        example(entry("i", tag(3, 2) + varint(9 + i.size(), 5) + varint(10, 5) + varint(i.size(), 4) + i)),
+        example(entry("i", delimited(3, tag(1, 0) + varint(1, 10) + delimited(1, varint(static_cast<std::uint64_t>(-2)) +
+                                                                              varint(300, 9))))),
+    };
+    for (const Layout layout : {Layout::fixed, Layout::ragged}) {
+        Fed fed({spec("i", Kind::int64, layout, 3)}, encodings);
+        CHECK(fed.whole() && fed.walk.records == encodings.size());
+        Ints expected;
+        for (std::size_t row = 0; row < encodings.size(); ++row) expected.insert(expected.end(), {1, -2, 300});
+        CHECK(items<std::int64_t>(fed.column().values) == expected);
+    }
+    const std::string halves = tag(1, 5) + little_endian(0.5f) + delimited(1, little_endian(2.0f)) + tag(1, 5) +
+                               little_endian(-1.0f);
+    Fed floats({spec("f", Kind::floats, Layout::fixed, 3)}, {example(entry("f", delimited(2, halves)))});
+    CHECK(floats.whole() && items<float>(floats.column().values) == Floats{0.5f, 2, -1});
+}
+
+void what_is_overridden_leaves_nothing() {
+    const Specs specs{spec("i", Kind::int64, Layout::fixed), spec("b", Kind::bytes, Layout::ragged),
+                      spec("r", Kind::bytes, Layout::raw, 2)};
+    const std::string good = entry("i", int64_list({1})) + entry("b", bytes_list({"x", "y"})) + entry("r", bytes_list({"rr"}));
+    Fed fed(specs, {example(entry("i", int64_list({7, 7, 7})) + entry("b", bytes_list({"stale"})) +
+                            entry("r", bytes_list({"zz"})) + good),
+                    example(good + entry("b", "")),
+                    example(good + entry("b", bytes_list({"s", "t"}) + float_list({1}) + bytes_list({"u"}))),
+                    example(good + entry("r", bytes_list({"no"}) + int64_list({1}) + bytes_list({"ss"})))});
+    CHECK(fed.whole());
+    CHECK(items<std::int64_t>(fed.column(0).values) == Ints{1, 1, 1, 1});
+    CHECK(text(fed.column(1).values) == "xyuxy");
+    CHECK(items<std::int64_t>(fed.column(1).row_splits) == Ints{0, 2, 2, 3, 5});
+    CHECK(items<std::int64_t>(fed.column(1).value_splits) == Ints{0, 1, 2, 3, 4, 5});
+    CHECK(text(fed.column(2).values) == "rrrrrrss");
+}
+
+void keys_in_any_order_find_their_columns() {
+    Random random(3);
+    std::vector<std::string> keys{"", "a", "b", "long enough to live on the heap, beyond any small string", "\xc3\xa4", "e"};
+    Specs specs;
+    for (const std::string& key : keys) specs.push_back(spec(key, Kind::int64, Layout::fixed));
+    specs[4].layout = Layout::skipped;
+    std::vector<std::string> records;
+    for (int round = 0; round < 200; ++round) {
+        std::string entries;
+        for (std::size_t i = keys.size(); i > 1; --i) std::swap(keys[i - 1], keys[random.below(i)]);
+        for (const std::string& key : keys) {
+            entries += entry(key, int64_list({key.empty() ? 0 : key[0]}));
+            if (random.below(3) == 0) entries += entry("unknown" + std::to_string(random.below(5)), float_list({1}));
+        }
+        records.push_back(example(entries));
+    }
+    Fed fed(specs, records);
+    CHECK(fed.whole());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        const std::int64_t expected = specs[i].key.empty() ? 0 : specs[i].key[0];
+        const Ints found = items<std::int64_t>(fed.column(i).values);
+        CHECK(found == Ints(specs[i].layout == Layout::skipped ? 0 : records.size(), expected));
+    }
+}
+
+Specs all_layouts() {
+    return {spec("i", Kind::int64, Layout::fixed, 2), spec("b", Kind::bytes, Layout::fixed, 1, 1, true),
+            spec("r", Kind::bytes, Layout::raw, 4, 2), spec("f", Kind::floats, Layout::ragged, 1),
+            spec("t", Kind::bytes, Layout::ragged, 1), spec("s", Kind::none, Layout::skipped),
+            spec("u", Kind::none, Layout::unset)};
+}
+
+std::string all_features(std::int64_t number) {
+    const std::string label = std::to_string(number);
+    return entry("i", int64_list({number, -number})) + entry("b", bytes_list({label})) +
+           entry("r", bytes_list({"abcd"})) + entry("f", number % 3 == 0 ? "" : float_list({1, 2})) +
+           entry("t", bytes_list({label, "", "t"})) + entry("s", float_list({1})) + entry("u", "");
+}
+
+// All that a decoder holds, as one string.
+std::string contents(dtf::Decoder& decoder) {
+    std::string all;
+    for (dtf::Column& column : decoder.columns()) {
+        all += text(column.values) + '|' + text(column.value_splits) + '|' + text(column.row_splits) + '\n';
+    }
+    return all;
+}
+
+void blocks_cut_anywhere_give_the_same() {
+    std::string bytes;
+    std::vector<std::string> payloads;
+    for (std::int64_t i = 0; i < 3; ++i) {
+        payloads.push_back(example(all_features(i)));
+        bytes += framed(payloads.back());
+    }
+    Fed whole(all_layouts(), payloads);
+    CHECK(whole.whole());
+    for (std::size_t step = 1; step < bytes.size(); step = step < 20 ? step + 1 : step + 37) {
+        dtf::Decoder decoder(all_layouts(), true, true);
+        std::string carried;
+        std::uint64_t records = 0;
+        for (std::size_t at = 0; at < bytes.size(); at += step) {
+            carried += bytes.substr(at, step);
+            const Exact block(carried);
+            const dtf::Walk walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
+            CHECK(walk.stop == Stop::more && walk.consumed <= block.size() && walk.need > block.size() - walk.consumed);
+            carried.erase(0, static_cast<std::size_t>(walk.consumed));
+            records += walk.records;
+        }
+        CHECK(records == 3 && carried.empty() && contents(decoder) == contents(whole.decoder));
+    }
+}
+
+void limits_stop_between_records() {
+    dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, true, false);
+    const std::string record = framed(example(entry("i", int64_list({4}))));
+    const Exact block(record + record + record);
+    dtf::Walk walk = decoder.feed(block.data(), block.size(), 0);
+    CHECK(walk.stop == Stop::limit && walk.records == 0 && walk.consumed == 0);
+    walk = decoder.feed(block.data(), block.size(), 2);
+    CHECK(walk.stop == Stop::limit && walk.records == 2 && walk.consumed == 2 * record.size());
+    CHECK(items<std::int64_t>(decoder.columns()[0].values) == Ints{4, 4});
+}
+
+void lent_memory_is_filled_to_the_byte_and_not_past_it() {
+    const Specs specs{spec("i", Kind::int64, Layout::fixed, 2), spec("f", Kind::floats, Layout::fixed),
+                      spec("r", Kind::bytes, Layout::raw, 4)};
+    const std::string record = example(entry("i", int64_list({1, 2})) + entry("f", float_list({3})) +
+                                       entry("r", bytes_list({"abcd"})));
+    const std::string twice = example(entry("i", int64_list({9, 9, 9, 9})) + entry("r", bytes_list({"...."}))) + record;
+    for (std::size_t short_of = 0; short_of < 3; ++short_of) {  // one column has place for one record less
+        std::vector<Exact> memory;
+        dtf::Decoder decoder(specs, true, false);
+        for (std::size_t i = 0; i < 3; ++i) {
+            dtf::Column& column = decoder.columns()[i];
+            memory.emplace_back(std::string(column.slot() * (i == short_of ? 2 : 3), '\0'));
+            column.values = dtf::Buffer(memory[i].data(), memory[i].size());
+        }
+        const Exact block(framed(record) + framed(twice) + framed(record));
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
+        CHECK(walk.records == 2 && walk.stop == Stop::feature);
+        CHECK(decoder.problem().fault == Fault::full && decoder.problem().column == static_cast<int>(short_of));
+        CHECK(items<std::int64_t>(decoder.columns()[0].values) == Ints{1, 2, 1, 2});
+        CHECK(text(decoder.columns()[2].values) == "abcdabcd");
+    }
+}
+
+// ---- what is refused
+
+void every_fault() {
+    struct Case {
+        Fault fault;
+        int column;
+        std::uint64_t found;
+        std::string payload;
+    };
+    const std::string good = all_features(1);
+    const std::vector<Case> cases{
+        {Fault::malformed, -1, 0, example(good) + "\x0a"},
+        {Fault::malformed, -1, 0, example(good + "\x0a\x7f")},
+        {Fault::malformed, -1, 0, example(good + entry("i", "\x1a\x05x"))},
+        {Fault::malformed, -1, 0, example(good + entry("\xff", ""))},
+        {Fault::malformed, -1, 0, example(good + delimited(1, delimited(1, "\xff") + delimited(1, "i")))},
+        {Fault::malformed, -1, 0, example(good + entry("i", delimited(3, delimited(1, std::string(11, '\x80')))))},
+        {Fault::malformed, -1, 0, example(good + entry("f", delimited(2, delimited(1, "12345"))))},
+        {Fault::malformed, -1, 0, example(entry("i", delimited(2, delimited(1, "12345"))) + good)},
+        {Fault::malformed, -1, 0, example(good + entry("u", delimited(2, delimited(1, "12345"))))},
+        {Fault::not_example, -1, 0, example(good) + delimited(2, "")},
+        {Fault::not_example, -1, 0, tag(2, 0) + varint(1)},
+        {Fault::missing, 1, 0, example(entry("i", int64_list({1, 2})))},
+        {Fault::missing, 1, 0, example(good + entry("b", ""))},
+        {Fault::kind, 0, 2, example(good + entry("i", float_list({1, 2})))},
+        {Fault::kind, 3, 1, example(good + entry("f", bytes_list({})))},
+        {Fault::kind, 6, 3, example(good + entry("u", int64_list({})))},
+        {Fault::count, 0, 1, example(good + entry("i", int64_list({1})))},
+        {Fault::count, 0, 3, example(good + entry("i", int64_list({1, 2, 3})))},
+        {Fault::count, 0, 0, example(good + entry("i", int64_list({})))},
+        {Fault::count, 1, 2, example(good + entry("b", bytes_list({"a", "b"})))},
+        {Fault::count, 2, 2, example(good + entry("r", bytes_list({"abcd", "abcd"})))},
+        {Fault::count, 2, 0, example(good + entry("r", bytes_list({})))},
+        {Fault::size, 2, 3, example(good + entry("r", bytes_list({"abc"})))},
+        {Fault::size, 2, 5, example(good + entry("r", bytes_list({"abcde"})))},
+        {Fault::utf8, 1, 0, example(good + entry("b", bytes_list({"a\xff"})))},
+        {Fault::unknown_key, -1, 0, example(good + entry("new", int64_list({1})))},
+    };
+    Fed clean(all_layouts(), {example(good), example(all_features(2))}, true);
+    CHECK(clean.whole());
+    for (const Case& one : cases) {
+        Fed fed(all_layouts(), {example(good), one.payload, example(all_features(2))}, true);
+        const dtf::Problem& problem = fed.decoder.problem();
+        CHECK(fed.walk.stop == Stop::feature && fed.walk.records == 1);
+        CHECK(fed.walk.consumed == framed(example(good)).size());
+        CHECK(problem.fault == one.fault && problem.column == one.column && problem.found == one.found);
+        CHECK(one.fault != Fault::unknown_key || problem.key == "new");
+        // A refused record leaves nothing behind: who goes on after it has what the others hold.
+        fed.feed({example(all_features(2))});
+        CHECK(fed.whole() && contents(fed.decoder) == contents(clean.decoder));
+    }
+}
+
+void an_empty_record_is_an_example_without_features() {
+    CHECK(Fed({spec("i", Kind::int64, Layout::ragged)}, {""}).whole());
+    CHECK(Fed({spec("i", Kind::int64, Layout::fixed)}, {""}).fault() == Fault::missing);
+}
+
+void booleans_are_nought_and_one() {
+    const Specs specs{spec("r", Kind::bytes, Layout::raw, 3, 1, false, true)};
+    Fed good(specs, {example(entry("r", bytes_list({std::string_view("\0\1\1", 3)})))});
+    CHECK(good.whole());
+    for (const int byte : {2, 128, 255}) {
+        const std::string value{'\1', static_cast<char>(byte), '\0'};
+        Fed bad(specs, {example(entry("r", bytes_list({value})))});
+        CHECK(bad.fault() == Fault::boolean && bad.decoder.problem().found == static_cast<std::uint64_t>(byte));
+    }
+}
+
+void text_is_judged_value_by_value() {
+    // Halves of one character, each in a value of its own.
+    const std::string record = example(entry("t", bytes_list({"a\xc3", "\xa4"})));
+    CHECK(Fed({spec("t", Kind::bytes, Layout::ragged, 1, 1, true)}, {record}).fault() == Fault::utf8);
+    CHECK(Fed({spec("t", Kind::bytes, Layout::fixed, 2, 1, true)}, {record}).fault() == Fault::utf8);
+    const std::string overridden = example(entry("t", bytes_list({"\xff"})) + entry("t", bytes_list({"\xc3\xa4"})));
+    CHECK(Fed({spec("t", Kind::bytes, Layout::fixed, 1, 1, true)}, {overridden}).whole());
+}
+
+void long_unknown_keys_are_shown_up_to_a_character() {
+    for (std::size_t before = 990; before < 1010; ++before) {
+        const std::string key = std::string(before, 'k') + "\xf0\x9f\x98\x80\xf0\x9f\x98\x80" + std::string(50, 'e');
+        Fed fed({spec("i", Kind::int64, Layout::ragged)}, {example(entry(key, ""))}, true);
+        const std::string& shown = fed.decoder.problem().key;
+        CHECK(fed.fault() == Fault::unknown_key && shown.size() > 990 && shown.size() <= 1000);
+        CHECK(key.substr(0, shown.size()) == shown && dtf::is_utf8(bytes_of(shown), shown.size()));
+    }
+}
+
+void unknown_groups_count_from_the_depth_of_their_message() {
+    const std::string list = delimited(1, varint(5));
+    const std::vector<std::function<std::string(const std::string&)>> places{
+        [&](const std::string& group) { return group + example(entry("i", delimited(3, list))); },
+        [&](const std::string& group) { return example(group + entry("i", delimited(3, list))); },
+        [&](const std::string& group) {
+            return example(delimited(1, group + delimited(1, "i") + delimited(2, delimited(3, list))));
+        },
+        [&](const std::string& group) { return example(entry("i", group + delimited(3, list))); },
+        [&](const std::string& group) { return example(entry("i", delimited(3, group + list))); }};
+    const Specs specs{spec("i", Kind::int64, Layout::fixed)};
+    for (std::size_t level = 0; level < places.size(); ++level) {
+        CHECK(Fed(specs, {places[level](groups(100 - level))}).whole());
+        CHECK(Fed(specs, {places[level](groups(101 - level))}).fault() == Fault::malformed);
+    }
+}
+
+void huge_counts_ask_for_no_memory() {
+    const std::size_t huge = std::size_t{1} << 59;
+    const std::string record = example(entry("i", int64_list({1})) + entry("r", bytes_list({"x"})));
+    for (const Layout layout : {Layout::fixed, Layout::ragged}) {
+        Fed fed({spec("i", Kind::int64, layout, huge)}, {record});
+        CHECK(fed.fault() == Fault::count && fed.decoder.problem().found == 1 && fed.column().values.size() == 0);
+    }
+    Fed raw({spec("r", Kind::bytes, Layout::raw, huge)}, {record});
+    CHECK(raw.fault() == Fault::size && raw.column().values.size() == 0);
+    Fed none({spec("i", Kind::int64, Layout::fixed, 0)}, {record});
+    CHECK(none.fault() == Fault::count);
+    Fed nothing({spec("i", Kind::int64, Layout::fixed, 0)}, {example(entry("i", int64_list({})))});
+    CHECK(nothing.whole() && nothing.walk.records == 1);
+}
+
+// Every cut and every flipped bit of a payload decodes or is refused, within its bounds.
+void mutilated_payloads_stay_within_bounds() {
+    const std::string payload = example(all_features(5) + entry("i", int64_list({1, 1 << 20})));
+    std::size_t refused = 0;
+    const auto feed = [&](const std::string& mutilated) {
+        Fed fed(all_layouts(), {mutilated, payload});
+        refused += fed.fault() != Fault::none;
+        CHECK(fed.whole() || fed.walk.stop == Stop::feature);
+    };
+    for (std::size_t cut = 0; cut < payload.size(); ++cut) feed(payload.substr(0, cut));
+    for (std::size_t bit = 0; bit < 8 * payload.size(); ++bit) {
+        std::string flipped = payload;
+        flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+        feed(flipped);
+    }
+    CHECK(refused > payload.size());
+}
+
+struct Test {
+    const char* name;
+    void (*body)();
+};
+
+#define TEST(name) {#name, name}
+
+const Test tests[] = {
+    TEST(crc_of_known_vectors),
+    TEST(crc_versions_agree_on_every_length_and_offset),
+    TEST(crc_dispatch_takes_the_instruction_where_there_is_one),
+    TEST(varints_of_every_length),
+    TEST(lengths_and_tags_keep_to_their_bounds),
+    TEST(windows_of_varints_agree_with_one_by_one),
+    TEST(utf8_of_every_sequence_of_three_bytes),
+    TEST(utf8_of_four_bytes_at_the_edges),
+    TEST(utf8_beside_runs_of_ascii),
+    TEST(fields_of_every_wire_type_are_skipped),
+    TEST(groups_nest_as_deep_as_protobuf_allows),
+    TEST(buffers_grow_and_keep_what_they_hold),
+    TEST(buffers_refuse_sizes_that_no_memory_has),
+    TEST(lent_memory_never_grows),
+    TEST(scans_stop_where_they_should),
+    TEST(absurd_lengths_lead_nowhere),
+    TEST(framing_is_taken_on_trust_without_checks),
+    TEST(fixed_columns),
+    TEST(ragged_columns),
+    TEST(raw_columns),
+    TEST(one_message_in_many_encodings),
+    TEST(what_is_overridden_leaves_nothing),
+    TEST(keys_in_any_order_find_their_columns),
+    TEST(blocks_cut_anywhere_give_the_same),
+    TEST(limits_stop_between_records),
+    TEST(lent_memory_is_filled_to_the_byte_and_not_past_it),
+    TEST(every_fault),
+    TEST(an_empty_record_is_an_example_without_features),
+    TEST(booleans_are_nought_and_one),
+    TEST(text_is_judged_value_by_value),
+    TEST(long_unknown_keys_are_shown_up_to_a_character),
+    TEST(unknown_groups_count_from_the_depth_of_their_message),
+    TEST(huge_counts_ask_for_no_memory),
+    TEST(mutilated_payloads_stay_within_bounds),
+};
+
+}  // namespace
+
+int main() {
+    int passed = 0, failed = 0;
+    std::printf("CRC by %s\n", crc_versions().back().first);
+    for (const Test& test : tests) {
+        failures = 0;
+        test.body();
+        ++(failures == 0 ? passed : failed);
+        std::printf("%s %s\n", failures == 0 ? "PASSED" : "FAILED", test.name);
+        std::fflush(stdout);
+    }
+    if (failed > 0) std::printf("%d failed, ", failed);
+    std::printf("%d passed\n", passed);
+    return failed == 0 ? 0 : 1;
+}
