@@ -56,7 +56,8 @@ def _dtype(dtype: Any, owner: str) -> np.dtype[Any]:
     # TensorFlow's dtypes know the NumPy type they stand for.
     dtype = getattr(dtype, "as_numpy_dtype", dtype)
     try:
-        return np.dtype(dtype)
+        known: np.dtype[Any] = np.dtype(dtype)
+        return known
     except TypeError:
         raise SchemaError(f"{owner}: {dtype!r} is no NumPy dtype") from None
 
@@ -349,7 +350,7 @@ class Schema(Mapping[str, Feature]):
         return ("dask_tfrecord.Schema", self.to_json())
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The same features, only those of `names`, in that order.
+        """Keep only the features of `names`, in that order.
 
         Raises
         ------
@@ -359,7 +360,7 @@ class Schema(Mapping[str, Feature]):
         return Schema({name: self[name] for name in names})
 
     def to_json(self) -> str:
-        """The schema as JSON text, for attributes of stores and for people."""
+        """Write the schema as JSON text, for attributes of stores and for people."""
         features = [
             {"name": name, "class": type(feature).__name__, **_fields(feature)} for name, feature in self.items()
         ]
@@ -375,7 +376,7 @@ class Schema(Mapping[str, Feature]):
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """The schema that `to_json` wrote.
+        """Read the schema that `to_json` wrote.
 
         Raises
         ------
@@ -394,7 +395,7 @@ class Schema(Mapping[str, Feature]):
         return cls(features, sampling)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The schema as rows of text: feature, class, dtype, shape and how many sampled records had it."""
+        """List the schema as rows of text: feature, class, dtype, shape and how many sampled records had it."""
         present = dict(self.sampling.present) if self.sampling else {}
         rows = []
         for name, feature in self.items():
@@ -405,9 +406,10 @@ class Schema(Mapping[str, Feature]):
         return rows
 
     def __repr__(self) -> str:
-        title = f"Schema of {len(self)} feature{'' if len(self) == 1 else 's'}"
+        title = f"Schema of {_number(len(self), 'feature')}"
         if self.sampling is not None:
-            title += f", inferred from {self.sampling.records} records of {self.sampling.shards} shards"
+            title += f", inferred from {_number(self.sampling.records, 'record')} of "
+            title += _number(self.sampling.shards, "shard")
         header = ("feature", "class", "dtype", "shape", "present")
         table = [header[: 5 if self.sampling else 4], *(row[: 5 if self.sampling else 4] for row in self.rows())]
         return "\n".join([title, *_aligned(table)])
@@ -416,8 +418,12 @@ class Schema(Mapping[str, Feature]):
         return repr(self)
 
 
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def _fields(feature: Feature) -> dict[str, Any]:
-    """The arguments that make `feature` again."""
+    """Give the arguments that make `feature` again."""
     if isinstance(feature, TextFeature):
         return {}
     return {"shape": list(feature.shape), "dtype": feature.dtype}
@@ -430,7 +436,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def near_misses(name: object, names: Iterable[str]) -> str:
-    """The end of a sentence that names what may have been meant, or all there is."""
+    """End a sentence with what may have been meant, or with all there is."""
     names = [str(known) for known in names]
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:

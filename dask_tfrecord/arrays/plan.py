@@ -64,7 +64,7 @@ class Collection:
 
     @classmethod
     def counted(cls, shards: Shards, counts: Sequence[int]) -> Collection:
-        """A collection of which nothing but the counts is known."""
+        """Make a collection of which nothing but the counts is known."""
         number = len(shards)
         return cls(
             shards,
@@ -77,7 +77,7 @@ class Collection:
 
     @classmethod
     def indexed(cls, shards: Shards, indexes: Sequence[ShardIndex]) -> Collection:
-        """A collection whose shards were scanned."""
+        """Make a collection of shards that were scanned."""
         # Nothing but the beginning of a compressed shard is reached without inflating what lies before it.
         marks = [len(index.records) if index.compression is None else 1 for index in indexes]
         empty = np.zeros(0, np.int64)
@@ -172,10 +172,7 @@ def pick_rows(rows: Rows, key: Any) -> Rows:
     if outside.size:
         raise IndexError(f"row {int(outside[0])} is out of bounds for {len(rows)} rows")
     index = np.where(index < 0, index + len(rows), index)
-    if isinstance(rows, range):
-        index = rows.start + index * rows.step
-    else:
-        index = rows[index]
+    index = rows.start + index * rows.step if isinstance(rows, range) else rows[index]
     if (np.diff(index) == 1).all():
         return _consecutive(int(index[0]), len(index))
     return index
@@ -230,7 +227,7 @@ def borders_by_bytes(
 
 
 def finer_borders(collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-    """The borders, and more between them about `nbytes` apart, where a shard can be entered there."""
+    """Add borders between the given ones, about `nbytes` apart, where a shard can be entered."""
     if not (isinstance(rows, range) and rows.step == 1):
         return borders
     more = collection.mark_rows(nbytes) - rows.start

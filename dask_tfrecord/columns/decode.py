@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from dask_tfrecord.records.index import cut_error
 from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
 from dask_tfrecord.storage.files import Shard
 
-__all__ = ["Run", "decode"]
+__all__ = ["Run", "decode", "decode_pieces"]
 
 # The numbers of native/columns.hpp.
 _KINDS = {"bytes": 1, "float32": 2, "int64": 3}
@@ -109,21 +110,47 @@ def decode(
     FeatureError
         If a record is no Example or not what the schema says.
     """
-    runs = list(runs)
-    job = _Job(schema, tuple(names), rows, check_crc, dict(out or {}))
-    job.nbytes = sum(run.past - run.offset for run in runs)
+    with closing(decode_pieces([(runs, rows, dict(out or {}))], schema, names, check_crc=check_crc)) as pieces:
+        return next(pieces)
+
+
+def decode_pieces(
+    pieces: Iterable[tuple[Iterable[Run], int | None, dict[str, NDArray[Any]]]],
+    schema: Schema,
+    names: Sequence[str],
+    *,
+    check_crc: bool = True,
+) -> Generator[dict[str, Block], None, None]:
+    """Decode runs piece by piece: a shard is entered once, however many pieces follow each other in it.
+
+    Parameters
+    ----------
+    pieces : iterable of (runs, rows, out)
+        Each as `decode` takes it. The next one is asked for when the blocks of the one before are done with.
+    schema, names, check_crc
+        As `decode` takes them.
+
+    Yields
+    ------
+    dict of str to Block
+        Of one piece.
+    """
     reader: _Reader | None = None
     try:
-        for run in runs:
-            if reader is None or not reader.reaches(run):
-                if reader is not None:
-                    reader.window.close()
-                reader = _Reader(run, check_crc)
-            reader.read(run, job)
+        for runs, rows, out in pieces:
+            runs = list(runs)
+            job = _Job(schema, tuple(names), rows, check_crc, out)
+            job.nbytes = sum(run.past - run.offset for run in runs)
+            for run in runs:
+                if reader is None or not reader.reaches(run):
+                    if reader is not None:
+                        reader.window.close()
+                    reader = _Reader(run, check_crc)
+                reader.read(run, job)
+            yield job.blocks()
     finally:
         if reader is not None:
             reader.window.close()
-    return job.blocks()
 
 
 class _Job:
@@ -159,7 +186,7 @@ class _Job:
             self.nbytes = 0
 
     def blocks(self) -> dict[str, Block]:
-        """What was decoded, feature by feature."""
+        """Hand out what was decoded, feature by feature."""
         return {name: self._block(index, name) for index, name in enumerate(self.names)}
 
     def _block(self, index: int, name: str) -> Block:
@@ -313,7 +340,7 @@ def _kind_name(kind: int) -> str:
 
 
 def _difference(feature: Feature, fault: int, found: int) -> str:
-    """What was found where the feature takes something else."""
+    """Say what was found where the feature takes something else."""
     if fault == _MISSING:
         return f"is missing where {feature} needs it"
     if fault == _KIND:
