@@ -45,6 +45,9 @@ __all__ = ["FORMAT", "Target", "WriteReport", "to_zarr"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
+# By one of these a directory is known as Zarr's.
+_MARKS = {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}
+_EXISTS = "{} exists: mode='w' replaces it, component= writes beside it"
 # Granules of a unit: how finely it is known where the values of flat features lie.
 _GRANULES = 16
 # Rows that are read to learn how large they are.
@@ -120,9 +123,29 @@ class Target:
                 self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
             )
         except (zarr.errors.ContainsGroupError, FileExistsError) as error:
-            raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes beside it") from error
+            raise FileExistsError(_EXISTS.format(self)) from error
         except (zarr.errors.GroupNotFoundError, FileNotFoundError) as error:
             raise FileNotFoundError(f"no Zarr group at {self}") from error
+
+    def check_free(self, mode: Literal["w", "w-"]) -> None:
+        """Refuse to write before anything is read for it.
+
+        Raises
+        ------
+        FileExistsError
+            If the group is there and `mode` is ``"w-"``, or a directory of other things: zarr would empty it under
+            ``"w"``, whatever is in it.
+        """
+        directory = self.directory
+        inside = {path.name for path in directory.iterdir()} if directory is not None and directory.is_dir() else set()
+        if (inside and not inside & _MARKS) or (directory is not None and directory.is_file()):
+            raise FileExistsError(f"{self} is there and is no Zarr group: give another path")
+        if mode == "w-":
+            try:
+                self.open("r")
+            except FileNotFoundError:
+                return
+            raise FileExistsError(_EXISTS.format(self))
 
     def attributes(self, group: zarr.Group) -> dict[str, Any]:
         """Look up what `to_zarr` noted on the group."""
@@ -171,22 +194,26 @@ class _Writer:
 
     def write(self, unit: Unit, blocks: dict[str, Block]) -> WriteReport:
         """Write a unit from the rows that were read for it."""
-        nbytes = sum(block.nbytes for block in blocks.values())
         if unit.array is not None:
-            self._write_flat(unit.array, unit.start, unit.stop, blocks[unit.array.feature], unit.rows[0])
-            return WriteReport(0, nbytes)
+            block = blocks[unit.array.feature]
+            return WriteReport(0, self._write_flat(unit.array, unit.start, unit.stop, block, unit.rows[0]))
+        nbytes = 0
         for array in self.layout.arrays:
             block = blocks[array.feature]
             if array.part == "dense":
                 self.array(array.name)[unit.start : unit.stop] = block
+                nbytes += block.nbytes
             elif array.part == "row_splits":
                 per_row = splits_per_row(self.schema, array.feature)
                 last = 1 if unit.stop == self.layout.nrows else 0
-                self._write_flat(array, unit.start * per_row, unit.stop * per_row + last, block, unit.rows[0])
+                nbytes += self._write_flat(array, unit.start * per_row, unit.stop * per_row + last, block, unit.rows[0])
         return WriteReport(unit.stop - unit.start, nbytes)
 
-    def _write_flat(self, array: ArraySpec, start: int, stop: int, block: Block, first_row: int) -> None:
-        """Write entries ``start`` to ``stop`` of a flat array from a block of rows that begins at `first_row`."""
+    def _write_flat(self, array: ArraySpec, start: int, stop: int, block: Block, first_row: int) -> int:
+        """Write entries ``start`` to ``stop`` of a flat array from a block of rows that begins at `first_row`.
+
+        Returns their bytes.
+        """
         granule = first_row // self.layout.tally.granule
         values = int(self.layout.tally.values[array.feature][granule])
         nbytes = int(self.layout.tally.nbytes[array.feature][granule])
@@ -201,7 +228,9 @@ class _Writer:
             each = int(np.prod(flat.shape[1:]))
             before = first_row * per_row if array.part == "row_splits" else values * each
             entries = flat.splits + nbytes
-        self.array(array.name)[start:stop] = entries[start - before : stop - before]
+        written = entries[start - before : stop - before]
+        self.array(array.name)[start:stop] = written
+        return int(written.nbytes)
 
 
 def _write(writer: _Writer, unit: Unit, fetch: Fetch, *arguments: Any) -> WriteReport:
@@ -263,7 +292,7 @@ def to_zarr(
     Raises
     ------
     FileExistsError
-        If the group exists under ``mode="w-"``.
+        If the group exists under ``mode="w-"``, or what is there is no Zarr group.
     SchemaError
         If arrays differ in their number of rows, or are of a dtype that no feature has.
     ValueError
@@ -287,6 +316,7 @@ def to_zarr(
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     target = Target.of(store, component, storage_options)
+    target.check_free(mode)
     feed = Feed(dataset, uuid.uuid4().hex)
     unit_rows, chunk_rows = _row_grid(dataset, chunks, shards)
     layout = _layout(dataset, feed, chunk_rows, unit_rows)
