@@ -6,8 +6,9 @@ A source is small, picklable and tokenised: it travels once to each worker, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import tee
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import Collection, Rows, finer_borders, pick_rows, row_runs
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, conform, take_rows, to_array, zero_rows
-from dask_tfrecord.columns.decode import Run, decode
+from dask_tfrecord.columns.decode import Run, decode, decode_pieces
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
@@ -46,6 +47,14 @@ class Source(Protocol):
 
         `key` is a slice, a list of ints or a mask over the rows; of a source whose rows are not counted, the number
         of a chunk. Arrays of `out` are filled and returned where a feature is dense.
+        """
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows ``start`` to ``stop`` of one span after the other, in one pass where they ascend.
+
+        Arrays of `out` are filled from their beginning, span by span.
         """
 
     def select(self, key: Any) -> Source:
@@ -129,6 +138,17 @@ class RecordSource:
         taken = {name: take_rows(block, order) for name, block in blocks.items()}
         return fill(taken, out)
 
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows of one span after the other; a shard is entered once if they ascend."""
+        if not (isinstance(self.rows, range) and self.rows.step > 0):
+            return (self.read(names, key, into) for key, into in parts(spans, out))
+        runs = (
+            (row_runs(self.collection, self.rows[key]), key.stop - key.start, into) for key, into in parts(spans, out)
+        )
+        return decode_pieces(runs, self.schema, names, check_crc=self.check_crc)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncountedSource:
@@ -173,6 +193,12 @@ class UncountedSource:
         """All rows of shard number `key`."""
         run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, past=int(self.shards.sizes[key]), last=True)
         return decode([run], self.schema, names, rows=None, check_crc=self.check_crc)
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Refuse: nobody knows where a row is."""
+        raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,6 +247,25 @@ class MappedSource:
         """Rows of what the function returns."""
         blocks = self.source.read(self.columns, key)
         return fill(apply(self.function, blocks, self.schema, names), out)
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows of one span after the other, each passed through the function by itself."""
+        spans, again = tee(spans)
+        for blocks, (_, into) in zip(self.source.pieces(self.columns, spans), parts(again, out), strict=True):
+            yield fill(apply(self.function, blocks, self.schema, names), into)
+
+
+def parts(
+    spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None
+) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:
+    """Each span as a slice, and the parts of the arrays that its rows go to."""
+    done = 0
+    for start, stop in spans:
+        place = slice(done, done + stop - start)
+        yield slice(start, stop), {name: array[place] for name, array in (out or {}).items()}
+        done = place.stop
 
 
 def apply(
