@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, element, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import pick_rows
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
-from dask_tfrecord.columns.blocks import Block, concatenate, conform, frozen, take_rows, zero_rows
+from dask_tfrecord.columns.blocks import Block, concatenate, conform, feature_of, frozen, take_rows, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "Held", "Lazy", "held_arrays", "joined"]
+__all__ = ["Backing", "Held", "Lazy", "as_column", "held_arrays", "joined"]
 
 
 class Backing(Protocol):
@@ -46,7 +46,7 @@ class Backing(Protocol):
         """Columns that are asked for together."""
 
     def chunks(self, names: Sequence[str]) -> da.Array:
-        """An object array of one element per chunk: the dict of blocks of these columns."""
+        """Make an object array of one element per chunk: the dict of blocks of these columns."""
 
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Backing:
         """Every chunk passed through a function."""
@@ -185,9 +185,34 @@ class Held:
                 parts.append(part)
             order = np.argsort(np.argsort(origins, kind="stable"))
             tasks[name, place] = _put, parts, order, schema.key
-        graph = HighLevelGraph.from_collections(name, tasks, dependencies=[self.blocks, schema])
+        sources: list[Any] = [self.blocks, schema]
+        graph = HighLevelGraph.from_collections(name, tasks, sources)
         picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
         return Held(picked, self.schema, tuple(np.diff(cuts).tolist()), self.origin)
+
+
+def as_column(given: Any, sizes: Sequence[float] | None, owner: str) -> da.Array:
+    """Make a dask or NumPy array a column, beside chunks of `sizes` rows where there are such.
+
+    Raises
+    ------
+    SchemaError
+        If it has another number of rows, or none that is known, or is of a dtype that no feature has.
+    """
+    array = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=-1)
+    feature_of(array, owner)
+    if sizes is None:
+        return array
+    rows = float(np.sum(sizes))
+    if np.isnan(rows):
+        if array.numblocks[0] != len(sizes) or not np.isnan(array.chunks[0]).all():
+            raise SchemaError(
+                f"{owner} has chunks of {array.chunks[0][:5]} rows where rows are not counted: only what follows from "
+                f"the columns, chunk by chunk, is known to have as many; open with counts='auto'"
+            )
+    elif array.shape[0] != rows:
+        raise SchemaError(f"{owner} has shape {array.shape} where {int(rows)} rows are needed")
+    return array
 
 
 def held_arrays(

@@ -1,4 +1,4 @@
-"""From chunks to whole NumPy arrays: decoded straight into the results, or gathered from a cluster."""
+"""From chunks to NumPy arrays: all rows, decoded straight into the results or gathered from a cluster, or a few."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.source import Source
-from dask_tfrecord.columns.blocks import Block, concatenate, to_array, zero_rows
+from dask_tfrecord.columns.blocks import Block, concatenate, rows_of, to_array, zero_rows
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
-__all__ = ["compute_in_place", "gather"]
+__all__ = ["compute_in_place", "count_rows", "first_rows", "gather"]
 
 # Stored bytes of a piece: rows of bytes and ragged features are objects of the result and flat buffers at once for
 # no longer than a piece takes.
@@ -70,7 +71,7 @@ class _Filler:
         self.shape = (len(borders) - 1,)
 
     def __getitem__(self, key: Any) -> NDArray[np.object_]:
-        (pieces,) = key if isinstance(key, tuple) else (key,)
+        pieces: slice = key[0] if isinstance(key, tuple) else key
         numbers = range(self.shape[0])[pieces]
         for piece in numbers:
             start, stop = int(self.borders[piece]), int(self.borders[piece + 1])
@@ -79,7 +80,7 @@ class _Filler:
             for name, block in blocks.items():
                 if name not in dense:
                     self.results[name][start:stop] = to_array(block)
-        return np.empty(len(numbers), object)
+        return np.empty(len(numbers), np.object_)
 
 
 def gather(
@@ -96,4 +97,39 @@ def gather(
             columns[name] = finalize(rest[name], *extra)
         else:
             columns[name] = to_array(concatenate([zero_rows(schema[name]), *(chunk[name] for chunk in chunks)]))
+    rows = {name: len(column) for name, column in columns.items()}
+    if len(set(rows.values())) > 1:
+        # Only known now where rows were not counted.
+        raise SchemaError(f"all columns have as many rows; got {rows}")
     return columns
+
+
+def first_rows(chunks: da.Array, schema: Schema, rows: int) -> dict[str, NDArray[Any]]:
+    """Rows from the beginning of chunks of unknown sizes, one chunk after the other until there are enough."""
+    parts: dict[str, list[Block]] = {name: [zero_rows(feature)] for name, feature in schema.items()}
+    for number in range(chunks.numblocks[0] if schema else 0):
+        if rows <= 0:
+            break
+        blocks: dict[str, Block] = chunks[number : number + 1].compute()[0]
+        for name, block in blocks.items():
+            parts[name].append(rows_of(block, 0, min(rows, len(block))))
+        rows -= len(block)
+    return {name: to_array(concatenate(blocks)) for name, blocks in parts.items()}
+
+
+def count_rows(chunks: da.Array) -> int:
+    """Count the rows of chunks of unknown sizes.
+
+    Raises
+    ------
+    ValueError
+        If the chunks have no column.
+    """
+    counts = da.map_blocks(_chunk_rows, chunks, dtype=np.int64, meta=np.empty(0, np.int64))
+    return int(counts.sum().compute())
+
+
+def _chunk_rows(chunk: NDArray[np.object_]) -> NDArray[np.int64]:
+    for block in chunk[0].values():
+        return np.array([len(block)], np.int64)
+    raise ValueError("rows without a column can't be counted; open with counts='auto'")

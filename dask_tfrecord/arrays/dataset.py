@@ -14,12 +14,13 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, Held, Lazy, held_arrays, joined
-from dask_tfrecord.arrays.compute import compute_in_place, gather
+from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_column, held_arrays, joined
+from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_table, text_table
+from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
-from dask_tfrecord.columns.blocks import feature_of, to_array
+from dask_tfrecord.columns.blocks import feature_of
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.schema import Feature, Schema, VarLenFeature, near_misses
 
@@ -35,7 +36,7 @@ def register_store(kind: str, write: Callable[..., Any]) -> None:
     _STORES[kind] = write
 
 
-class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
+class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
     Made by `read_tfrecord` and `from_zarr`, not by hand. Arrays asked for together are decoded together::
@@ -58,6 +59,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
     __slots__ = ("_assigned", "_backing", "_names")
 
     def __init__(self, backing: Backing, names: Sequence[str], assigned: Mapping[str, da.Array] | None = None) -> None:
+        refuse_query_planning()
         self._backing = backing
         self._names = tuple(names)
         self._assigned = dict(assigned or {})
@@ -126,26 +128,27 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
     @overload
-    def __getitem__(self, key: tuple[str, ...]) -> tuple[da.Array, ...]: ...  # type: ignore[overload-overlap]
+    def __getitem__(self, key: tuple[str, ...]) -> tuple[da.Array, ...]: ...
     @overload
     def __getitem__(self, key: list[str]) -> Dataset: ...
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
             return self._assigned[key] if key in self._assigned else self._backing.array(key)
+        if not isinstance(key, list | tuple):
+            raise TypeError(f"columns are picked by a name, a tuple or a list of names; got {key!r}")
         self._check_names(key)
         if isinstance(key, list):
             return Dataset(self._backing, key, {name: self._assigned[name] for name in key if name in self._assigned})
-        if isinstance(key, tuple):
-            return tuple(self._together(key)[name] for name in key)
-        raise TypeError(f"columns are picked by a name, a tuple or a list of names; got {key!r}")
+        arrays = self._together(key)
+        return tuple(arrays[name] for name in key)
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._names:
                 raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self._names)}")
         if len(set(names)) < len(names):
-            raise UnknownFeatureError(f"columns are picked once each; got {list(names)}")
+            raise SchemaError(f"columns are picked once each; got {list(names)}")
 
     def _together(self, names: Sequence[str]) -> dict[str, da.Array]:
         own = [name for name in names if name not in self._assigned]
@@ -173,16 +176,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         Raises
         ------
         SchemaError
-            If an array has another number of rows, or is of objects: what those are can't be known.
+            If an array has another number of rows, or is of objects: what those are can't be known. Where rows are
+            not counted, only arrays that follow from the columns, chunk by chunk, have as many.
         """
-        assigned = dict(self._assigned)
-        for name, given in arrays.items():
-            array = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=-1)
-            if array.ndim == 0 or (self.nrecords is not None and array.shape[0] != self.nrecords):
-                raise SchemaError(f"column {name!r} has shape {array.shape} where {self.nrecords} rows are needed")
-            feature_of(array, f"column {name!r}")
-            assigned[name] = array
-        return Dataset(self._backing, list(dict.fromkeys([*self._names, *arrays])), assigned)
+        added = {name: as_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
+        return Dataset(self._backing, list(dict.fromkeys([*self._names, *added])), self._assigned | added)
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
@@ -209,7 +207,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         """
         made = template if template is not None else infer_template(func, self.schema, self._names)
         if not isinstance(made, Mapping):
-            raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(made).__name__}")
+            raise SchemaError(f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}")
         features = {
             name: like if isinstance(like, Feature) else feature_of(like, f"map_blocks returned {name!r}")
             for name, like in made.items()
@@ -235,15 +233,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         SchemaError
             If there are none, they differ in their number of rows, or one is of a dtype that no feature has.
         """
-        found = {
-            name: array if isinstance(array, da.Array) else da.from_array(np.asarray(array), chunks=-1)
-            for name, array in arrays.items()
-        }
-        if not found or any(array.ndim == 0 or np.isnan(array.shape[0]) for array in found.values()):
-            raise SchemaError("a data set is made of one or more arrays with a known number of rows each")
+        found = {name: as_column(array, None, f"array {name!r}") for name, array in arrays.items()}
         rows = {name: array.shape[0] for name, array in found.items()}
-        if len(set(rows.values())) > 1:
-            raise SchemaError(f"all arrays have as many rows; got {rows}")
+        if len(set(rows.values())) != 1 or np.isnan(next(iter(rows.values()))):
+            raise SchemaError(
+                f"a data set is made of one or more arrays of as many rows each, which are known; got {rows}"
+            )
         schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in found.items()})
         first = next((name for name in arrays if isinstance(arrays[name], da.Array)), next(iter(found)))
         return cls(held_arrays(found, schema, found[first].chunks[0], {}), list(found))
@@ -266,7 +261,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         return ragged_column(self._backing, name, self._varlen(name))
 
     def padded(self, name: str, length: int, value: Any = None) -> da.Array:
-        """A feature whose rows differ in length as a dense array.
+        """Fill up the rows of a feature that differ in length to a dense array.
 
         Parameters
         ----------
@@ -293,18 +288,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
     # -- values ----------------------------------------------------------------------------------------------------
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
-        """The first `n` rows, or as many as there are, as NumPy arrays; just those records are decoded."""
+        """Compute the first `n` rows, or as many as there are; just those records are decoded if rows are counted."""
+        if n < 0:
+            raise ValueError(f"the head of a data set has no or more rows; got {n}")
         if self.nrecords is not None:
             return self.rows[:n].compute()
-        parts: list[dict[str, NDArray[Any]]] = []
-        chunks = self.merged().chunks(self._names)
-        for number in range(self.npartitions):
-            blocks = chunks[number : number + 1].compute()[0]
-            parts.append({name: to_array(blocks[name])[:n] for name in self._names})
-            n -= len(next(iter(parts[-1].values()), ()))
-            if n <= 0:
-                break
-        return {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+        return first_rows(self.merged().chunks(self._names), self.schema, n)
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """All columns as NumPy arrays, in a dict.
@@ -321,9 +310,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         -------
         dict of str to ndarray
         """
-        local = get_scheduler(collections=[self], **kwargs) in (dask.threaded.get, dask.local.get_sync)
-        if local and self.nrecords is not None and isinstance(self._backing, Lazy):
-            return compute_in_place(self._backing.source, self.borders, self.schema, self._assigned, kwargs)
+        scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
+        borders = self.borders
+        local = scheduler in (dask.threaded.get, dask.local.get_sync)
+        if local and borders is not None and isinstance(self._backing, Lazy):
+            return compute_in_place(self._backing.source, borders, self.schema, self._assigned, kwargs)
         (result,) = dask.compute(self, **kwargs)
         columns: dict[str, NDArray[Any]] = result
         return columns
@@ -341,12 +332,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):  # type: ignore[misc]
         return dataset
 
     def count(self) -> int:
-        """Number of records; counted now where ``counts=None`` left them uncounted."""
+        """Return the number of records; counted now where ``counts=None`` left them uncounted."""
         if self.nrecords is not None:
             return self.nrecords
-        name = self._names[:1]
-        chunks = self.merged().chunks(name)
-        return int(chunks.map_blocks(_chunk_rows, dtype=np.int64, meta=np.empty(0, np.int64)).sum().compute())
+        return count_rows(self.merged().chunks(self._names[:1]))
 
     def to_zarr(
         self,
@@ -425,14 +414,14 @@ class _Rows:
 
     def __getitem__(self, key: Any) -> Dataset:
         dataset = self._dataset
-        if isinstance(key, int | np.integer):
+        if isinstance(key, int | np.integer) and not isinstance(key, bool):
             key = [int(key)]
-        assigned = {name: array[key] for name, array in dataset._assigned.items()}
-        return Dataset(dataset._backing.rows(key), dataset._names, assigned)
-
-
-def _chunk_rows(chunk: NDArray[np.object_]) -> NDArray[np.int64]:
-    return np.array([len(next(iter(chunk[0].values())))], np.int64)
+        if not isinstance(key, slice):
+            # A mask may be a dask array, and is computed here; an empty list is one of ints.
+            key = np.asarray(None if isinstance(key, tuple) else key)
+            key = key if key.size else key.astype(np.int64)
+        picked = dataset._backing.rows(key)
+        return Dataset(picked, dataset._names, {name: array[key] for name, array in dataset._assigned.items()})
 
 
 def _rebuild(

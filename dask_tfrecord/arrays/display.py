@@ -25,7 +25,7 @@ def text_table(dataset: Dataset) -> str:
 
 
 def html_table(dataset: Dataset) -> str:
-    """The same as an HTML table."""
+    """Say the same in an HTML table."""
 
     def row(cells: tuple[str, ...], tag: str) -> str:
         style = ' style="text-align: left"'
@@ -40,7 +40,8 @@ def html_table(dataset: Dataset) -> str:
 
 def _title(dataset: Dataset) -> str:
     rows = "unknown number of" if dataset.nrecords is None else f"{dataset.nrecords:,}"
-    title = f"<dask_tfrecord.Dataset: {rows} records in {dataset.npartitions:,} chunks"
+    title = f"<dask_tfrecord.Dataset: {rows} record{'' if dataset.nrecords == 1 else 's'}"
+    title += f" in {dataset.npartitions:,} chunk{'' if dataset.npartitions == 1 else 's'}"
     if dataset.nrecords is not None:
         sizes = np.asarray(dataset.chunks, np.int64)
         low, high = int(sizes.min()), int(sizes.max())

@@ -1,8 +1,8 @@
 """Lazy columns as dask arrays. The rule: what is asked for together is decoded together, and a key has one definition.
 
 One feature alone is `da.from_array` over a `LazyColumn`, so that dask folds slices and ints of rows into what is read
-(lists and masks it does not: `Dataset.rows` takes them). Several features share one task per chunk that decodes exactly these; its name carries their set. Public dask API
-only, and nothing is read while a graph is built.
+(lists and masks it does not: `Dataset.rows` takes them). Several features share one task per chunk that decodes exactly
+these; its name carries their set. Public dask API only, and nothing is read while a graph is built.
 
 dask fuses a task into the only one that reads it, and then the key of that one is defined otherwise than in a graph
 where two read it: a cluster that holds both graphs warns, and may keep tasks for ever. So a task here that reads chunks
@@ -25,7 +25,18 @@ from dask_tfrecord.arrays.source import Source
 from dask_tfrecord.columns.blocks import Block, to_array
 from dask_tfrecord.schema import Feature
 
-__all__ = ["Chunk", "LazyColumn", "alone", "chunk_array", "element", "lazy_chunks", "shared", "view", "views"]
+__all__ = [
+    "Chunk",
+    "LazyColumn",
+    "alone",
+    "chunk_array",
+    "element",
+    "lazy_chunks",
+    "refuse_query_planning",
+    "shared",
+    "view",
+    "views",
+]
 
 # One element: the dict of blocks of some features.
 Chunk = NDArray[np.object_]
@@ -60,6 +71,22 @@ class LazyColumn:
         block = self.source.read((self.name,), [rows] if one else rows)[self.name]
         array = to_array(block)
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
+
+
+def refuse_query_planning() -> None:
+    """Say so where dask was told to build arrays of another kind.
+
+    Raises
+    ------
+    RuntimeError
+        If dask's experimental array expressions are on.
+    """
+    # What counts is what the configuration was when dask.array was imported; older versions have no expressions.
+    if getattr(da, "array_expr_enabled", bool)():
+        raise RuntimeError(
+            "dask_tfrecord builds graphs of dask's arrays, not of its experimental array expressions: leave the dask "
+            "configuration array.query-planning unset, or set it to False before dask.array is imported"
+        )
 
 
 def shared(value: object, prefix: str) -> Delayed:
@@ -125,9 +152,7 @@ def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64]
     return chunk_array(_read, key, number, shared(source, "source"), shared(plan, "plan"))
 
 
-def _read(
-    source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
-) -> Chunk:
+def _read(source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)) -> Chunk:
     names, borders = plan
     (number,) = block_id
     return element(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))

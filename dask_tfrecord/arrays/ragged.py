@@ -59,7 +59,7 @@ def _values_dtype(feature: VarLenFeature) -> np.dtype[Any]:
 
 
 def _filling(value: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """What shorter rows are filled with: `value` in the dtype of the column, or its zero."""
+    """Find what shorter rows are filled with: `value` in the dtype of the column, or its zero."""
     if dtype.kind == "O":
         if value is not None and not isinstance(value, bytes):
             raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")

@@ -1,9 +1,11 @@
-"""`read_tfrecord`: from paths to a `Dataset`. Files are found, records counted and features inferred; none is decoded."""
+"""`read_tfrecord`: from paths to a `Dataset`. Files are found, records counted, features inferred; none is decoded."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import dask
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.infer import infer_shards
@@ -91,46 +94,57 @@ def read_tfrecord(
     >>> ds["label"].mean().compute() >= 0
     np.True_
     """
-    if dask.config.get("array.query-planning", False):
-        raise RuntimeError(
-            "dask_tfrecord builds its graph from dask.array's classic collections; unset the dask configuration "
-            "array.query-planning (it is experimental) before dask.array is imported"
-        )
+    # All that can be said of the arguments by themselves comes before files are looked at.
+    refuse_query_planning()
+    rows_or_bytes = _chunks(chunks, counts is not None)
+    _check_columns(columns)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     schema = _schema(shards, features, columns)
     if counts is None:
-        if isinstance(chunks, int) or chunks not in ("auto", "shard"):
-            raise ValueError(f"chunks={chunks!r} needs counted records: with counts=None a chunk is a shard")
         return Dataset(Lazy(UncountedSource(shards, schema, check_crc), None, len(shards)), list(schema))
     collection = _counted(shards, counts, check_crc)
     source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
-    borders = _borders(source, chunks)
+    borders = _borders(source, rows_or_bytes)
     return Dataset(Lazy(source, borders, len(borders) - 1), list(schema))
+
+
+def _check_columns(columns: Sequence[str] | None) -> None:
+    if isinstance(columns, str):
+        raise SchemaError(f"columns is a list of names; got the string {columns!r}")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise SchemaError(f"columns are picked once each; got {list(columns)}")
 
 
 def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Sequence[str] | None) -> Schema:
     if features is None:
         schema = infer_shards(shards)
-    else:
+    elif isinstance(features, Mapping):
         schema = features if isinstance(features, Schema) else Schema(features)
-    if columns is None:
-        return schema
-    if isinstance(columns, str):
-        raise SchemaError(f"columns is a list of names; got the string {columns!r}")
-    return schema.select(columns)
+    else:
+        raise SchemaError(f"features is a mapping of names to features, or a Schema; got {features!r:.100}")
+    return schema if columns is None else schema.select(columns)
 
 
 def _counted(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
     if not isinstance(counts, str):
-        numbers = [int(count) for count in counts]
-        if len(numbers) != len(shards) or min(numbers, default=0) < 0:
-            raise ValueError(f"counts is one number of records per shard: {len(shards)} of them; got {len(numbers)}")
-        return Collection.counted(shards, numbers)
+        return Collection.counted(shards, _numbers(counts, len(shards)))
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
     tasks = [dask.delayed(_scan, pure=False)(part, check_crc) for part in _scan_parts(shards)]
     indexes = [index for part in dask.compute(*tasks) for index in part]
     return Collection.indexed(shards, indexes)
+
+
+def _numbers(counts: Sequence[int], shards: int) -> list[int]:
+    try:
+        numbers = [operator.index(count) for count in counts]
+    except TypeError:
+        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
+    if len(numbers) != shards:
+        raise ValueError(f"counts is one number of records per shard, {shards} of them; got {len(numbers)}")
+    if min(numbers, default=0) < 0:
+        raise ValueError(f"counts is no or more records per shard; got {min(numbers)}")
+    return numbers
 
 
 def _scan_parts(shards: Shards) -> Iterable[Shards]:
@@ -148,38 +162,54 @@ def _scan(shards: Shards, check_crc: bool) -> list[ShardIndex]:
     return [scan_shard(shard, check_crc=check_crc) for shard in shards]
 
 
-def _borders(source: RecordSource, chunks: str | int) -> NDArray[np.int64]:
-    collection = source.collection
-    if isinstance(chunks, bool) or not isinstance(chunks, str | int):
-        raise ValueError(f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}")
-    if isinstance(chunks, int):
+def _chunks(chunks: object, counted: bool) -> str | int | float:
+    """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
+    valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
+    if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):
+        raise ValueError(valid)
+    if chunks in ("auto", "shard"):
+        return str(chunks)
+    if not counted:
+        raise ValueError(f"chunks={chunks!r} needs counted records: with counts=None a chunk is a shard")
+    if not isinstance(chunks, str):
         if chunks < 1:
             raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
-        return borders_by_rows(collection.nrows, chunks)
-    if chunks == "shard":
-        return borders_by_shard(collection)
-    size = _nbytes(dask.config.get("array.chunk-size", "128 MiB") if chunks == "auto" else chunks)
-    return borders_by_bytes(collection, _row_nbytes(source), size, coalesce=chunks != "auto")
-
-
-def _nbytes(size: str | int) -> float:
-    try:
-        nbytes = float(parse_bytes(size))
-    except ValueError:
-        raise ValueError(
-            f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {size!r}"
-        ) from None
+        return int(chunks)
+    # Without a number dask would take one of the unit.
+    nbytes = _nbytes(chunks) if any(char.isdigit() for char in chunks) else None
+    if nbytes is None:
+        raise ValueError(valid)
     if nbytes < 1:
-        raise ValueError(f"a chunk has one byte or more; got {size!r}")
+        raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
     return nbytes
 
 
+def _nbytes(size: str | int) -> float | None:
+    """Bytes of a size such as "64 MiB", None if it is no size."""
+    try:
+        return float(parse_bytes(size))
+    except ValueError:
+        return None
+
+
+def _borders(source: RecordSource, chunks: str | int | float) -> NDArray[np.int64]:
+    collection = source.collection
+    if isinstance(chunks, int):
+        return borders_by_rows(collection.nrows, chunks)
+    if chunks == "shard":
+        return borders_by_shard(collection)
+    if isinstance(chunks, float):
+        return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
+    size = _nbytes(dask.config.get("array.chunk-size", "128 MiB"))
+    return borders_by_bytes(collection, _row_nbytes(source), size or 128 << 20, coalesce=False)
+
+
 def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
-    """Decoded bytes of a row, for each shard: known where rows are dense, else in the ratio of the first rows."""
+    """Guess the decoded bytes of each shard's rows: known where they are dense, else in the ratio of the first ones."""
     collection = source.collection
     features = source.schema.values()
     dense = sum(feature.block_dtype.itemsize * int(np.prod(feature.block_shape)) for feature in features)
-    if all(feature.block_dtype != object and feature.block_dtype.kind != "T" for feature in features):
+    if all(feature.block_dtype.kind not in "OT" for feature in features):
         return np.full(len(collection.shards), float(max(dense, 1)))
     probe = range(min(_PROBE_ROWS, collection.nrows))
     if not probe:
@@ -188,4 +218,5 @@ def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])
     ratio = sum(block.nbytes for block in blocks.values()) / len(probe) / stored[shard]
-    return np.maximum(stored * ratio, 1.0)
+    nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
+    return nbytes
