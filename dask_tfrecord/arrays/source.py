@@ -58,7 +58,7 @@ class Source(Protocol):
         """
 
     def select(self, key: Any) -> Source:
-        """The source of only those rows."""
+        """Restrict the source to those rows."""
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Borders of chunks, and more of them about `nbytes` of stored data apart where that costs nothing."""
@@ -90,7 +90,7 @@ class RecordSource:
 
     @classmethod
     def make(cls, collection: Collection, schema: Schema, rows: Rows, check_crc: bool) -> RecordSource:
-        """A source with its token."""
+        """Make a source with its token."""
         # Marks follow from the shards; counts may be the user's word.
         token = tokenize(collection.shards, collection.starts, schema, rows, check_crc)
         return cls(collection, schema, rows, check_crc, token)
@@ -109,7 +109,7 @@ class RecordSource:
         return _origin(self.collection.shards)
 
     def select(self, key: Any) -> RecordSource:
-        """The source of only those rows."""
+        """Restrict the source to those rows."""
         return RecordSource.make(self.collection, self.schema, pick_rows(self.rows, key), self.check_crc)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
@@ -236,7 +236,7 @@ class MappedSource:
         return self.source.origin
 
     def select(self, key: Any) -> MappedSource:
-        """The source of only those rows."""
+        """Restrict the source to those rows."""
         return MappedSource(self.source.select(key), self.columns, self.function, self.schema)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
