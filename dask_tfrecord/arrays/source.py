@@ -298,7 +298,7 @@ def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
 
 
 def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
-    """What the function makes of blocks without rows.
+    """Call the function with blocks without rows to find what it makes of them.
 
     Raises
     ------
