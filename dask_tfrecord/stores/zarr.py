@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +94,7 @@ class Target:
 
     @classmethod
     def of(cls, store: Any, component: str | None, storage_options: Mapping[str, Any] | None) -> Target:
-        """The target that a user's arguments mean."""
+        """Make the target that a user's arguments mean."""
         if isinstance(store, str) and "://" not in store and "::" not in store:
             store = Path(store)
         if isinstance(store, Path):
@@ -138,14 +140,14 @@ class Target:
         """
         directory = self.directory
         inside = {path.name for path in directory.iterdir()} if directory is not None and directory.is_dir() else set()
+        if directory is not None and inside and all((directory / name / "c").is_dir() for name in inside):
+            shutil.rmtree(directory)  # nothing but chunks: a worker went on for a moment after its conversion failed
+            inside.clear()
         if (inside and not inside & _MARKS) or (directory is not None and directory.is_file()):
             raise FileExistsError(f"{self} is there and is no Zarr group: give another path")
-        if mode == "w-":
-            try:
-                self.open("r")
-            except FileNotFoundError:
-                return
-            raise FileExistsError(_EXISTS.format(self))
+        with suppress(FileNotFoundError):
+            if mode == "w-" and self.open("r") is not None:
+                raise FileExistsError(_EXISTS.format(self))
 
     def attributes(self, group: zarr.Group) -> dict[str, Any]:
         """Look up what `to_zarr` noted on the group."""
@@ -178,13 +180,35 @@ class _Writer:
     layout: Layout
     schema: Schema
     opened: dict[str, Any] = field(default_factory=dict)
+    gate: threading.Condition = field(default_factory=threading.Condition)
+    writing: int = 0
+    closed: bool = False
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.target, self.layout, self.schema
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.target, self.layout, self.schema = state
-        self.opened = {}
+        self.__init__(*state)  # type: ignore[misc]
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Write within this: nothing is written any more once the conversion has failed."""
+        with self.gate:
+            if self.closed:
+                raise IncompleteStoreError("another task of this conversion has failed", Place(str(self.target)))
+            self.writing += 1
+        try:
+            yield
+        finally:
+            with self.gate:
+                self.writing -= 1
+                self.gate.notify_all()
+
+    def close(self) -> None:
+        """Let nobody write any more, and wait for those of this process who do: they outlive a failed compute."""
+        with self.gate:
+            self.closed = True
+            self.gate.wait_for(lambda: not self.writing)
 
     def array(self, name: str) -> Any:
         """One array of the group, opened once per process."""
@@ -210,10 +234,7 @@ class _Writer:
         return WriteReport(unit.stop - unit.start, nbytes)
 
     def _write_flat(self, array: ArraySpec, start: int, stop: int, block: Block, first_row: int) -> int:
-        """Write entries ``start`` to ``stop`` of a flat array from a block of rows that begins at `first_row`.
-
-        Returns their bytes.
-        """
+        """Write entries of a flat array from rows that begin at `first_row`, and count their bytes."""
         granule = first_row // self.layout.tally.granule
         values = int(self.layout.tally.values[array.feature][granule])
         nbytes = int(self.layout.tally.nbytes[array.feature][granule])
@@ -234,7 +255,9 @@ class _Writer:
 
 
 def _write(writer: _Writer, unit: Unit, fetch: Fetch, *arguments: Any) -> WriteReport:
-    return writer.write(unit, fetch(*arguments))
+    blocks = fetch(*arguments)
+    with writer.admitted():
+        return writer.write(unit, blocks)
 
 
 def _finish(target: Target, reports: Sequence[WriteReport]) -> None:
@@ -320,27 +343,29 @@ def to_zarr(
     feed = Feed(dataset, uuid.uuid4().hex)
     unit_rows, chunk_rows = _row_grid(dataset, chunks, shards)
     layout = _layout(dataset, feed, chunk_rows, unit_rows)
+    writer = _Writer(target, layout, dataset.schema)
     group = target.open(mode)
     try:
         _create(group, dataset, layout, compressors)
-        written = _tasks(target, dataset, feed, layout)
+        written = _tasks(writer, feed)
         if not compute:
             return written
         dask.compute(written)
     except BaseException:
+        writer.close()
         _remove(target)
         raise
     return None
 
 
-def _tasks(target: Target, dataset: Dataset, feed: Feed, layout: Layout) -> Delayed:
-    schema = dataset.schema
-    writer = dask.delayed(_Writer(target, layout, schema), name=f"tfrecord-writer-{feed.token}", traverse=False)
+def _tasks(writer: _Writer, feed: Feed) -> Delayed:
+    schema, token = writer.schema, feed.token
+    shared = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
     reports = []
-    for number, unit in enumerate(layout.units(schema)):
+    for number, unit in enumerate(writer.layout.units(schema)):
         names = tuple(schema) if unit.array is None else (unit.array.feature,)
-        reports.append(feed.task(_write, (writer, unit), names, unit.rows, f"write-{feed.token}-{number}"))
-    return dask.delayed(_finish, pure=False)(target, reports, dask_key_name=f"tfrecord-finish-{feed.token}")
+        reports.append(feed.task(_write, (shared, unit), names, unit.rows, f"write-{token}-{number}"))
+    return dask.delayed(_finish, pure=False)(writer.target, reports, dask_key_name=f"tfrecord-finish-{token}")
 
 
 def _layout(dataset: Dataset, feed: Feed, chunk_rows: int, unit_rows: int) -> Layout:
