@@ -20,7 +20,7 @@ from dask.system import CPU_COUNT
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -190,15 +190,18 @@ def to_zarr(
         with Console(stderr=True).status("Counting records"):
             dataset = read_tfrecord(pattern, columns=names, compression=compression)
         start = time.perf_counter()
+        bar = _Bar(dataset.nrecords or 0)
         try:
-            with _progress(transient=False) as progress, _Bar(progress, dataset.nrecords or 0) as bar:
+            with bar:
                 dataset.to_zarr(
                     store, component=component, mode="w" if overwrite else "w-", chunks=chunks, shards=shards
                 )
         except FileExistsError as error:
-            raise FileExistsError(
-                f"{store} exists: --overwrite replaces it, --component NAME writes beside it"
-            ) from error
+            # What a Python program is told to write is spelled another way here.
+            said = str(error).replace("mode='w' replaces", "--overwrite replaces")
+            raise FileExistsError(said.replace("component= writes", "--component NAME writes")) from error
+        finally:
+            bar.stop()
     seconds = time.perf_counter() - start
     click.echo(f"Wrote {store}: {_many(bar.records, 'record')} of {_many(len(dataset), 'feature')} in {seconds:.1f} s")
 
@@ -208,27 +211,27 @@ class _Bar(Callback):
 
     Parameters
     ----------
-    progress : Progress
-        Where the bar is shown, from the first task on.
     total : int
         Records that will be written.
     """
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, total: int) -> None:
         self.records = self.nbytes = 0
-        self._progress, self._total, self._began = progress, total, 0.0
-        self._task: TaskID | None = None
+        self._total, self._began = total, 0.0
+        self._progress = _progress(transient=False)
+        self._task = self._progress.add_task("Measuring", done="")
+
+    def stop(self) -> None:
+        """Leave the bar as it stands."""
+        self._progress.stop()
 
     def _start_state(self, dsk: Any, state: Any) -> None:
-        # What differs in size from record to record is measured by a graph of its own, before the one that writes.
-        if self._task is None:
-            self._task = self._progress.add_task("Measuring", done="")
+        # Shown from the first task on. What differs in size from record to record is measured by a graph of its own.
+        self._progress.start()
         self._began = time.perf_counter()
         self._progress.reset(self._task, total=len(state["waiting"]) + len(state["ready"]))
 
     def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
-        if self._task is None:
-            return
         self._progress.advance(self._task)
         if isinstance(result, WriteReport):
             self.records += result.records
