@@ -161,6 +161,7 @@ class _Job:
     ) -> None:
         self.schema, self.names, self.rows = schema, names, rows
         self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
+        self.records = 0  # decoded so far
         # An inferred schema has only seen a sample: when all of it is read, a key that it lacks would be lost.
         sampling = schema.sampling if schema.sampling is not None and set(names) == set(schema) else None
         self.unset = sampling.unset if sampling else ()
@@ -179,7 +180,8 @@ class _Job:
                 self.arrays[name] = array
 
     def learn(self, records: int, consumed: int) -> None:
-        """Let the first block of records say how much room all of them will take."""
+        """Take note of records; the first block of them says how much room all will take."""
+        self.records += records
         if records and self.nbytes:
             times = self.nbytes / consumed if self.rows is None else min(self.nbytes / consumed, self.rows / records)
             self.decoder.expect(times * 1.05)
@@ -204,12 +206,11 @@ class _Job:
                 items = items.reshape(-1, *inner)
             return RaggedBlock(items, row_splits // each if each > 1 else row_splits)  # type: ignore[operator, arg-type]
         if value_splits is not None:
-            rows = (len(value_splits) - 1) // math.prod(feature.block_shape)
-            block = BytesBlock(values, value_splits, (rows, *feature.block_shape))  # type: ignore[arg-type]
+            block = BytesBlock(values, value_splits, (self.records, *feature.block_shape))  # type: ignore[arg-type]
             return to_text(block) if isinstance(feature, TextFeature) else block
         # The number of rows was not known, so the decoder's own memory has grown with them.
         dense: NDArray[Any] = values.view(feature.block_dtype)  # type: ignore[union-attr]
-        return dense.reshape(-1, *feature.block_shape)
+        return dense.reshape(self.records, *feature.block_shape)
 
 
 def _is_dense(feature: Feature) -> bool:
