@@ -238,18 +238,6 @@ Specs some_columns(const Sample& sample, Random& random) {
 
 // ---- what has to hold
 
-// `records` whole records, by their lengths alone.
-std::size_t span_of(const Exact& block, std::uint64_t records) {
-    std::size_t at = 0;
-    for (; records > 0; --records) {
-        REQUIRE(block.size() - at >= 16);
-        const std::uint64_t length = dtf::load<std::uint64_t>(block.data() + at);
-        REQUIRE(length <= block.size() - at - 16);
-        at += 16 + static_cast<std::size_t>(length);
-    }
-    return at;
-}
-
 std::string_view view_of(const Exact& block, std::size_t at, std::size_t size) {
     return std::string_view(reinterpret_cast<const char*>(block.data()), block.size()).substr(at, size);
 }
@@ -258,15 +246,30 @@ bool crc_holds(std::string_view bytes, std::string_view stored) {
     return masked(bytes) == dtf::load<std::uint32_t>(bytes_of(stored));
 }
 
+// Bytes of `records` whole records; their CRCs hold where they are checked.
+std::size_t span_of(const Exact& block, std::uint64_t records, bool check) {
+    std::size_t at = 0;
+    for (; records > 0; --records) {
+        REQUIRE(block.size() - at >= 16);
+        const std::uint64_t length = dtf::load<std::uint64_t>(block.data() + at);
+        REQUIRE(length <= block.size() - at - 16);
+        const auto size = static_cast<std::size_t>(length);
+        REQUIRE(!check || crc_holds(view_of(block, at, 8), view_of(block, at + 8, 4)));
+        REQUIRE(!check || crc_holds(view_of(block, at + 12, size), view_of(block, at + 12 + size, 4)));
+        at += 16 + size;
+    }
+    return at;
+}
+
 void check_walk(const dtf::Decoder& decoder, const dtf::Walk& walk, const Exact& block, std::uint64_t limit, bool check) {
     REQUIRE(walk.records <= limit && walk.consumed <= block.size());
-    const std::size_t at = span_of(block, walk.records);
+    const std::size_t at = span_of(block, walk.records, check);
     const std::size_t left = block.size() - at;
     REQUIRE(walk.consumed == at);
     if (walk.stop == Stop::limit) REQUIRE(walk.records == limit);
     if (walk.stop == Stop::more) REQUIRE(walk.need > left);
     if (walk.stop == Stop::feature) {
-        REQUIRE(span_of(block, walk.records + 1) > at);
+        REQUIRE(span_of(block, walk.records + 1, check) > at);
         REQUIRE(decoder.problem().fault != dtf::Fault::none);
     }
     if (walk.stop != Stop::framing) return;

@@ -404,6 +404,19 @@ void framing_is_taken_on_trust_without_checks() {
     }
 }
 
+void payloads_and_footers_are_checked() {
+    const std::string record = framed(example(entry("i", int64_list({5}))));
+    for (std::size_t bit = 96; bit < 8 * record.size(); ++bit) {
+        std::string flipped = record + record;
+        flipped[record.size() + bit / 8] = static_cast<char>(flipped[record.size() + bit / 8] ^ (1 << bit % 8));
+        const Exact block(flipped);
+        dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, true, false);
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
+        CHECK(walk.records == 1 && walk.consumed == record.size() && walk.stop == Stop::framing);
+        CHECK(decoder.columns()[0].values.size() == sizeof(std::int64_t));
+    }
+}
+
 // ---- records into columns
 
 struct Fed {
@@ -630,6 +643,37 @@ void lent_memory_is_filled_to_the_byte_and_not_past_it() {
     }
 }
 
+// However a record says it: values beyond the count are counted, and kept from memory that has no place for them.
+void too_many_values_are_counted_and_not_kept() {
+    const std::string one_float = little_endian(1.0f), int_by_int = tag(1, 0) + varint(7),
+                      float_by_float = tag(1, 5) + one_float;
+    struct Case {
+        dtf::ColumnSpec spec;
+        std::string feature;
+        std::uint64_t found;
+    };
+    const std::vector<Case> cases{
+        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1, 2, 3}), 3},
+        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1}) + int64_list({2, 3, 4}), 4},
+        {spec("k", Kind::int64, Layout::fixed, 2), delimited(3, int_by_int + int_by_int + int_by_int), 3},
+        {spec("k", Kind::int64, Layout::fixed, 2), delimited(3, int_by_int + delimited(1, std::string(200, '\1'))), 201},
+        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1, 2}) + delimited(3, int_by_int), 3},
+        {spec("k", Kind::floats, Layout::fixed, 2), float_list({1, 2, 3}), 3},
+        {spec("k", Kind::floats, Layout::fixed, 2), float_list({1}) + float_list({2, 3}), 3},
+        {spec("k", Kind::floats, Layout::fixed, 2), delimited(2, float_by_float + float_by_float + float_by_float), 3},
+        {spec("k", Kind::bytes, Layout::raw, 4), bytes_list({"abcd", "abcd", "ab"}), 3},
+    };
+    for (const Case& one : cases) {
+        dtf::Decoder decoder({one.spec}, true, false);
+        dtf::Column& column = decoder.columns()[0];
+        Exact memory(std::string(column.slot(), '\0'));
+        column.values = dtf::Buffer(memory.data(), memory.size());
+        const Exact block(framed(example(entry("k", one.feature))));
+        CHECK(decoder.feed(block.data(), block.size(), 1).stop == Stop::feature);
+        CHECK(decoder.problem().fault == Fault::count && decoder.problem().found == one.found);
+    }
+}
+
 // ---- what is refused
 
 void every_fault() {
@@ -793,6 +837,7 @@ const Test tests[] = {
     TEST(scans_stop_where_they_should),
     TEST(absurd_lengths_lead_nowhere),
     TEST(framing_is_taken_on_trust_without_checks),
+    TEST(payloads_and_footers_are_checked),
     TEST(fixed_columns),
     TEST(ragged_columns),
     TEST(raw_columns),
@@ -802,6 +847,7 @@ const Test tests[] = {
     TEST(blocks_cut_anywhere_give_the_same),
     TEST(limits_stop_between_records),
     TEST(lent_memory_is_filled_to_the_byte_and_not_past_it),
+    TEST(too_many_values_are_counted_and_not_kept),
     TEST(every_fault),
     TEST(an_empty_record_is_an_example_without_features),
     TEST(booleans_are_nought_and_one),
