@@ -177,12 +177,7 @@ public:
     const ColumnSpec& spec() const { return spec_; }
 
     bool is_named(const std::uint8_t* text, std::size_t size) const {
-        // Keys are short: a loop over their bytes beats a call to memcmp.
-        if (spec_.key.size() != size) return false;
-        for (std::size_t i = 0; i < size; ++i) {
-            if (static_cast<std::uint8_t>(spec_.key[i]) != text[i]) return false;
-        }
-        return true;
+        return spec_.key.size() == size && same(reinterpret_cast<const std::uint8_t*>(spec_.key.data()), text, size);
     }
 
     void expect(double times) {

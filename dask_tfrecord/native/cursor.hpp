@@ -12,6 +12,15 @@
 #include <intrin.h>
 #endif
 
+// Tags and lengths of one byte are what decoding consists of: reading those is in line, longer ones are not.
+#if defined(_MSC_VER)
+#define DTF_INLINE __forceinline
+#define DTF_APART __declspec(noinline)
+#else
+#define DTF_INLINE inline __attribute__((always_inline))
+#define DTF_APART __attribute__((noinline))
+#endif
+
 namespace dtf {
 
 // A packed list may hold 2^31 values, and each takes eight bytes once it is decoded.
@@ -34,6 +43,25 @@ inline unsigned lowest_bit(std::uint64_t bits) {  // of bits != 0
 #endif
 }
 
+// Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
+inline bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
+    if (size > 16) return std::memcmp(one, other, size) == 0;
+    if (size >= 8) {
+        const std::size_t last = size - 8;
+        return load<std::uint64_t>(one) == load<std::uint64_t>(other) &&
+               load<std::uint64_t>(one + last) == load<std::uint64_t>(other + last);
+    }
+    if (size >= 4) {
+        const std::size_t last = size - 4;
+        return load<std::uint32_t>(one) == load<std::uint32_t>(other) &&
+               load<std::uint32_t>(one + last) == load<std::uint32_t>(other + last);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+        if (one[i] != other[i]) return false;
+    }
+    return true;
+}
+
 // Every read checks what is left; a false answer means that the bytes are not what they should be.
 class Cursor {
 public:
@@ -52,7 +80,7 @@ public:
     }
 
     // protobuf takes up to ten bytes for a value; bits past the 64th are dropped.
-    bool varint(std::uint64_t& value) {
+    DTF_INLINE bool varint(std::uint64_t& value) {
         if (at_ != end_ && *at_ < 0x80) {
             value = *at_++;
             return true;
@@ -61,22 +89,19 @@ public:
     }
 
     // Tags and lengths: at most five bytes and `most`.
-    bool small_varint(std::uint32_t& value, std::uint64_t most) {
+    DTF_INLINE bool small_varint(std::uint32_t& value, std::uint64_t most) {
         if (at_ != end_ && *at_ < 0x80) {
             value = *at_++;
             return true;
         }
-        std::uint64_t wide;
-        if (!long_varint(wide, 5) || wide > most) return false;
-        value = static_cast<std::uint32_t>(wide);
-        return true;
+        return long_small_varint(value, most);
     }
 
     // A tag with a field number of at least 1.
-    bool tag(std::uint32_t& value) { return small_varint(value, UINT32_MAX) && value >= 8; }
+    DTF_INLINE bool tag(std::uint32_t& value) { return small_varint(value, UINT32_MAX) && value >= 8; }
 
     // A length-delimited value as a cursor of its own.
-    bool delimited(Cursor& inside) {
+    DTF_INLINE bool delimited(Cursor& inside) {
         std::uint32_t size;
         if (!small_varint(size, INT32_MAX)) return false;
         const std::uint8_t* data = take(size);
@@ -151,7 +176,14 @@ public:
 private:
     static constexpr std::size_t max_depth = 100;  // protobuf's own limit of messages and groups within each other
 
-    bool long_varint(std::uint64_t& value, unsigned most) {
+    DTF_APART bool long_small_varint(std::uint32_t& value, std::uint64_t most) {
+        std::uint64_t wide;
+        if (!long_varint(wide, 5) || wide > most) return false;
+        value = static_cast<std::uint32_t>(wide);
+        return true;
+    }
+
+    DTF_APART bool long_varint(std::uint64_t& value, unsigned most) {
         value = 0;
         for (unsigned i = 0; i < most && at_ != end_; ++i) {
             const std::uint64_t byte = *at_++;
