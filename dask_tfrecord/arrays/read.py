@@ -19,10 +19,11 @@ from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.infer import infer_shards
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
+from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.schema import Feature, Schema
-from dask_tfrecord.storage.files import Shards, find_shards
+from dask_tfrecord.storage.files import Shard, Shards, find_shards
 
 __all__ = ["read_tfrecord"]
 
@@ -127,7 +128,11 @@ def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Seq
 
 def _counted(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
     if not isinstance(counts, str):
-        return Collection.counted(shards, _numbers(counts, len(shards)))
+        numbers = _numbers(counts, len(shards))
+        # A shard without records is never read, so nothing would tell of records that it has.
+        for place in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
+            _check_empty(shards[place])
+        return Collection.counted(shards, numbers)
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
     tasks = [dask.delayed(_scan, pure=False)(part, check_crc) for part in _scan_parts(shards)]
@@ -145,6 +150,14 @@ def _numbers(counts: Sequence[int], shards: int) -> list[int]:
     if min(numbers, default=0) < 0:
         raise ValueError(f"counts is no or more records per shard; got {min(numbers)}")
     return numbers
+
+
+def _check_empty(shard: Shard) -> None:
+    with Window(shard) as window:
+        if not window.exhausted:
+            raise CorruptRecordError(
+                "no records were expected, and bytes are there: the counts given are wrong", Place(shard.path, 0, 0)
+            )
 
 
 def _scan_parts(shards: Shards) -> Iterable[Shards]:

@@ -305,14 +305,17 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
     ValueError
         If it fails on them; its own error is the cause.
     """
-    blocks = {name: zero_rows(schema[name]) for name in columns}
+    blocks = user_blocks({name: zero_rows(schema[name]) for name in columns})
+    # A block that is handed on as it is stays what it was, also where its objects could be anything.
+    known = {id(block): schema[name] for name, block in blocks.items()}
     try:
-        return function(user_blocks(blocks))
+        made = function(dict(blocks))
     except Exception as error:
         raise ValueError(
             f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
             f"give template={{name: array without rows, or a feature class}}"
         ) from error
+    return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
 
 
 def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
