@@ -343,6 +343,7 @@ Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check, const s
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), most);
         check_walk(decoder, walk, block, most, check);
         outcome.records += walk.records;
+        if (most != UINT64_MAX) decoder.expect(static_cast<double>(most));
         begin += static_cast<std::size_t>(walk.consumed);
         if (walk.stop == Stop::feature) {
             note(outcome, decoder.problem());

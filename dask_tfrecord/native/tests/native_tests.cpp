@@ -257,6 +257,21 @@ void utf8_beside_runs_of_ascii() {
     CHECK(wrong == 0);
 }
 
+// ---- keys
+
+void stretches_are_the_same_if_every_byte_is() {
+    for (std::size_t size = 0; size < 40; ++size) {
+        const Exact one(std::string(size, 'k'));
+        Exact other(std::string(size, 'k'));
+        CHECK(dtf::same(one.data(), other.data(), size));
+        for (std::size_t at = 0; at < size; ++at) {
+            other.data()[at] = 'j';
+            CHECK(!dtf::same(one.data(), other.data(), size));
+            other.data()[at] = 'k';
+        }
+    }
+}
+
 // ---- fields that are skipped
 
 bool skips(const std::string& field, std::size_t level = 0) {
@@ -318,6 +333,25 @@ void buffers_grow_and_keep_what_they_hold() {
     memory = moved.release();
     CHECK(memory != nullptr);  // also of an empty buffer
     std::free(memory);
+}
+
+void buffers_make_room_for_what_is_expected() {
+    dtf::Buffer buffer;
+    buffer.expect(1000);
+    CHECK(buffer.room() == 0);  // any number of times nothing is nothing
+    for (std::int64_t i = 0; i < 10000; ++i) buffer.push(i);
+    const std::size_t before = buffer.room();
+    for (const double times : {0.0, 0.5, 1.0, -3.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+        buffer.expect(times);
+        CHECK(buffer.room() == before && buffer.size() == 80000);
+    }
+    buffer.expect(10);
+    CHECK(buffer.room() >= 9 * 80000 && buffer.at<std::int64_t>(9999) == 9999);
+    Exact memory("12345678");
+    dtf::Buffer lent(memory.data(), memory.size());
+    lent.grow(8);
+    lent.expect(1e6);
+    CHECK(lent.room() == 0 && lent.data() == memory.data());
 }
 
 void buffers_refuse_sizes_that_no_memory_has() {
@@ -829,9 +863,11 @@ const Test tests[] = {
     TEST(utf8_of_every_sequence_of_three_bytes),
     TEST(utf8_of_four_bytes_at_the_edges),
     TEST(utf8_beside_runs_of_ascii),
+    TEST(stretches_are_the_same_if_every_byte_is),
     TEST(fields_of_every_wire_type_are_skipped),
     TEST(groups_nest_as_deep_as_protobuf_allows),
     TEST(buffers_grow_and_keep_what_they_hold),
+    TEST(buffers_make_room_for_what_is_expected),
     TEST(buffers_refuse_sizes_that_no_memory_has),
     TEST(lent_memory_never_grows),
     TEST(scans_stop_where_they_should),
