@@ -202,7 +202,8 @@ def borders_by_bytes(
     size : float
         Bytes of a chunk: larger shards are split evenly.
     coalesce : bool
-        Join neighbouring shards as long as they stay below `size`; otherwise only as far as `MOST_CHUNKS` asks.
+        Join neighbouring shards as long as they stay below `size`; otherwise only as far as `MOST_CHUNKS` asks, and
+        never past `size`: many chunks are slow, large ones may not fit into memory.
     """
     counts = collection.counts
     decoded = counts * row_nbytes
@@ -213,7 +214,7 @@ def borders_by_bytes(
         for start, count, number in zip(collection.starts.tolist(), counts.tolist(), pieces.tolist(), strict=False)
     ]
     cut = _distinct(np.append(np.concatenate([np.zeros(1, np.int64), *borders]), collection.nrows))
-    most = size if coalesce else decoded.sum() / MOST_CHUNKS * 2
+    most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
     if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
         return cut
     # Bytes up to each border; a border stays where the next piece would not fit into what is open.

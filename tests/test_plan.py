@@ -1,0 +1,248 @@
+"""Planning, by its promises: every row in one chunk, in order, and picked as NumPy picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.backing import Lazy
+from dask_tfrecord.arrays.plan import (
+    MOST_CHUNKS,
+    Collection,
+    Rows,
+    borders_by_bytes,
+    borders_by_rows,
+    borders_by_shard,
+    finer_borders,
+    pick_rows,
+    row_runs,
+)
+from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.files import Shards
+
+counts_of_shards = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+slices = st.builds(slice, *[st.none() | st.integers(-60, 60)] * 2, st.none() | st.integers(-7, 7).filter(bool))
+
+
+def shards(sizes: list[int]) -> Shards:
+    paths = tuple(f"/data/{number}" for number in range(len(sizes)))
+    return Shards(paths, np.array(sizes, np.int64), ("1",) * len(sizes), None, {})
+
+
+@st.composite
+def collections(draw: st.DrawFn) -> Collection:
+    """Shards of ten bytes a record, with marks on some of the records, or with nothing known but counts."""
+    counts = draw(counts_of_shards)
+    files = shards([count * 10 for count in counts])
+    if draw(st.booleans()):
+        return Collection.counted(files, counts)
+    indexes = []
+    for count in counts:
+        marked = {0} | (draw(st.sets(st.integers(0, count - 1))) if count else set())
+        records = np.array(sorted(marked), np.int64)
+        compression = draw(st.sampled_from([None, None, "gzip"]))
+        indexes.append(ShardIndex(count, records, records * 10, count * 10, compression))
+    return Collection.indexed(files, indexes)
+
+
+@st.composite
+def keys(draw: st.DrawFn, size: int) -> Any:
+    """What rows are picked by."""
+    if size == 0:
+        return draw(slices | st.just([]) | st.just(np.zeros(0, bool)))
+    ints = st.integers(-size, size - 1)
+    return draw(
+        slices
+        | st.lists(ints, max_size=20)
+        | ints.map(lambda number: [number])
+        | st.lists(st.booleans(), min_size=size, max_size=size).map(np.array)
+        | st.permutations(range(size))
+        | st.lists(ints, min_size=1).map(lambda numbers: np.array(numbers, np.int32))
+    )
+
+
+def records_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
+    """The file and the number in it of every row, by counting."""
+    number = 0
+    all_records = []
+    for path, count in zip(collection.shards.paths, collection.counts.tolist(), strict=True):
+        all_records += [(path, record) for record in range(count)]
+        number += count
+    return [all_records[row] for row in rows]
+
+
+def runs_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
+    """The same by the runs that are read, each of which is looked over."""
+    read = []
+    for run in row_runs(collection, rows):
+        assert run.count is not None
+        assert run.count > 0
+        shard = collection.shards.paths.index(run.shard.path)
+        assert run.offset == run.mark * 10
+        assert 0 <= run.mark <= run.first
+        assert run.past >= (run.first + run.count) * 10
+        assert run.last == (run.first + run.count == collection.counts[shard])
+        read += [(run.shard.path, run.first + number) for number in range(run.count)]
+    return read
+
+
+@given(st.data(), collections())
+def test_runs_read_just_the_rows_wanted(data: st.DataObject, collection: Collection) -> None:
+    rows: Rows = range(collection.nrows)
+    assert runs_of(collection, rows) == records_of(collection, rows)
+    start = data.draw(st.integers(0, collection.nrows))
+    rows = range(start, data.draw(st.integers(start, collection.nrows)))
+    assert runs_of(collection, rows) == records_of(collection, rows)
+    some = data.draw(st.sets(st.sampled_from(range(collection.nrows))) if collection.nrows else st.just(set()))
+    rows = np.array(sorted(some), np.int64)
+    assert runs_of(collection, rows) == records_of(collection, rows)
+    steps = data.draw(st.integers(1, 5))
+    assert runs_of(collection, range(0, collection.nrows, steps)) == records_of(
+        collection, range(0, collection.nrows, steps)
+    )
+
+
+@given(collections())
+def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
+    for row in range(collection.nrows):
+        [run] = collection.runs(row, row + 1)
+        shard = collection.shards.paths.index(run.shard.path)
+        marks = collection.mark_records[collection.mark_splits[shard] : collection.mark_splits[shard + 1]]
+        assert run.mark == max(mark for mark in marks.tolist() if mark <= run.first)
+        later = [mark for mark in marks.tolist() if mark > run.first]
+        assert run.past == (later[0] * 10 if later else collection.nbytes[shard])
+
+
+@given(st.data(), st.integers(0, 40))
+def test_rows_are_picked_as_numpy_picks(data: st.DataObject, size: int) -> None:
+    rows: Rows = range(size)
+    array = np.arange(size)
+    # Picks of picks, as `ds.rows[...].rows[...]` makes them.
+    for _ in range(3):
+        key = data.draw(keys(len(rows)))
+        rows = pick_rows(rows, key)
+        array = array[np.asarray(key, int) if isinstance(key, list) else key]
+        assert np.asarray(rows, np.int64).tolist() == array.tolist()
+        assert len(rows) == len(array)
+
+
+@given(st.data(), st.integers(0, 40))
+def test_wrong_rows_are_refused_as_numpy_refuses(data: st.DataObject, size: int) -> None:
+    array = np.arange(size)
+    outside = data.draw(st.integers(size, size + 5) | st.integers(-size - 5, -size - 1))
+    mask = np.ones(data.draw(st.integers(1, 50).filter(lambda length: length != size)), bool)
+    for key in [[outside], np.array([0, outside]) if size else np.array([outside]), mask]:
+        with pytest.raises(IndexError):
+            array[key]
+        with pytest.raises(IndexError, match=r"out of bounds|a mask for"):
+            pick_rows(range(size), key)
+
+
+@pytest.mark.parametrize("key", [[1.5], ["a"], [[1, 2]], "label", None, ..., [None], np.ones((3, 1), bool), [slice(2)]])
+def test_what_is_no_pick_of_rows(key: Any) -> None:
+    with pytest.raises(IndexError, match=r"rows are picked by|a mask for 3 rows"):
+        pick_rows(range(3), key)
+
+
+def check_borders(borders: NDArray[np.int64], rows: int) -> None:
+    """Every row lies in one chunk; none is empty unless there is no row."""
+    assert borders.dtype == np.int64
+    assert (borders[0], borders[-1]) == (0, rows)
+    assert (np.diff(borders) > 0).all() if rows else borders.tolist() == [0, 0]
+
+
+@given(collections(), st.integers(1, 30))
+def test_borders_by_shard_and_by_rows(collection: Collection, rows: int) -> None:
+    borders = borders_by_shard(collection)
+    check_borders(borders, collection.nrows)
+    assert np.diff(borders).tolist() == ([count for count in collection.counts.tolist() if count] or [0])
+    borders = borders_by_rows(collection.nrows, rows)
+    check_borders(borders, collection.nrows)
+    assert (np.diff(borders)[:-1] == rows).all()
+    assert np.diff(borders)[-1] <= rows
+
+
+@given(collections(), st.integers(1, 200), st.booleans(), st.data())
+def test_borders_by_bytes(collection: Collection, size: int, coalesce: bool, data: st.DataObject) -> None:
+    each = data.draw(st.lists(st.floats(1, 60), min_size=len(collection.shards), max_size=len(collection.shards)))
+    row_nbytes = np.array(each)
+    borders = borders_by_bytes(collection, row_nbytes, float(size), coalesce=coalesce)
+    check_borders(borders, collection.nrows)
+    sizes = np.repeat(row_nbytes, collection.counts)
+    for start, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+        # A chunk keeps to its size, as far as pieces of equal rows can: one row more, and never less than a row.
+        assert sizes[start:stop].sum() <= size + max(sizes[start:stop], default=0) + 1e-6
+        if not coalesce and stop > start:
+            assert {path for path, _ in records_of(collection, range(start, stop))} == {
+                records_of(collection, [start])[0][0]  # type: ignore[arg-type]
+            }
+
+
+@given(st.integers(1, 8), st.integers(1, 100))
+def test_chunks_of_a_size_are_filled(per_chunk: int, number: int) -> None:
+    collection = Collection.counted(shards([10] * number), [1] * number)
+    borders = borders_by_bytes(collection, np.full(number, 10.0), per_chunk * 10.0, coalesce=True)
+    assert len(borders) - 1 == -(-number // per_chunk)
+
+
+def test_tiny_shards_are_joined_past_the_most_chunks() -> None:
+    number = 5 * MOST_CHUNKS
+    collection = Collection.counted(shards([100] * number), [10] * number)
+    borders = borders_by_bytes(collection, np.full(number, 10.0), 1e6, coalesce=False)
+    check_borders(borders, 10 * number)
+    assert MOST_CHUNKS / 4 < len(borders) - 1 <= MOST_CHUNKS
+    # Joined evenly, so that no chunk is much larger than the others.
+    assert np.diff(borders)[:-1].min() * 2 >= np.diff(borders).max()
+
+
+def test_large_chunks_are_never_joined() -> None:
+    number = 2 * MOST_CHUNKS
+    collection = Collection.counted(shards([1000] * number), [10] * number)
+    borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
+    assert len(borders) - 1 == number
+
+
+@given(collections(), st.data(), st.integers(1, 60))
+def test_finer_borders_keep_the_given_ones(collection: Collection, data: st.DataObject, nbytes: int) -> None:
+    rows = pick_rows(range(collection.nrows), data.draw(keys(collection.nrows)))
+    borders = borders_by_rows(len(rows), data.draw(st.integers(1, 20)))
+    finer = finer_borders(collection, rows, borders, nbytes)
+    check_borders(finer, len(rows))
+    assert set(borders.tolist()) <= set(finer.tolist())
+
+
+@given(collections(), st.integers(1, 60))
+def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes: int) -> None:
+    marked = collection.mark_rows(nbytes).tolist()
+    for row in marked:
+        for run in collection.runs(row, min(row + 1, collection.nrows)):
+            assert run.first == run.mark
+
+
+@settings(max_examples=200)
+@given(collections(), st.data())
+def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
+    source = RecordSource.make(collection, Schema({}), range(collection.nrows), check_crc=True)
+    borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
+    lazy = Lazy(source, borders, len(borders) - 1)
+    wanted = np.arange(collection.nrows)
+    for _ in range(2):
+        key = data.draw(keys(len(wanted)))
+        chunk = np.searchsorted(np.asarray(lazy.borders), np.arange(len(wanted)), side="right")
+        picked = chunk[np.asarray(key, int) if isinstance(key, list) else key]
+        wanted = wanted[np.asarray(key, int) if isinstance(key, list) else key]
+        lazy = lazy.rows(key)
+        assert isinstance(lazy.source, RecordSource)
+        assert np.asarray(lazy.source.rows, np.int64).tolist() == wanted.tolist()
+        assert sum(lazy.sizes) == len(wanted)
+        check_borders(np.asarray(lazy.borders), len(wanted))
+        if (np.diff(wanted) > 0).all() and len(wanted):
+            # Rows that ascend stay in the chunks that they lay in.
+            assert lazy.sizes == tuple(np.unique(picked, return_counts=True)[1].tolist())
