@@ -243,14 +243,16 @@ class _Bar(Callback):
 
 
 def _progress(*, transient: bool) -> Progress:
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         TaskProgressColumn(),
         TextColumn("{task.fields[done]}"),
         TimeRemainingColumn(compact=True),
-        console=Console(stderr=True),
+        console=console,
         transient=transient,
+        disable=transient and not console.is_terminal,
         expand=True,
     )
 
@@ -266,23 +268,19 @@ def _scan(shards: Shards, threads: int) -> list[ShardIndex]:
         pool.shutdown(cancel_futures=True)
 
 
-def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Table:
+def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Text:
     """Tell what is known without looking into records."""
     counts = [index.count for index in indexes]
     stored, inflated = int(shards.sizes.sum()), sum(index.nbytes for index in indexes)
-    found = Counter(index.compression or "none" for index in indexes)
+    found = Counter(index.compression or "none" for index in indexes).most_common()
     facts = {
         "shards": f"{len(shards):,}",
-        "records": f"{sum(counts):,}" + ("" if len(shards) == 1 else f", {_range(counts)} per shard"),
-        "bytes": f"{stored:,}" + ("" if inflated == stored else f", {inflated:,} inflated") + f" ({decimal(stored)})",
-        "compression": next(iter(found))
-        if len(found) == 1
-        else ", ".join(f"{name} ({_many(number, 'shard')})" for name, number in found.most_common()),
+        "records": f"{sum(counts):,}" + (f", {_range(counts)} per shard" if len(shards) > 1 else ""),
+        "bytes": f"{stored:,}" + (f", {inflated:,} inflated" if inflated != stored else ""),
+        "compression": ", ".join(f"{name} ({_many(number, 'shard')})" if found[1:] else name for name, number in found),
     }
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in facts.items():
-        table.add_row(Text(name, "bold"), Text(value))
-    return table
+    lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
+    return Text("\n").join(lines)
 
 
 def _source(schema: Schema) -> str:

@@ -1,0 +1,388 @@
+"""The commands: what they print and write, how they fail, and that dask's own command line has them too."""
+
+import gzip
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner, Result
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.cli import tfrecord
+
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
+
+
+def assert_one_line_of_error(result: Result, *said: str) -> None:
+    assert result.exit_code == 1
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("Error: ")
+    for part in said:
+        assert part in line
+
+
+def script(name: str) -> str:
+    path = shutil.which(name, path=str(Path(sys.executable).parent))
+    assert path, f"no {name} beside {sys.executable}: install the package there"
+    return path
+
+
+def examples(number: int, start: int = 0) -> Iterator[bytes]:
+    rng = np.random.default_rng(start)
+    for record in range(start, start + number):
+        example = messages.Example()
+        feature = example.features.feature
+        feature["image"].bytes_list.value.append(rng.integers(0, 256, (8, 8, 3), np.uint8).tobytes())
+        feature["label"].int64_list.value.append(record % 5)
+        feature["tokens"].int64_list.value.extend(range(record % 7))
+        yield example.SerializeToString(deterministic=True)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of two shards, 12 and 8 records."""
+    directory = tmp_path_factory.mktemp("shards")
+    testing.write_oracle(directory / "train-00000-of-00002.tfrecord", examples(12))
+    testing.write_oracle(directory / "train-00001-of-00002.tfrecord", examples(8, 12))
+    return directory
+
+
+def facts(result: Result) -> dict[str, str]:
+    """The lines above the table, by their first word."""
+    assert result.exit_code == 0, result.stderr
+    above = result.stdout.split("\n\n")[0]
+    return {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in above.splitlines()}
+
+
+def features(result: Result) -> dict[str, list[str]]:
+    """Rows of the table, by the name of the feature."""
+    (table,) = re.findall(r"^feature .*\n─+\n((?:.+\n)+)", result.stdout, re.MULTILINE)
+    return {line.split()[0]: re.split(r"  +", line.strip())[1:] for line in table.splitlines()}
+
+
+# -- info --------------------------------------------------------------------------------------------------------------
+
+
+def test_info_tells_shards_records_bytes_compression_and_features(shards: Path) -> None:
+    result = run("info", shards / "train-*.tfrecord")
+    nbytes = sum(path.stat().st_size for path in shards.iterdir())
+    found = facts(result)
+    assert found["shards"] == "2"
+    assert found["records"] == "20, 8 to 12 per shard"
+    assert found["bytes"] == f"{nbytes:,}"
+    assert found["compression"] == "none"
+    assert "3 features, inferred from 20 records of 2 shards" in result.stdout
+    assert features(result) == {
+        "image": ["FixedLenFeature", "bytes", "()", "20 of 20"],
+        "label": ["FixedLenFeature", "int64", "()", "20 of 20"],
+        "tokens": ["VarLenFeature", "int64", "(-1,)", "20 of 20"],
+    }
+    assert result.stderr == ""
+
+
+def test_info_takes_what_the_shell_made_of_a_glob_a_directory_and_a_template(shards: Path) -> None:
+    by_glob = run("info", shards / "train-*.tfrecord").stdout
+    assert run("info", *sorted(shards.iterdir())).stdout == by_glob
+    assert run("info", shards).stdout == by_glob
+    assert run("info", shards / "train@2.tfrecord").stdout == by_glob
+
+
+def test_info_finds_compression_in_the_bytes(shards: Path, tmp_path: Path) -> None:
+    plain, other = sorted(shards.iterdir())
+    shutil.copy(plain, tmp_path / "a.gz")
+    (tmp_path / "b").write_bytes(gzip.compress(other.read_bytes()))
+    found = facts(run("info", tmp_path))
+    assert found["compression"] == "none (1 shard), gzip (1 shard)"
+    stored = sum(path.stat().st_size for path in tmp_path.iterdir())
+    inflated = sum(path.stat().st_size for path in shards.iterdir())
+    assert found["bytes"] == f"{stored:,}, {inflated:,} inflated"
+    assert_one_line_of_error(run("info", tmp_path, "--compression", "gzip"), "a.gz")
+
+
+def test_info_looks_at_as_many_records_as_it_is_told_to(shards: Path) -> None:
+    result = run("info", shards, "--sample", 2)
+    assert features(result)["label"][-1] == "2 of 2"
+
+
+def test_info_of_no_records_is_no_error(golden: Path) -> None:
+    result = run("info", golden / "empty_file.tfrecord")
+    assert facts(result)["records"] == "0"
+    assert "feature" not in result.stdout
+
+
+def test_names_from_files_do_not_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
+    example = messages.Example()
+    example.features.feature["\x1b[31m red"].int64_list.value.append(1)
+    example.features.feature[""].int64_list.value.append(1)
+    testing.write_oracle(tmp_path / "a\x1b[31m", [example.SerializeToString()])
+    result = run("info", tmp_path)
+    assert result.exit_code == 0
+    assert r"\x1b[31m red" in result.stdout
+    assert "''" in result.stdout
+    assert "\x1b" not in result.stdout
+    missing = run("info", tmp_path, "--compression", "gzip")
+    assert_one_line_of_error(missing, r"a\x1b[31m")
+
+
+# -- to-zarr -----------------------------------------------------------------------------------------------------------
+
+
+def assert_same(store: Path, source: object, **arguments: object) -> None:
+    stored = dtf.from_zarr(store).compute()
+    for name, column in dtf.read_tfrecord(source, **arguments).compute().items():
+        for found, expected in zip(stored.pop(name), column, strict=True):
+            np.testing.assert_array_equal(found, expected)
+    assert not stored
+
+
+def test_to_zarr_writes_what_read_tfrecord_reads(shards: Path, tmp_path: Path) -> None:
+    store = tmp_path / "train.zarr"
+    result = run("to-zarr", shards / "train-*.tfrecord", store)
+    assert result.exit_code == 0, result.stderr
+    assert re.fullmatch(rf"Wrote {re.escape(str(store))}: 20 records of 3 features in [\d.]+ s\n", result.stdout)
+    assert_same(store, shards)
+
+
+def test_to_zarr_takes_what_the_shell_made_of_a_glob(shards: Path, tmp_path: Path) -> None:
+    assert run("to-zarr", *sorted(shards.iterdir()), tmp_path / "train.zarr").exit_code == 0
+    assert_same(tmp_path / "train.zarr", shards)
+
+
+def test_to_zarr_options(shards: Path, tmp_path: Path) -> None:
+    store = tmp_path / "train.zarr"
+    options = ["--chunks", 2, "--shards", 6, "--columns", "label,tokens", "--component", "some/where", "--threads", 1]
+    assert run("to-zarr", shards, store, *options).exit_code == 0
+    label = zarr.open_array(store, path="some/where/label", mode="r")
+    assert (label.chunks, label.shards) == ((2,), (6,))
+    stored = dtf.from_zarr(store, component="some/where")
+    assert set(stored) == {"label", "tokens"}
+    assert run("to-zarr", shards, tmp_path / "b.zarr", "--columns", "label", "--columns", "image").exit_code == 0
+    assert set(dtf.from_zarr(tmp_path / "b.zarr")) == {"label", "image"}
+
+
+def test_progress_ends_with_all_records_and_the_rate(shards: Path, tmp_path: Path) -> None:
+    result = run("to-zarr", shards, tmp_path / "train.zarr")
+    assert re.search(r"Writing .*100% 20/20 records [\d.]+ \w?B/s", result.stderr)
+
+
+@POSIX
+def test_progress_is_live_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+
+    testing.write_oracle(tmp_path / "many", examples(1000))
+    ours, theirs = pty.openpty()
+    options = ["--columns", "label", "--chunks", "1"]
+    command = [script("dask-tfrecord"), "to-zarr", str(tmp_path / "many"), str(tmp_path / "many.zarr"), *options]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := _read(ours):
+            shown += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[\d;?]*\w", "", shown.decode())
+    states = re.findall(r"\d+% ([\d,]+)/1,000 records [\d.]+ (?:bytes|kB|MB)/s (\S+)", text)
+    assert len({records for records, _ in states}) > 3
+    assert all(re.fullmatch(r"(\d+:)?\d\d:\d\d|--:--", left) for _, left in states)
+    assert states[-1][0] == "1,000"
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # how Linux says that nobody has it open any more
+        return b""
+
+
+# -- how they fail -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["info", "to-zarr"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("damaged_not_a_tfrecord", "this is no TFRecord file"),
+        ("damaged_truncated_header", "truncated header"),
+        ("damaged_truncated_payload", "truncated payload"),
+        ("damaged_truncated_footer", "truncated footer"),
+        ("damaged_length_bit", "CRC of the length"),
+        ("damaged_payload_bit", "CRC of the payload"),
+        ("damaged_huge_length", ""),
+        ("damaged_trailing_garbage", ""),
+        ("nothing_of_that_name", "no file or directory"),
+    ],
+)
+def test_bad_files_are_one_line_of_error(command: str, name: str, said: str, golden: Path, tmp_path: Path) -> None:
+    store = tmp_path / "some.zarr"
+    result = run(command, golden / f"{name}.tfrecord", *([store] if command == "to-zarr" else []))
+    assert_one_line_of_error(result, name, said)
+    assert not store.exists()
+
+
+def test_records_that_are_no_examples_are_counted_and_then_refused(tmp_path: Path) -> None:
+    sequence = messages.SequenceExample()
+    sequence.feature_lists.feature_list["steps"].feature.add().int64_list.value.append(1)
+    testing.write_oracle(tmp_path / "sequences", [sequence.SerializeToString()] * 3)
+    result = run("info", tmp_path / "sequences")
+    assert re.search(r"^records +3$", result.stdout, re.MULTILINE)
+    assert_one_line_of_error(result, "SequenceExample")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--columns", "lable"], "did you mean 'label'"),
+        (["--chunks", "0"], "chunks"),
+        (["--chunks", "3", "--shards", "4"], "multiple"),
+    ],
+)
+def test_wrong_values_are_one_line_of_error(arguments: list[str], said: str, shards: Path, tmp_path: Path) -> None:
+    assert_one_line_of_error(run("to-zarr", shards, tmp_path / "some.zarr", *arguments), said)
+    assert not (tmp_path / "some.zarr").exists()
+
+
+def test_wrong_usage_is_clicks_own_error() -> None:
+    for arguments in (["info"], ["to-zarr", "one"], ["info", "x", "--compression", "zip"], ["nothing"]):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "Usage: dask-tfrecord" in result.stderr
+
+
+def test_a_store_that_exists_stays_unless_told_otherwise(shards: Path, tmp_path: Path) -> None:
+    store = tmp_path / "train.zarr"
+    assert run("to-zarr", shards, store, "--columns", "label").exit_code == 0
+    assert_one_line_of_error(run("to-zarr", shards, store), "train.zarr exists", "--overwrite", "--component NAME")
+    assert set(dtf.from_zarr(store)) == {"label"}
+    assert run("to-zarr", shards, store, "--overwrite").exit_code == 0
+    assert_same(store, shards)
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_a_directory_of_other_things_is_never_overwritten(options: list[str], shards: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "mine"
+    shutil.copytree(shards, directory)
+    assert_one_line_of_error(run("to-zarr", directory, directory, *options), "mine", "no Zarr group")
+    assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in shards.iterdir())
+
+
+def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "broken"
+    testing.write_oracle(path, examples(600))
+    damaged = bytearray(path.read_bytes())
+    damaged[-100] ^= 1
+    path.write_bytes(damaged)
+    store = tmp_path / "some.zarr"
+    result = run("to-zarr", path, store, "--columns", "label", "--chunks", 10)
+    assert result.exit_code == 1
+    *bar, line = result.stderr.strip().splitlines()
+    assert len(bar) == 1 and "Writing" in bar[0]
+    assert line.startswith(f"Error: {path}: record 599 (byte ")
+    assert not store.exists()
+
+
+@POSIX
+def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
+    import resource
+
+    testing.write_oracle(tmp_path / "noise", examples(4000))
+    store = tmp_path / "noise.zarr"
+
+    def limit() -> None:
+        # A disk for this process that takes no file of more than 100 kB.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [script("dask-tfrecord"), "to-zarr", str(tmp_path / "noise"), str(store)],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(r"^Error: .*File too large", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
+    assert not store.exists()
+
+
+@POSIX
+@pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
+def test_an_interrupt_is_status_130_and_leaves_no_store(command: list[str], tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "many", examples(2000))
+    store = tmp_path / "many.zarr"
+    options = ["--columns", "label", "--chunks", "1"]
+    arguments = [script(command[0]), *command[1:], "to-zarr", str(tmp_path / "many"), str(store), *options]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: (store / "label" / "c").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "Interrupted"
+    assert "Traceback" not in errors
+    assert not store.exists()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_debug_raises_before_and_after_the_command(where: int, golden: Path) -> None:
+    arguments: list[object] = ["info", golden / "damaged_truncated_header.tfrecord"]
+    arguments.insert(2 * where, "--debug")
+    result = run(*arguments)
+    assert isinstance(result.exception, dtf.CorruptRecordError)
+
+
+# -- as programs -------------------------------------------------------------------------------------------------------
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([script(arguments[0]), *arguments[1:]], capture_output=True, text=True, timeout=120)
+
+
+def test_dask_has_the_same_commands(shards: Path, tmp_path: Path) -> None:
+    ours = program("dask-tfrecord", "info", str(shards))
+    dasks = program("dask", "tfrecord", "info", str(shards))
+    assert ours.returncode == dasks.returncode == 0, ours.stderr + dasks.stderr
+    assert ours.stdout == dasks.stdout
+    assert "20, 8 to 12 per shard" in ours.stdout
+    assert ours.stderr == dasks.stderr == ""
+    done = program("dask", "tfrecord", "to-zarr", str(shards), str(tmp_path / "train.zarr"))
+    assert done.returncode == 0, done.stderr
+    assert_same(tmp_path / "train.zarr", shards)
+
+
+@pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
+def test_programs_fail_with_one_line_and_show_the_traceback_when_asked(command: list[str], golden: Path) -> None:
+    bad = str(golden / "damaged_not_a_tfrecord.tfrecord")
+    done = program(*command, "info", bad)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "this is no TFRecord file" in done.stderr
+    debugged = program(*command, "info", bad, "--debug")
+    assert debugged.returncode == 1
+    assert "Traceback (most recent call last)" in debugged.stderr
+    assert "CorruptRecordError" in debugged.stderr
+
+
+def test_help_and_version_say_something() -> None:
+    assert "to-zarr" in run("--help").stdout
+    assert "--overwrite" in run("to-zarr", "--help").stdout
+    assert re.match(r"dask-tfrecord, version \d", run("--version").stdout)
