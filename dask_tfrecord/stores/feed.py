@@ -1,9 +1,11 @@
-"""Tasks that need rows: each is given them by a source in the task itself, or from chunks that exist already."""
+"""Tasks that need rows, and how much these hold: a source reads them in the task, or chunks of them exist already."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
 
 import dask
 import numpy as np
@@ -11,44 +13,57 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.source import MappedSource, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.layout import GranuleCounts
+from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally, is_flat, splits_per_row
 
-__all__ = ["Feed", "Fetch", "count_granules"]
+__all__ = ["Feed", "Pieces", "block_nbytes", "count_rows"]
 
-Fetch = Callable[..., dict[str, Block]]
-
-
-def _from_source(source: Any, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
-    blocks: dict[str, Block] = source.read(names, slice(start, stop))
-    return blocks
+# Rows that are read to learn how large they are.
+_PROBE_ROWS = 64
 
 
-def _from_chunks(
-    chunks: Sequence[NDArray[np.object_]], first_row: int, schema: Schema, names: Sequence[str], start: int, stop: int
-) -> dict[str, Block]:
-    """Rows of neighbouring chunks, the first of which begins at `first_row`."""
-    blocks = {}
-    for name in names:
-        parts = [zero_rows(schema[name]), *(chunk[0][name] for chunk in chunks)]
-        blocks[name] = rows_of(concatenate(parts), start - first_row, stop - first_row)
-    return blocks
+class Pieces(Protocol):
+    """What gives rows in pieces."""
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows ``start`` to ``stop`` of one span after the other; arrays of `out` are filled span by span."""
 
 
-def count_granules(granule: int, fetch: Fetch, *arguments: Any) -> dict[str, GranuleCounts]:
-    """Values and bytes of the flat features in each granule of some rows."""
-    counted = {}
-    for name, block in fetch(*arguments).items():
-        borders = np.append(np.arange(0, len(block), granule), len(block))
-        row_splits = block.row_splits if isinstance(block, RaggedBlock) else None
-        flat = block.values if isinstance(block, RaggedBlock) else block
-        values = borders if row_splits is None else row_splits[borders]
-        nbytes = values * 0
-        if isinstance(flat, BytesBlock):
-            nbytes = flat.splits[values * int(np.prod(flat.shape[1:]))]
-        counted[name] = GranuleCounts(np.diff(values), np.diff(nbytes))
-    return counted
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """Rows of neighbouring chunks.
+
+    Attributes
+    ----------
+    chunks : sequence of ndarray of object
+        One dict of blocks each.
+    borders : sequence of int
+        First row of each chunk, and the one past the last.
+    schema : Schema
+        What the blocks hold.
+    """
+
+    chunks: Sequence[NDArray[np.object_]]
+    borders: Sequence[int]
+    schema: Schema
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows of one span after the other."""
+        for rows, into in parts(spans, out):
+            yield fill({name: self._rows(name, rows.start, rows.stop) for name in names}, into)
+
+    def _rows(self, name: str, start: int, stop: int) -> Block:
+        found: list[Block] = []
+        for chunk, (first, past) in zip(self.chunks, pairwise(self.borders), strict=True):
+            if max(start, first) < min(stop, past):
+                found.append(rows_of(chunk[0][name], max(start, first) - first, min(stop, past) - first))
+        return concatenate(found or [zero_rows(self.schema[name])])
 
 
 class Feed:
@@ -63,24 +78,143 @@ class Feed:
     """
 
     def __init__(self, dataset: Dataset, token: str) -> None:
-        self.schema, self.token = dataset.schema, token
+        self.dataset, self.schema, self.token = dataset, dataset.schema, token
         self.source = dataset.source
+        self.borders = np.asarray(dataset.borders)
         if self.source is not None:
             self.shared = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
-            return
-        backing = dataset.merged()
-        self.borders = np.asarray(dataset.borders)
-        self.chunks = backing.chunks(tuple(dataset)).to_delayed().ravel().tolist()
-
-    def task(
-        self, step: Callable[..., Any], first: tuple[Any, ...], names: Sequence[str], rows: tuple[int, int], key: str
-    ) -> Delayed:
-        """``step(*first, fetch, *arguments)`` as a task, where ``fetch(*arguments)`` is the dict of blocks."""
-        start, stop = rows
-        if self.source is not None:
-            arguments: tuple[Any, ...] = (_from_source, self.shared, tuple(names), start, stop)
         else:
-            low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, len(self.chunks) - 1)
-            high = int(np.searchsorted(self.borders, stop, side="left"))
-            arguments = (_from_chunks, self.chunks[low:high], int(self.borders[low]), self.schema, names, start, stop)
-        return dask.delayed(step, pure=False)(*first, *arguments, dask_key_name=f"tfrecord-{key}")
+            chunks = dataset.merged().chunks(tuple(dataset))
+            self.chunks = chunks.to_delayed().ravel().tolist()
+
+    def task(self, step: Callable[..., Any], first: tuple[Any, ...], rows: tuple[int, int], key: str) -> Delayed:
+        """``step(*first, source, *rest)`` as a task, where ``source(*rest)`` gives these rows in `Pieces`."""
+        rest: tuple[Any, ...] = (_itself, self.shared) if self.source is not None else self._chunks(*rows)
+        task: Delayed = dask.delayed(step, pure=False)(*first, *rest, dask_key_name=f"tfrecord-{key}")
+        return task
+
+    def _chunks(self, start: int, stop: int) -> tuple[Any, ...]:
+        low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, len(self.chunks) - 1)
+        high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
+        return _Chunks, self.chunks[low:high], self.borders[low : high + 1].tolist(), self.schema
+
+    def row_nbytes(self) -> tuple[float, float]:
+        """Find the decoded bytes of a row: of what is laid out by rows, and of all that is read for it."""
+        sizes = _row_nbytes(self.schema, self._first_rows)
+        by_rows = [
+            8.0 * splits_per_row(self.schema, name) if is_flat(feature) else sizes[name]
+            for name, feature in self.schema.items()
+        ]
+        read, source = sum(sizes.values()), self.source
+        while isinstance(source, MappedSource):
+            given = source.source.schema.select(source.columns)
+            source = source.source
+            read = max(read, sum(_row_nbytes(given, _First(source)).values()))
+        return sum(by_rows), read
+
+    def _first_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
+        if self.source is not None:
+            return _First(self.source)(names)
+        chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
+        blocks: Mapping[str, Block] = chunks[:1].compute()[0]
+        return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """Reads the first rows of a source.
+
+    Attributes
+    ----------
+    source : Source
+        Its rows are counted.
+    """
+
+    source: Source
+
+    def __call__(self, names: Sequence[str]) -> Mapping[str, Block]:
+        return self.source.read(names, slice(0, _PROBE_ROWS))
+
+
+def _itself(source: Pieces) -> Pieces:
+    return source
+
+
+def _row_nbytes(schema: Schema, first_rows: Callable[[Sequence[str]], Mapping[str, Block]]) -> dict[str, float]:
+    """Find the decoded bytes of a row, feature by feature: of the first rows where they differ."""
+    sizes = {
+        name: float(feature.block_dtype.itemsize * np.prod(feature.block_shape))
+        for name, feature in schema.items()
+        if feature.block_dtype.kind in "biufc"
+    }
+    others = [name for name in schema if name not in sizes]
+    if others:
+        blocks = first_rows(others)
+        sizes |= {name: block_nbytes(blocks[name]) / max(len(blocks[name]), 1) for name in others}
+    return sizes
+
+
+def block_nbytes(block: Block) -> int:
+    """Count the decoded bytes of a block, and those of strings, which NumPy keeps elsewhere."""
+    if isinstance(block, np.ndarray) and block.dtype.kind == "T":
+        return block.nbytes + int(np.strings.str_len(block).sum())
+    return block.nbytes
+
+
+def count_rows(
+    rows: tuple[int, int],
+    unit_rows: int,
+    most_rows: int,
+    schema: Schema,
+    source: Callable[..., Pieces],
+    *rest: Any,
+) -> Tally:
+    """Tally the flat features of some rows, reading no more than `most_rows` of them at once."""
+    names = [name for name, feature in schema.items() if is_flat(feature)]
+    tallies: list[Tally] = []
+    spans: list[tuple[int, int]] = []
+    step = min(_PROBE_ROWS, most_rows)
+
+    def growing() -> Iterator[tuple[int, int]]:
+        start = rows[0]
+        while start < rows[1]:
+            spans.append((start, min(start + step, rows[1])))
+            start = spans[-1][1]
+            yield spans[-1]
+
+    for blocks in source(*rest).pieces(names, growing()):
+        tallies.append(_tally(blocks, spans[-1][0], unit_rows))
+        nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
+        # How large the next rows are is a guess.
+        step = max(1, int(min(PIECE_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
+    return Tally.joined(schema, tallies)
+
+
+def _tally(blocks: Mapping[str, Block], first: int, unit_rows: int) -> Tally:
+    """Tally blocks of the rows from `first` on: with borders where units begin, and not too far apart."""
+    ends = {name: _ends(block) for name, block in blocks.items()}
+    sizes = np.sum([size for _, _, size in ends.values()], axis=0)
+    count = len(sizes) - 1
+    units = np.arange(-first % unit_rows, count, unit_rows)
+    granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
+    borders = np.unique(np.concatenate([[0], units, granules, [count]]))
+    return Tally(
+        borders + first,
+        {name: values[borders] for name, (values, _, _) in ends.items()},
+        {name: nbytes[borders] for name, (_, nbytes, _) in ends.items()},
+        sizes[borders],
+    )
+
+
+def _ends(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Values, bytes of bytes values and decoded bytes before each row and past the last."""
+    flat = block.values if isinstance(block, RaggedBlock) else block
+    each = int(np.prod(flat.shape[1:]))
+    rows = np.arange(len(block) + 1)
+    values = block.row_splits if isinstance(block, RaggedBlock) else rows * each
+    splits = 8 * rows * isinstance(block, RaggedBlock)
+    if isinstance(flat, BytesBlock):
+        items = values * each if isinstance(block, RaggedBlock) else values
+        nbytes = flat.splits[items]
+        return values, nbytes, nbytes + 8 * items + splits
+    return values, values * 0, values * (each * flat.dtype.itemsize) + splits

@@ -8,8 +8,9 @@ one task writes: a shard where arrays are sharded, else a chunk; no two tasks ev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +19,49 @@ from dask_tfrecord.schema import Feature, FixedLenFeature, Schema, TextFeature, 
 
 __all__ = [
     "ArraySpec",
-    "GranuleCounts",
     "Layout",
+    "RowGrid",
     "Tally",
     "Unit",
     "array_name",
+    "default_rows",
     "is_flat",
     "row_units",
     "splits_per_row",
-    "tally",
     "zarr_layout",
 ]
 
 # Decoded bytes of a write unit and of a chunk within a shard, where nobody says otherwise.
 UNIT_NBYTES = 8 << 20
 CHUNK_NBYTES = 1 << 20
+# Decoded bytes that a unit of rows may span where most of them are flat: its task reads those only for their lengths.
+SPAN_NBYTES = 32 << 20
+# Decoded bytes of flat features that a task has in hand at once, and between two borders of a tally.
+PIECE_NBYTES = 2 << 20
+GRANULE_NBYTES = 512 << 10
 
 _PARTS = ("values", "row_splits", "byte_splits")
 # What Zarr or some file system does not take in a name; the dot is ours, between a name and its part.
 _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
+
+
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """How rows are cut.
+
+    Attributes
+    ----------
+    chunk : int
+        Rows of a chunk.
+    unit : int
+        Rows of a write unit: a chunk, or a shard of chunks.
+    most : int
+        Rows that a task reads at once.
+    """
+
+    chunk: int
+    unit: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +100,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task writes.
+    """What one task writes, and from which rows.
 
     Attributes
     ----------
@@ -83,49 +108,52 @@ class Unit:
         The flat array of which entries are written; None for rows of everything that is laid out by rows.
     start, stop : int
         Entries of that array, or rows.
-    rows : tuple of int
-        First row and past-the-last row that have to be read for it.
+    spans : tuple of (int, int)
+        First row and past-the-last row of what is read at once, one after the other.
+    before, past : dict of str to (int, int)
+        Values and bytes of the flat features before the first row that is read, and before the one past the last.
     """
 
     array: ArraySpec | None
     start: int
     stop: int
-    rows: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GranuleCounts:
-    """What some granules of rows of one flat feature hold.
-
-    Attributes
-    ----------
-    values : ndarray of int64, shape (ngranules,)
-        Values, as rows of `RaggedBlock.values`; bytes values of a fixed feature.
-    nbytes : ndarray of int64, shape (ngranules,)
-        Bytes, of bytes features.
-    """
-
-    values: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
+    spans: tuple[tuple[int, int], ...]
+    before: Mapping[str, tuple[int, int]]
+    past: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """How many values and bytes the flat features hold, up to the border of each granule of rows.
+    """How much the flat features hold before some borders between rows.
 
     Attributes
     ----------
-    granule : int
-        Rows of a granule; units of rows are a whole number of them.
-    values : dict of str to ndarray of int64, shape (ngranules + 1,)
-        Values of ragged features before each border.
-    nbytes : dict of str to ndarray of int64, shape (ngranules + 1,)
-        Bytes of bytes features before each border.
+    rows : ndarray of int64, shape (nborders,)
+        The borders, ascending: the first row, every row where a unit of rows begins, the number of rows.
+    values : dict of str to ndarray of int64, shape (nborders,)
+        Values before each border: rows of `RaggedBlock.values`, or the bytes values of a fixed feature.
+    nbytes : dict of str to ndarray of int64, shape (nborders,)
+        Bytes before each border, of bytes features.
+    sizes : ndarray of int64, shape (nborders,)
+        Decoded bytes of all flat features before each border.
     """
 
-    granule: int
+    rows: NDArray[np.int64]
     values: dict[str, NDArray[np.int64]]
     nbytes: dict[str, NDArray[np.int64]]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, schema: Schema, parts: Sequence[Tally]) -> Tally:
+        """Put tallies of rows that follow each other together; each begins at its own first row with nothing."""
+        flat = [name for name, feature in schema.items() if is_flat(feature)]
+        none = np.zeros(1, np.int64)
+        return cls(
+            np.concatenate([none, *(part.rows[1:] for part in parts)]),
+            {name: _running([part.values[name] for part in parts]) for name in flat},
+            {name: _running([part.nbytes[name] for part in parts]) for name in flat},
+            _running([part.sizes for part in parts]),
+        )
 
     def entries(self, array: ArraySpec, feature: Feature) -> NDArray[np.int64]:
         """Entries of a flat array before each border."""
@@ -133,17 +161,33 @@ class Tally:
             return self.values[array.feature] * math.prod(feature.shape[1:])
         return (self.nbytes if feature.dtype == "bytes" else self.values)[array.feature]
 
+    def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Values and bytes of some features before a border."""
+        return {name: (int(self.values[name][border]), int(self.nbytes[name][border])) for name in names}
+
+    def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
+        """Rows between two borders, in pieces: of `PIECE_NBYTES` and of `most_rows`, where borders allow it."""
+        cuts = [low]
+        while cuts[-1] < high:
+            last = cuts[-1]
+            past = min(
+                int(np.searchsorted(self.sizes, self.sizes[last] + PIECE_NBYTES, side="right")),
+                int(np.searchsorted(self.rows, self.rows[last] + most_rows, side="right")),
+            )
+            cuts.append(min(max(past - 1, last + 1), high))
+        return tuple(pairwise(self.rows[cuts].tolist()))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """All arrays of a group and the tasks that write them.
+    """All arrays of a group and what its tasks write.
 
     Attributes
     ----------
     nrows : int
         Rows.
-    unit_rows : int
-        Rows of a write unit.
+    grid : RowGrid
+        How rows are cut.
     arrays : tuple of ArraySpec
         In the order of the features.
     tally : Tally
@@ -151,32 +195,53 @@ class Layout:
     """
 
     nrows: int
-    unit_rows: int
+    grid: RowGrid
     arrays: tuple[ArraySpec, ...]
     tally: Tally
 
     def units(self, schema: Schema) -> Iterator[Unit]:
         """Every write unit, rows first."""
-        for start, stop in row_units(self.nrows, self.unit_rows):
-            yield Unit(None, start, stop, (start, stop))
+        for start, stop in row_units(0, self.nrows, self.grid.unit):
+            yield self._row_unit(start, stop)
         for array in self.arrays:
             if array.part in ("values", "byte_splits"):
                 for start in range(0, array.shape[0], array.unit):
                     stop = min(start + array.unit, array.shape[0])
-                    yield Unit(array, start, stop, self._rows(array, schema[array.feature], start, stop))
+                    yield self._flat_unit(array, self.tally.entries(array, schema[array.feature]), start, stop)
 
-    def _rows(self, array: ArraySpec, feature: Feature, start: int, stop: int) -> tuple[int, int]:
-        """Whole granules of rows that hold entries ``start`` to ``stop``."""
-        before = self.tally.entries(array, feature)
-        first = min(int(np.searchsorted(before, start, side="right")) - 1, max(len(before) - 2, 0))
-        last = int(np.searchsorted(before, stop, side="left"))
-        return min(first * self.tally.granule, self.nrows), min(last * self.tally.granule, self.nrows)
+    def _row_unit(self, start: int, stop: int) -> Unit:
+        tally = self.tally
+        if not tally.values:
+            return Unit(None, start, stop, tuple(row_units(start, stop, self.grid.most)), {}, {})
+        low, high = np.searchsorted(tally.rows, [start, stop]).tolist()
+        return Unit(
+            None,
+            start,
+            stop,
+            tally.spans(low, high, self.grid.most),
+            tally.at(low, tally.values),
+            tally.at(high, tally.values),
+        )
+
+    def _flat_unit(self, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int) -> Unit:
+        """Between the borders that hold entries ``start`` to ``stop``: rows that lie across an end of it, too."""
+        low = int(np.searchsorted(before, start, side="right")) - 1
+        # The last entry of byte splits belongs to no row.
+        high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
+        names = (array.feature,)
+        spans = self.tally.spans(low, high, self.grid.most)
+        return Unit(array, start, stop, spans, self.tally.at(low, names), self.tally.at(high, names))
 
 
-def row_units(nrows: int, unit_rows: int) -> Iterator[tuple[int, int]]:
-    """First row and past-the-last row of each unit; a group without rows still has one, which writes the first split."""
-    for start in range(0, max(nrows, 1), unit_rows):
-        yield start, min(start + unit_rows, nrows)
+def row_units(first: int, past: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into units; where there are none, one unit still is, which writes the first split."""
+    for start in range(first, max(past, first + 1), rows):
+        yield start, min(start + rows, past)
+
+
+def default_rows(nbytes: int, laid_by_rows: float, altogether: float) -> int:
+    """Rows of a unit or chunk of `nbytes`, from the decoded bytes of a row: those laid out by rows, and all of them."""
+    return max(1, int(min(nbytes / max(laid_by_rows, 1.0), SPAN_NBYTES * nbytes / UNIT_NBYTES / max(altogether, 1.0))))
 
 
 def is_flat(feature: Feature) -> bool:
@@ -214,7 +279,7 @@ def _quoted(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
 
 
-def zarr_layout(schema: Schema, nrows: int, chunk_rows: int, unit_rows: int, counts: Tally) -> Layout:
+def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally) -> Layout:
     """Lay out the arrays of a group.
 
     Parameters
@@ -223,64 +288,64 @@ def zarr_layout(schema: Schema, nrows: int, chunk_rows: int, unit_rows: int, cou
         The features.
     nrows : int
         Rows.
-    chunk_rows, unit_rows : int
-        Rows of a chunk and of a write unit; they differ where arrays are sharded.
-    counts : Tally
-        Of the flat features.
+    grid : RowGrid
+        How rows are cut.
+    tally : Tally
+        Of the flat features, with a border wherever a unit of rows begins.
     """
     arrays: list[ArraySpec] = []
     for feature_name, feature in schema.items():
         name = array_name(feature_name)
         if is_flat(feature):
-            arrays += _flat_arrays(name, feature_name, feature, nrows, (chunk_rows, unit_rows), counts)
+            arrays += _flat_arrays(name, feature_name, feature, nrows, grid, tally)
             continue
         dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
         shape = (nrows, *feature.block_shape)
         dimensions = ("record", *(f"{name}.dim_{axis}" for axis in range(1, len(shape))))
-        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, chunk_rows, unit_rows, dimensions))
-    return Layout(nrows, unit_rows, tuple(arrays), counts)
+        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, grid.chunk, grid.unit, dimensions))
+    return Layout(nrows, grid, tuple(_with_own_dimensions(arrays)), tally)
+
+
+def _with_own_dimensions(arrays: Sequence[ArraySpec]) -> Iterator[ArraySpec]:
+    """Keep dimensions apart from arrays: xarray reads an array of a dimension's name at once, as its coordinate."""
+    names = {array.name for array in arrays}
+    for array in arrays:
+        # No array's name ends like that.
+        yield replace(array, dimensions=tuple(name + "%" if name in names else name for name in array.dimensions))
 
 
 def _flat_arrays(
-    name: str, feature_name: str, feature: Feature, nrows: int, grid: tuple[int, int], counts: Tally
+    name: str, feature_name: str, feature: Feature, nrows: int, grid: RowGrid, tally: Tally
 ) -> Iterator[ArraySpec]:
-    sharded = grid[0] != grid[1]
+    sharded = grid.chunk != grid.unit
     ragged = isinstance(feature, VarLenFeature)
     inner = feature.shape[1:] if ragged else ()
     is_bytes = feature.dtype == "bytes"
-    values = int((counts.nbytes if is_bytes else counts.values)[feature_name][-1])
+    values = int((tally.nbytes if is_bytes else tally.values)[feature_name][-1])
     dtype = "|u1" if is_bytes else np.dtype(feature.dtype).str
     item = np.dtype(dtype).itemsize * (1 if is_bytes else math.prod(inner))
 
     def flat(part: str, length: int, dtype: str, item: int, dimension: str, inner: tuple[int, ...] = ()) -> ArraySpec:
         whole = max(1, UNIT_NBYTES // item)
         chunk = max(1, min(CHUNK_NBYTES // item if sharded else whole, length))
-        unit = chunk * max(1, whole // chunk) if sharded else chunk
+        # The index of a shard has an entry for each chunk that it could hold.
+        unit = chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
         dimensions = (dimension, *(f"{name}.dim_{axis}" for axis in range(1, len(inner) + 1)))
         return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, chunk, unit, dimensions)
 
     yield flat("values", values, dtype, item, f"{name}.value", () if is_bytes else inner)
     per_row = 1 if ragged else math.prod(feature.shape)
-    chunk, unit = (max(1, rows * per_row) for rows in grid)
+    chunk, unit = (max(1, rows * per_row) for rows in (grid.chunk, grid.unit))
     splits = (nrows * per_row + 1,)
     yield ArraySpec(
         f"{name}.row_splits", feature_name, "row_splits", splits, "<i8", chunk, unit, (f"{name}.row_split",)
     )
     if ragged and is_bytes:
-        count = int(counts.values[feature_name][-1])
+        count = int(tally.values[feature_name][-1])
         yield flat("byte_splits", count * math.prod(inner) + 1, "<i8", 8, f"{name}.byte_split")
 
 
-def tally(granule: int, counted: Sequence[Mapping[str, GranuleCounts]], schema: Schema) -> Tally:
-    """Add up what the counting tasks found."""
-    flat = [name for name, feature in schema.items() if is_flat(feature)]
-    return Tally(
-        granule,
-        {name: _before([part[name].values for part in counted]) for name in flat},
-        {name: _before([part[name].nbytes for part in counted]) for name in flat},
-    )
-
-
-def _before(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The sum of all counts before each border."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])
+def _running(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Join running totals that each begin at nothing."""
+    steps = np.concatenate([np.zeros(1, np.int64), *map(np.diff, parts)])
+    return np.cumsum(steps)

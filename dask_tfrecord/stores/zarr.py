@@ -1,22 +1,24 @@
 """Writing Zarr stores: one task per write unit, and each writes what it alone writes.
 
-The only module that imports zarr. What a store looks like is decided in `dask_tfrecord.stores.layout`.
+The only module that imports zarr. What a store looks like is decided in `dask_tfrecord.stores.layout`, what tasks do in
+`dask_tfrecord.stores.writer`.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import threading
+import math
+import os
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import dask
+import fsspec.core
 import numpy as np
 import zarr
 import zarr.codecs
@@ -26,52 +28,30 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset, register_store
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import IncompleteStoreError, Place
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.feed import Feed, Fetch, count_granules
+from dask_tfrecord.stores.failure import named, remove_directory, removed_on_failure, uninterrupted
+from dask_tfrecord.stores.feed import Feed, count_rows
 from dask_tfrecord.stores.layout import (
     CHUNK_NBYTES,
     UNIT_NBYTES,
-    ArraySpec,
     Layout,
-    Unit,
+    RowGrid,
+    Tally,
+    default_rows,
     is_flat,
-    row_units,
-    splits_per_row,
-    tally,
     zarr_layout,
 )
+from dask_tfrecord.stores.writer import Writer, WriteReport, write_unit
 
 __all__ = ["FORMAT", "Target", "WriteReport", "to_zarr"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
-# By one of these a directory is known as Zarr's.
-_MARKS = {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}
-_EXISTS = "{} exists: mode='w' replaces it, component= writes beside it"
-# Granules of a unit: how finely it is known where the values of flat features lie.
-_GRANULES = 16
-# Rows that are read to learn how large they are.
-_PROBE_ROWS = 64
+# By one of these a directory is known as an array or a group, and these are all the files that a group has.
+_MARKS = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
+_NO_GROUP = "is there and is no Zarr group: give another path"
 
 Compressors = Any
-
-
-@dataclass(frozen=True, slots=True)
-class WriteReport:
-    """What one task has written.
-
-    Attributes
-    ----------
-    records : int
-        Rows; none for a unit of flat values.
-    nbytes : int
-        Decoded bytes.
-    """
-
-    records: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +75,32 @@ class Target:
     @classmethod
     def of(cls, store: Any, component: str | None, storage_options: Mapping[str, Any] | None) -> Target:
         """Make the target that a user's arguments mean."""
-        if isinstance(store, str) and "://" not in store and "::" not in store:
-            store = Path(store)
-        if isinstance(store, Path):
-            store = str(store.expanduser().absolute())  # workers may stand in another directory
-        return cls(store, component, None if storage_options is None else dict(storage_options))
+        parts = [part for part in (component or "").replace("\\", "/").split("/") if part]
+        if {".", ".."} & set(parts):
+            raise ValueError(f"component is the path of a group within the store; got {component!r}")
+        options = dict(storage_options or {}) or None
+        if isinstance(store, zarr.storage.LocalStore) and not store.read_only:
+            store = store.root
+        if isinstance(store, os.PathLike):
+            store = os.fspath(store)
+        if isinstance(store, str) and store.startswith(("file://", "local://")):
+            store, options = fsspec.core.url_to_fs(store)[1], None
+        if isinstance(store, str) and not _is_url(store):
+            store = str(Path(store).expanduser().absolute())  # workers may stand in another directory
+        return cls(store, "/".join(parts) or None, options)
 
     def __str__(self) -> str:
         return f"{self.store}" + (f"/{self.component}" if self.component else "")
 
     @property
+    def place(self) -> Place:
+        """The group, for errors."""
+        return Place(str(self))
+
+    @property
     def directory(self) -> Path | None:
         """The group's directory, where it is one of this machine."""
-        local = isinstance(self.store, str) and "://" not in self.store and "::" not in self.store
+        local = isinstance(self.store, str) and not _is_url(self.store)
         return Path(self.store, self.component or "") if local else None
 
     def open(self, mode: Literal["r", "r+", "w", "w-"]) -> zarr.Group:
@@ -124,30 +117,44 @@ class Target:
             return zarr.open_group(
                 self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
             )
-        except (zarr.errors.ContainsGroupError, FileExistsError) as error:
-            raise FileExistsError(_EXISTS.format(self)) from error
-        except (zarr.errors.GroupNotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"no Zarr group at {self}") from error
+        except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
+            if mode in ("r", "r+"):
+                raise FileNotFoundError(f"no Zarr group at {self}, but an array") from error
+            raise FileExistsError(f"{self} {_NO_GROUP}") from error
+        except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"no Zarr group of format 3 at {self}") from error
 
-    def check_free(self, mode: Literal["w", "w-"]) -> None:
-        """Refuse to write before anything is read for it.
+    def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
+        """Refuse before anything is read; give the mode to open the group with.
 
         Raises
         ------
         FileExistsError
-            If the group is there and `mode` is ``"w-"``, or a directory of other things: zarr would empty it under
-            ``"w"``, whatever is in it.
+            If the group is there and `mode` is ``"w-"``; or what is there is no group, or holds other things than
+            arrays and groups: zarr would delete them too.
+        ValueError
+            If the group is, or holds, what the rows come from.
         """
-        directory = self.directory
-        inside = {path.name for path in directory.iterdir()} if directory is not None and directory.is_dir() else set()
-        if directory is not None and inside and all((directory / name / "c").is_dir() for name in inside):
-            shutil.rmtree(directory)  # nothing but chunks: a worker went on for a moment after its conversion failed
-            inside.clear()
-        if (inside and not inside & _MARKS) or (directory is not None and directory.is_file()):
-            raise FileExistsError(f"{self} is there and is no Zarr group: give another path")
-        with suppress(FileNotFoundError):
-            if mode == "w-" and self.open("r") is not None:
-                raise FileExistsError(_EXISTS.format(self))
+        try:
+            zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
+        except (zarr.errors.GroupNotFoundError, zarr.errors.ContainsArrayError, FileNotFoundError, NotADirectoryError):
+            # What is no group is not replaced: an empty directory, or nothing.
+            directory = self.directory
+            if (
+                directory is not None
+                and directory.exists()
+                and not (directory.is_dir() and not any(directory.iterdir()))
+            ):
+                raise FileExistsError(f"{self} {_NO_GROUP}") from None
+            return "w-"
+        if mode == "w-":
+            raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes beside it")
+        if f"{origin.get('store')}/".startswith(f"{self}/"):
+            raise ValueError(f"{self} can't be replaced by what is read from it: write to another path")
+        other = next(_others(self.directory), None) if self.directory is not None else None
+        if other is not None:
+            raise FileExistsError(f"{self} holds {other.name!r}, which is no part of a Zarr group and would be deleted")
+        return "w"
 
     def attributes(self, group: zarr.Group) -> dict[str, Any]:
         """Look up what `to_zarr` noted on the group."""
@@ -158,115 +165,19 @@ class Target:
         """Entries of one array of the group."""
         array = group[name]
         if not isinstance(array, zarr.Array):
-            raise IncompleteStoreError(f"{name!r} is no array of the group", Place(str(self)))
+            raise IncompleteStoreError(f"{name!r} is no array of the group", self.place)
         return np.asarray(array[start:stop])
 
 
-@dataclass(slots=True)
-class _Writer:
-    """The plan of a conversion; it travels once to each worker and opens the group there.
-
-    Attributes
-    ----------
-    target : Target
-        The group.
-    layout : Layout
-        Its arrays.
-    schema : Schema
-        The features.
-    """
-
-    target: Target
-    layout: Layout
-    schema: Schema
-    opened: dict[str, Any] = field(default_factory=dict)
-    gate: threading.Condition = field(default_factory=threading.Condition)
-    writing: int = 0
-    closed: bool = False
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.target, self.layout, self.schema
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Write within this: nothing is written any more once the conversion has failed."""
-        with self.gate:
-            if self.closed:
-                raise IncompleteStoreError("another task of this conversion has failed", Place(str(self.target)))
-            self.writing += 1
-        try:
-            yield
-        finally:
-            with self.gate:
-                self.writing -= 1
-                self.gate.notify_all()
-
-    def close(self) -> None:
-        """Let nobody write any more, and wait for those of this process who do: they outlive a failed compute."""
-        with self.gate:
-            self.closed = True
-            self.gate.wait_for(lambda: not self.writing)
-
-    def array(self, name: str) -> Any:
-        """One array of the group, opened once per process."""
-        if name not in self.opened:
-            self.opened[name] = self.target.open("r+")[name]
-        return self.opened[name]
-
-    def write(self, unit: Unit, blocks: dict[str, Block]) -> WriteReport:
-        """Write a unit from the rows that were read for it."""
-        if unit.array is not None:
-            block = blocks[unit.array.feature]
-            return WriteReport(0, self._write_flat(unit.array, unit.start, unit.stop, block, unit.rows[0]))
-        nbytes = 0
-        for array in self.layout.arrays:
-            block = blocks[array.feature]
-            if array.part == "dense":
-                self.array(array.name)[unit.start : unit.stop] = block
-                nbytes += block.nbytes
-            elif array.part == "row_splits":
-                per_row = splits_per_row(self.schema, array.feature)
-                last = 1 if unit.stop == self.layout.nrows else 0
-                nbytes += self._write_flat(array, unit.start * per_row, unit.stop * per_row + last, block, unit.rows[0])
-        return WriteReport(unit.stop - unit.start, nbytes)
-
-    def _write_flat(self, array: ArraySpec, start: int, stop: int, block: Block, first_row: int) -> int:
-        """Write entries of a flat array from rows that begin at `first_row`, and count their bytes."""
-        granule = first_row // self.layout.tally.granule
-        values = int(self.layout.tally.values[array.feature][granule])
-        nbytes = int(self.layout.tally.nbytes[array.feature][granule])
-        flat = block.values if isinstance(block, RaggedBlock) else block
-        if array.part == "values":
-            before = nbytes if isinstance(flat, BytesBlock) else values
-            entries: Any = flat.values if isinstance(flat, BytesBlock) else flat
-        elif array.part == "row_splits" and isinstance(block, RaggedBlock):
-            before, entries = first_row, block.row_splits + values
-        elif isinstance(flat, BytesBlock):
-            per_row = splits_per_row(self.schema, array.feature)
-            each = int(np.prod(flat.shape[1:]))
-            before = first_row * per_row if array.part == "row_splits" else values * each
-            entries = flat.splits + nbytes
-        written = entries[start - before : stop - before]
-        self.array(array.name)[start:stop] = written
-        return int(written.nbytes)
+def _is_url(store: str) -> bool:
+    return "://" in store or "::" in store
 
 
-def _write(writer: _Writer, unit: Unit, fetch: Fetch, *arguments: Any) -> WriteReport:
-    blocks = fetch(*arguments)
-    with writer.admitted():
-        return writer.write(unit, blocks)
-
-
-def _finish(target: Target, reports: Sequence[WriteReport]) -> None:
-    group = target.open("r+")
-    group.attrs[_ATTRIBUTE] = {**target.attributes(group), "complete": True}
-    with warnings.catch_warnings():
-        # Consolidated metadata works and xarray asks for it; zarr warns that the specification is not out yet.
-        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
-        zarr.consolidate_metadata(group.store, path=target.component or None, zarr_format=3)
+def _others(directory: Path) -> Iterator[Path]:
+    """Find what lies in the directory of a group and is none of its members."""
+    for path in directory.iterdir():
+        if not (path.name in _MARKS or any((path / mark).is_file() for mark in _MARKS)):
+            yield path
 
 
 def to_zarr(
@@ -298,13 +209,15 @@ def to_zarr(
     mode : {"w-", "w"}
         ``"w-"`` fails if the group exists, ``"w"`` replaces it.
     chunks : int, optional
-        Rows of a chunk; by default about 8 MiB of all columns together (1 MiB where sharded).
+        Rows of a chunk; by default as many as make 8 MiB of what is laid out by rows (1 MiB where sharded), or fewer if
+        bytes and ragged columns make rows long.
     shards : int, optional
         Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
     compressors : "auto", None or what `zarr.create_array` takes
         ``"auto"`` is Blosc with LZ4 and byte shuffling.
     compute : bool, default True
-        Write now; otherwise only the empty arrays are made, and a `Delayed` that writes them is returned.
+        Write now; otherwise only the empty arrays are made, and a `Delayed` that writes them is returned. Until that is
+        computed the group is marked incomplete, and stays so if computing it fails.
     storage_options : mapping, optional
         What fsspec takes beside a URL.
 
@@ -315,16 +228,21 @@ def to_zarr(
     Raises
     ------
     FileExistsError
-        If the group exists under ``mode="w-"``, or what is there is no Zarr group.
+        If the group exists under ``mode="w-"``, or what is there is no Zarr group, or not only that: nothing but arrays
+        and groups is ever replaced.
     SchemaError
         If arrays differ in their number of rows, or are of a dtype that no feature has.
     ValueError
-        If rows are not counted, or `chunks` and `shards` do not fit each other.
+        If rows are not counted, `chunks` and `shards` do not fit each other, or the group would replace the one that
+        the data set is read from.
+    IncompleteStoreError
+        If tasks ran in other processes and wrote to a store that lies in the memory of this one.
 
     Notes
     -----
     Sizes of bytes and ragged columns are counted first, which reads them once more. The group is marked incomplete
-    until all of it is written; a conversion that fails removes what it wrote.
+    until all of it is written; a conversion that fails removes what it wrote. Each task reads its rows in pieces, and
+    holds what it writes and one piece.
 
     Examples
     --------
@@ -339,109 +257,141 @@ def to_zarr(
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     target = Target.of(store, component, storage_options)
-    target.check_free(mode)
+    opening = target.check_free(mode, dataset.origin)
     feed = Feed(dataset, uuid.uuid4().hex)
-    unit_rows, chunk_rows = _row_grid(dataset, chunks, shards)
-    layout = _layout(dataset, feed, chunk_rows, unit_rows)
-    writer = _Writer(target, layout, dataset.schema)
-    group = target.open(mode)
-    try:
-        _create(group, dataset, layout, compressors)
-        written = _tasks(writer, feed)
+    layout = _layout(feed, dataset.nrecords, chunks, shards)
+    made = [path for path in target.directory.parents if not path.exists()] if target.directory is not None else []
+    group = target.open(opening)
+    with removed_on_failure(feed.token, lambda: _remove(target, made)):
+        with named(str(target)):
+            writer = uninterrupted(lambda: _create(group, target, feed, layout, compressors))
+        written = _tasks(target, layout, writer, feed)
         if not compute:
             return written
         dask.compute(written)
-    except BaseException:
-        writer.close()
-        _remove(target)
-        raise
+        if not target.attributes(target.open("r")).get("complete"):
+            raise IncompleteStoreError(
+                "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL that "
+                "all processes reach, or compute on threads",
+                target.place,
+            )
     return None
 
 
-def _tasks(writer: _Writer, feed: Feed) -> Delayed:
-    schema, token = writer.schema, feed.token
-    shared = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
-    reports = []
-    for number, unit in enumerate(writer.layout.units(schema)):
-        names = tuple(schema) if unit.array is None else (unit.array.feature,)
-        reports.append(feed.task(_write, (shared, unit), names, unit.rows, f"write-{token}-{number}"))
-    return dask.delayed(_finish, pure=False)(writer.target, reports, dask_key_name=f"tfrecord-finish-{token}")
-
-
-def _layout(dataset: Dataset, feed: Feed, chunk_rows: int, unit_rows: int) -> Layout:
+def _layout(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> Layout:
     """Count what the flat features hold, and lay the arrays out."""
-    schema, rows = dataset.schema, dataset.nrecords or 0
-    granule = next(unit_rows // parts for parts in range(_GRANULES, 0, -1) if unit_rows % parts == 0)
-    flat = [name for name, feature in schema.items() if is_flat(feature)]
-    counted: tuple[Any, ...] = ()
-    if flat:
+    grid = _row_grid(feed, rows, chunks, shards)
+    tallies: tuple[Tally, ...] = ()
+    if any(map(is_flat, feed.schema.values())):
         tasks = [
-            feed.task(count_granules, (granule,), flat, unit, f"count-{feed.token}-{number}")
-            for number, unit in enumerate(row_units(rows, unit_rows))
+            feed.task(count_rows, (span, grid.unit, grid.most, feed.schema), span, f"count-{feed.token}-{number}")
+            for number, span in enumerate(pairwise(feed.borders.tolist()))
         ]
-        counted = dask.compute(*tasks)
-    return zarr_layout(schema, rows, chunk_rows, unit_rows, tally(granule, counted, schema))
+        tallies = dask.compute(*tasks)
+    return zarr_layout(feed.schema, rows, grid, Tally.joined(feed.schema, tallies))
 
 
-def _row_grid(dataset: Dataset, chunks: int | None, shards: int | None) -> tuple[int, int]:
-    """Rows of a write unit and of a chunk."""
+def _row_grid(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> RowGrid:
+    """Cut the rows as the user says, or by their size."""
     for name, value in (("chunks", chunks), ("shards", shards)):
         if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
             raise ValueError(f"{name} is a number of rows; got {value!r}")
-    rows = dataset.nrecords or 0
-    if shards is None:
-        unit = chunks or min(max(1, int(UNIT_NBYTES // _row_nbytes(dataset))), max(rows, 1))
-        return int(unit), int(unit)
-    if chunks is None:
-        wanted = max(1, int(CHUNK_NBYTES // _row_nbytes(dataset)))
-        chunks = max(size for size in range(1, min(wanted, shards) + 1) if shards % size == 0)
-    if shards % chunks:
+    if shards is not None and chunks is not None and shards % chunks:
         raise ValueError(f"a shard is a whole number of chunks; {shards} rows are no multiple of {chunks}")
-    return int(shards), int(chunks)
+    by_rows, altogether = feed.row_nbytes()
+    most = default_rows(UNIT_NBYTES, altogether, altogether)
+    if shards is None:
+        unit = int(chunks or min(default_rows(UNIT_NBYTES, by_rows, altogether), max(rows, 1)))
+        return RowGrid(unit, unit, most)
+    if chunks is None:
+        wanted = default_rows(CHUNK_NBYTES, by_rows, altogether)
+        divisors = [part for n in range(1, math.isqrt(shards) + 1) if shards % n == 0 for part in (n, shards // n)]
+        chunks = min(divisors, key=lambda size: abs(math.log(size / wanted)))
+    return RowGrid(int(chunks), int(shards), most)
 
 
-def _row_nbytes(dataset: Dataset) -> float:
-    """Find the decoded bytes of a row, of the first ones where they differ."""
-    features = dataset.schema.values()
-    if all(feature.block_dtype.kind in "biufc" for feature in features):
-        return max(1.0, float(sum(f.block_dtype.itemsize * np.prod(f.block_shape) for f in features)))
-    probe = dataset.rows[:_PROBE_ROWS]
-    if probe.source is None or not probe.nrecords:
-        return float(CHUNK_NBYTES / 1024)
-    blocks = probe.source.read(tuple(dataset), slice(None))
-    return max(1.0, sum(block.nbytes for block in blocks.values()) / probe.nrecords)
-
-
-def _create(group: zarr.Group, dataset: Dataset, layout: Layout, compressors: Compressors) -> None:
+def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, compressors: Compressors) -> Writer:
+    """Note on the group what it will be, and make its arrays."""
     group.attrs[_ATTRIBUTE] = {
         "format": FORMAT,
         "complete": False,
-        "id": uuid.uuid4().hex,
+        "id": feed.token,
         "records": layout.nrows,
-        "unit_rows": layout.unit_rows,
-        "schema": json.loads(dataset.schema.to_json()),
-        "source": dict(dataset.origin),
+        "unit_rows": layout.grid.unit,
+        "schema": json.loads(feed.schema.to_json()),
+        "source": dict(feed.dataset.origin),
     }
     if isinstance(compressors, str) and compressors == "auto":
         compressors = zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
-    for array in layout.arrays:
-        inner = tuple(max(1, size) for size in array.shape[1:])
-        group.create_array(
-            array.name,
-            shape=array.shape,
-            dtype=array.dtype,
-            chunks=(array.chunk, *inner),
-            shards=(array.unit, *inner) if array.unit != array.chunk else None,
+    arrays = {}
+    for spec in layout.arrays:
+        inner = tuple(max(1, size) for size in spec.shape[1:])
+        arrays[spec.name] = group.create_array(
+            spec.name,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            chunks=(spec.chunk, *inner),
+            shards=(spec.unit, *inner) if spec.unit != spec.chunk else None,
             compressors=compressors,
-            dimension_names=array.dimensions,
+            dimension_names=spec.dimensions,
+            # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
+            config={"write_empty_chunks": True},
         )
+    return Writer(feed.token, str(target), feed.schema, layout.nrows, layout.arrays, arrays)
 
 
-def _remove(target: Target) -> None:
-    """Leave nothing of a group that was not finished; where a store can't, an empty group that says so stays."""
+def _tasks(target: Target, layout: Layout, writer: Writer, feed: Feed) -> Delayed:
+    token = feed.token
+    plan = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
+    begun = dask.delayed(_begin, pure=False)(target, plan, dask_key_name=f"tfrecord-begin-{token}")
+    reports = []
+    for number, unit in enumerate(layout.units(feed.schema)):
+        rows = (unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0)
+        reports.append(feed.task(write_unit, (begun, unit), rows, f"write-{token}-{number}"))
+    written: Delayed = dask.delayed(_finish, pure=False)(
+        target, token, reports, dask_key_name=f"tfrecord-finish-{token}"
+    )
+    return written
+
+
+def _begin(target: Target, writer: Writer) -> Writer:
+    """Let tasks write: the group is still the one that was made for them, and is not whole."""
+    _mark(target, writer.identity, False)
+    return writer
+
+
+def _finish(target: Target, identity: str, reports: Sequence[WriteReport]) -> None:
+    """Make the group whole, by the last thing that is written to it."""
+    with warnings.catch_warnings(), named(str(target)):
+        # Consolidated metadata works and xarray asks for it; zarr warns that the specification is not out yet.
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
+        store = target.open("r+").store
+        uninterrupted(lambda: zarr.consolidate_metadata(store, path=target.component or None, zarr_format=3))
+        _mark(target, identity, True)
+
+
+def _mark(target: Target, identity: str, complete: bool) -> None:
+    group = target.open("r+")
+    noted = target.attributes(group)
+    if noted.get("id") != identity:
+        raise IncompleteStoreError(
+            "another conversion has taken the place of this one: call to_zarr again", target.place
+        )
+    if noted["complete"] != complete:
+        group.attrs[_ATTRIBUTE] = {**noted, "complete": complete}
+
+
+def _remove(target: Target, made: Sequence[Path]) -> None:
+    """Leave nothing of the group; where a store can't, an empty one that says it is not whole."""
     if target.directory is not None:
-        shutil.rmtree(target.directory, ignore_errors=True)
+        remove_directory(target.directory, "zarr.json", made)
         return
+    if isinstance(target.store, str):
+        fs, path = fsspec.core.url_to_fs(target.store, **(target.storage_options or {}))
+        path = f"{path.rstrip('/')}/{target.component or ''}".rstrip("/")
+        if "/" in path.strip("/"):  # never a whole bucket
+            fs.rm(path, recursive=True)
+            return
     target.open("w").attrs[_ATTRIBUTE] = {"format": FORMAT, "complete": False}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.plan import Rows, pick_rows
+from dask_tfrecord.arrays.source import parts
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Place
 from dask_tfrecord.schema import Schema, VarLenFeature
@@ -126,6 +127,12 @@ class ZarrSource:
                 block = out[name]
             blocks[name] = block
         return blocks
+
+    def pieces(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Rows of one span after the other."""
+        return (self.read(names, key, into) for key, into in parts(spans, out))
 
     def _block(self, group: Any, name: str, rows: Rows) -> Block:
         if isinstance(rows, range) and rows.step == 1:

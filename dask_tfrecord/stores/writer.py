@@ -1,0 +1,166 @@
+"""What the tasks of a conversion do: read the rows of a write unit in pieces, and write the unit whole.
+
+No task holds more than its unit and a piece of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, zero_rows
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema import Schema, VarLenFeature
+from dask_tfrecord.stores.failure import named, under_way, uninterrupted
+from dask_tfrecord.stores.feed import Pieces, block_nbytes
+from dask_tfrecord.stores.layout import ArraySpec, Unit, splits_per_row
+
+__all__ = ["WriteReport", "Writer", "write_unit"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What one task has written.
+
+    Attributes
+    ----------
+    records : int
+        Rows; none for a unit of flat values.
+    nbytes : int
+        Decoded bytes.
+    """
+
+    records: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Writer:
+    """What all tasks of a conversion share; it travels once to each worker.
+
+    Attributes
+    ----------
+    identity : str
+        What the conversion calls itself.
+    place : str
+        The group, for errors.
+    schema : Schema
+        The features.
+    nrows : int
+        Rows.
+    specs : tuple of ArraySpec
+        The arrays of the group.
+    arrays : mapping of str to array-like
+        The same, to be written to.
+    """
+
+    identity: str
+    place: str
+    schema: Schema
+    nrows: int
+    specs: tuple[ArraySpec, ...]
+    arrays: Mapping[str, Any]
+
+    def put(self, name: str, start: int, stop: int, entries: NDArray[Any]) -> int:
+        """Write entries of one array; give their bytes."""
+        with under_way(self.identity) as on:
+            if on and stop > start:
+                with named(self.place):
+                    uninterrupted(lambda: self.arrays[name].__setitem__(slice(start, stop), entries))
+        return block_nbytes(entries)
+
+
+def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest: Any) -> WriteReport:
+    """Write a unit from the rows that ``source(*rest)`` gives."""
+    pieces = source(*rest)
+    if unit.array is not None:
+        return WriteReport(0, _write_flat(writer, unit.array, unit, pieces))
+    return WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces))
+
+
+def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:
+    """Write rows of everything that is laid out by rows."""
+    # Numbers are decoded into their place where there are several pieces; what is flat leaves its splits and goes.
+    several = {
+        name: np.empty((unit.stop - unit.start, *feature.block_shape), feature.block_dtype)
+        for name, feature in writer.schema.items()
+        if len(unit.spans) > 1 and feature.block_dtype.kind in "biufc"
+    }
+    splits = {spec.feature: _Entries(writer, spec, unit) for spec in writer.specs if spec.part == "row_splits"}
+    whole: dict[str, list[Block]] = {name: [] for name in writer.schema if name not in splits and name not in several}
+    for blocks in pieces.pieces(tuple(writer.schema), unit.spans, several):
+        for name, block in blocks.items():
+            if name in splits:
+                splits[name].add(block)
+            elif name in whole:
+                whole[name].append(block)
+    nbytes = sum(entries.write() for entries in splits.values())
+    for spec in writer.specs:
+        if spec.part == "dense":
+            parts = whole.pop(spec.feature, None) or [zero_rows(writer.schema[spec.feature])]
+            rows = several[spec.feature] if spec.feature in several else concatenate(parts)
+            nbytes += writer.put(spec.name, unit.start, unit.stop, np.asarray(rows))
+    return nbytes
+
+
+def _write_flat(writer: Writer, spec: ArraySpec, unit: Unit, pieces: Pieces) -> int:
+    """Write entries of one flat array."""
+    entries = _Entries(writer, spec, unit)
+    for blocks in pieces.pieces((spec.feature,), unit.spans):
+        entries.add(blocks[spec.feature])
+    return entries.write()
+
+
+class _Entries:
+    """Entries of a flat array, filled in from blocks of rows that follow each other."""
+
+    def __init__(self, writer: Writer, spec: ArraySpec, unit: Unit) -> None:
+        self.writer, self.spec, self.unit = writer, spec, unit
+        self.start, self.stop, self.rows = unit.start, unit.stop, unit.start
+        if unit.array is None:
+            self.per_row = splits_per_row(writer.schema, spec.feature)
+            # The last unit writes the end of the last row, too.
+            end = 1 if unit.stop == writer.nrows else 0
+            self.start, self.stop = unit.start * self.per_row, unit.stop * self.per_row + end
+        self.values, self.nbytes = unit.before[spec.feature]
+        self.buffer = np.empty((self.stop - self.start, *spec.shape[1:]), spec.dtype)
+
+    def add(self, block: Block) -> None:
+        """Take what a block of the next rows has for the array."""
+        flat = block.values if isinstance(block, RaggedBlock) else block
+        each = math.prod(flat.shape[1:])
+        at, entries = self._entries(block, flat, each)
+        low, high = max(at, self.start), min(at + len(entries), self.stop)
+        if low < high:
+            self.buffer[low - self.start : high - self.start] = entries[low - at : high - at]
+        self.rows += len(block)
+        self.values += len(flat) if isinstance(block, RaggedBlock) else len(block) * each
+        self.nbytes += int(flat.splits[-1]) if isinstance(flat, BytesBlock) else 0
+
+    def _entries(self, block: Block, flat: NDArray[Any] | BytesBlock, each: int) -> tuple[int, NDArray[Any]]:
+        """Where the entries of a block begin in the array, and these."""
+        if self.spec.part == "row_splits" and isinstance(block, RaggedBlock):
+            return self.rows, block.row_splits[:-1] + self.values
+        if not isinstance(flat, BytesBlock):
+            return self.values, flat
+        if self.spec.part == "values":
+            return self.nbytes, flat.values
+        return self.values * each if self.unit.array else self.rows * self.per_row, flat.splits[:-1] + self.nbytes
+
+    def write(self) -> int:
+        """Write all of them; give their bytes."""
+        name, spec = self.spec.feature, self.spec
+        if (self.values, self.nbytes) != self.unit.past[name]:
+            raise SchemaError(
+                f"the values of feature {name!r} are not as many as when they were counted: a file has changed since, "
+                f"or a function given to map_blocks does not return the same when it is called again"
+            )
+        if spec.part != "values" and self.start < self.stop == spec.shape[0]:
+            of_values = spec.part == "row_splits" and isinstance(self.writer.schema[name], VarLenFeature)
+            self.buffer[-1] = self.values if of_values else self.nbytes
+        return self.writer.put(spec.name, self.start, self.stop, self.buffer)
