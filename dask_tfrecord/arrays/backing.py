@@ -14,7 +14,7 @@ from dask.base import normalize_token, tokenize
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, element, lazy_chunks, shared, views
+from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import pick_rows
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
 from dask_tfrecord.columns.blocks import Block, concatenate, conform, feature_of, frozen, take_rows, zero_rows
@@ -255,23 +255,23 @@ def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -
 
 
 def _only(chunk: Chunk, names: tuple[str, ...]) -> Chunk:
-    return element({name: chunk[0][name] for name in names})
+    return Chunk({name: chunk.blocks[name] for name in names})
 
 
 def _apply(chunk: Chunk, option: tuple[BlockFunction, Schema]) -> Chunk:
     function, schema = option
-    return element(apply(function, {name: frozen(block) for name, block in chunk[0].items()}, schema, tuple(schema)))
+    return Chunk(apply(function, {name: frozen(block) for name, block in chunk.blocks.items()}, schema, tuple(schema)))
 
 
 def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> dict[str, Block]:
-    return {name: take_rows(chunk[0][name], index) for name in schema}
+    return {name: take_rows(chunk.blocks[name], index) for name in schema}
 
 
 def _put(parts: Sequence[dict[str, Block]], order: NDArray[np.int64], schema: Schema) -> Chunk:
     blocks = {name: concatenate([part[name] for part in parts] or [zero_rows(schema[name])]) for name in schema}
     if (np.diff(order) > 0).all():
-        return element(blocks)
-    return element({name: take_rows(block, order) for name, block in blocks.items()})
+        return Chunk(blocks)
+    return Chunk({name: take_rows(block, order) for name, block in blocks.items()})
 
 
 def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
@@ -281,7 +281,7 @@ def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
 
 
 def _join(first: Chunk, second: Chunk, schema: Schema) -> Chunk:
-    blocks = first[0] | second[0]
+    blocks = first.blocks | second.blocks
     return _checked({name: blocks[name] for name in schema})
 
 
@@ -289,7 +289,7 @@ def _checked(blocks: dict[str, Block]) -> Chunk:
     rows = {name: len(block) for name, block in blocks.items()}
     if len(set(rows.values())) > 1:
         raise SchemaError(f"all columns have as many rows; a chunk of them has {rows}")
-    return element(blocks)
+    return Chunk(blocks)
 
 
 def _clipped(borders: NDArray[np.int64], picked: Any) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.source import Source
 from dask_tfrecord.columns.blocks import Block, concatenate, rows_of, to_array, zero_rows
 from dask_tfrecord.errors import SchemaError
@@ -88,7 +89,7 @@ def gather(
 ) -> dict[str, NDArray[Any]]:
     """Chunks of blocks, and results of assigned arrays, as one array per column."""
     # A worker may hold these very chunks for others, so they are read and never changed.
-    chunks: list[dict[str, Block]] = [chunk[0] for chunk in results[0]]
+    chunks: list[dict[str, Block]] = [chunk.blocks for chunk in results[0]]
     rest = dict(zip(finalizers, results[1:], strict=True))
     columns = {}
     for name in names:
@@ -110,8 +111,8 @@ def first_rows(chunks: da.Array, schema: Schema, rows: int) -> dict[str, NDArray
     for number in range(chunks.numblocks[0] if schema else 0):
         if rows <= 0:
             break
-        blocks: dict[str, Block] = chunks[number : number + 1].compute()[0]
-        for name, block in blocks.items():
+        chunk: Chunk = chunks[number : number + 1].compute()
+        for name, block in chunk.blocks.items():
             parts[name].append(rows_of(block, 0, min(rows, len(block))))
         rows -= len(block)
     return {name: to_array(concatenate(blocks)) for name, blocks in parts.items()}
@@ -129,7 +130,7 @@ def count_rows(chunks: da.Array) -> int:
     return int(counts.sum().compute())
 
 
-def _chunk_rows(chunk: NDArray[np.object_]) -> NDArray[np.int64]:
-    for block in chunk[0].values():
+def _chunk_rows(chunk: Chunk) -> NDArray[np.int64]:
+    for block in chunk.blocks.values():
         return np.array([len(block)], np.int64)
     raise ValueError("rows without a column can't be counted; open with counts='auto'")

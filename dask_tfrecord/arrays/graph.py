@@ -11,7 +11,9 @@ reads a second key too, which such fusing never takes, and layers of chunks are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -30,7 +32,6 @@ __all__ = [
     "LazyColumn",
     "alone",
     "chunk_array",
-    "element",
     "lazy_chunks",
     "refuse_query_planning",
     "shared",
@@ -38,8 +39,33 @@ __all__ = [
     "views",
 ]
 
-# One element: the dict of blocks of some features.
-Chunk = NDArray[np.object_]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Blocks of some features: the one element of a chunk of an object array, for which dask takes it.
+
+    An array of NumPy's would say that it is eight bytes large, and a worker would keep it in memory until that is full.
+
+    Attributes
+    ----------
+    blocks : dict of str to Block
+        As many rows of each.
+    """
+
+    blocks: dict[str, Block]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.blocks if key == 0 else self
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + sum(map(_footprint, self.blocks.values()))
+
+
+def _footprint(block: Block) -> int:
+    if isinstance(block, np.ndarray) and block.dtype.kind == "T":
+        # Strings of more than a few bytes lie elsewhere.
+        return block.nbytes + int(np.strings.str_len(block).sum())
+    return sys.getsizeof(block)
 
 
 class LazyColumn:
@@ -108,13 +134,6 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
     return chunks
 
 
-def element(blocks: dict[str, Block]) -> Chunk:
-    """Put blocks into an array of one element."""
-    chunk = np.empty(1, object)
-    chunk[0] = blocks
-    return chunk
-
-
 def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
     """One feature: decoded by itself, and only the rows that slices leave."""
     column = LazyColumn(source, name)
@@ -155,7 +174,9 @@ def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64]
 def _read(source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)) -> Chunk:
     names, borders = plan
     (number,) = block_id
-    return element(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
+    if not names:
+        return Chunk({})
+    return Chunk(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
 
 
 def views(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]) -> dict[str, da.Array]:
@@ -231,8 +252,7 @@ def view(
 
 
 def _view(chunk: Chunk, name: str) -> NDArray[Any]:
-    blocks: dict[str, Block] = chunk[0]
-    return to_array(blocks[name])
+    return to_array(chunk.blocks[name])
 
 
 def _meta(feature: Feature) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
@@ -77,8 +77,7 @@ def _filling(value: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def _block(chunk: Chunk, name: str) -> RaggedBlock:
-    block: RaggedBlock = chunk[0][name]
-    return block
+    return cast(RaggedBlock, chunk.blocks[name])
 
 
 def _values(chunk: Chunk, name: str) -> NDArray[Any]:

@@ -1,0 +1,590 @@
+"""What is decoded for what is asked, by a log of decodes: on threads, and on two real worker processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask.base import tokenize
+from distributed import Client, LocalCluster, futures_of, wait
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord.arrays.backing import Lazy
+from dask_tfrecord.arrays.graph import alone, lazy_chunks, views
+from dask_tfrecord.columns.blocks import Block
+from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing import write_oracle
+
+# What the workers are given of this file, they get by value: they can't import it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+FEATURES: dict[str, Any] = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "image": dtf.FixedLenFeature((2, 3), "float32"),
+    "id": dtf.FixedLenFeature((), "int64"),
+    "text": dtf.TextFeature(),
+    "tokens": dtf.VarLenFeature("int64"),
+}
+SHARDS, RECORDS = 4, 50
+ROWS = SHARDS * RECORDS
+
+# The features, the number of the shard, its first record that is decoded, and how many.
+Decode = tuple[tuple[str, ...], int, int, int]
+
+
+def payload(row: int) -> bytes:
+    values = {
+        "label": Feature(int64_list=Int64List(value=[row])),
+        "image": Feature(float_list=FloatList(value=[row + column / 8 for column in range(6)])),
+        "id": Feature(int64_list=Int64List(value=[-row])),
+        "text": Feature(bytes_list=BytesList(value=[f"Nº {row}".encode()])),
+        "tokens": Feature(int64_list=Int64List(value=range(row % 4))),
+    }
+    return Example(features=Features(feature=values)).SerializeToString()
+
+
+IMAGES = (np.arange(ROWS)[:, None] + np.arange(6) / 8).astype("f4").reshape(ROWS, 2, 3)
+LABELS = np.arange(ROWS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shards")
+    for number in range(SHARDS):
+        write_oracle(path / f"part-{number}", map(payload, range(number * RECORDS, (number + 1) * RECORDS)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A real cluster of two processes, which nobody uses unasked."""
+    with (
+        LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+class Record(logging.Handler):
+    """A list of all that a logger is told."""
+
+    def __init__(self, logger: str, level: int) -> None:
+        super().__init__(level)
+        self.found: list[logging.LogRecord] = []
+        logging.getLogger(logger).addHandler(self)
+        logging.getLogger(logger).setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record)
+
+
+def listen(dask_worker: Any) -> None:
+    dask_worker.decodes = Record("dask_tfrecord.columns.decode", logging.DEBUG)
+
+
+def told(dask_worker: Any) -> list[tuple[Any, ...]]:
+    """What this worker has decoded since it was asked before."""
+    arguments = [record.args for record in dask_worker.decodes.found]
+    dask_worker.decodes.found.clear()
+    return arguments
+
+
+def forget(dask_worker: Any) -> None:
+    logging.getLogger("dask_tfrecord.columns.decode").removeHandler(dask_worker.decodes)
+
+
+class Decodes:
+    """The decodes of one way to compute, since they were asked for before."""
+
+    def __init__(self, arguments: Callable[[], Iterable[tuple[Any, ...]]]) -> None:
+        self.arguments = arguments
+
+    def take(self) -> list[Decode]:
+        return sorted(
+            (tuple(sorted(names)), int(path.rpartition("-")[2]), first, count)
+            for names, first, count, path in self.arguments()
+        )
+
+
+@pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.cluster)])
+def decodes(request: pytest.FixtureRequest) -> Iterator[Decodes]:
+    """All that follows in a test runs so, and this is the log of it."""
+    if request.param == "threads":
+        logger = logging.getLogger("dask_tfrecord.columns.decode")
+        handler = Record(logger.name, logging.DEBUG)
+
+        def arguments() -> list[Any]:
+            found = [record.args for record in handler.found]
+            handler.found.clear()
+            return found
+
+        with dask.config.set(scheduler="threads"):
+            yield Decodes(arguments)
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    else:
+        client: Client = request.getfixturevalue("client")
+        client.run(listen)
+        with client.as_current():
+            yield Decodes(lambda: [decode for worker in client.run(told).values() for decode in worker])
+        client.run(forget)
+
+
+def by_shard(*names: str) -> list[Decode]:
+    """Everything, in the chunks that are shards."""
+    return [(names, number, 0, RECORDS) for number in range(SHARDS)]
+
+
+@pytest.fixture
+def ds(folder: Path) -> dtf.Dataset:
+    return dtf.read_tfrecord(folder, FEATURES, chunks="shard")
+
+
+# -- what is decoded ---------------------------------------------------------------------------------------------------
+
+
+def test_a_column_decodes_itself_alone(ds: dtf.Dataset, decodes: Decodes) -> None:
+    assert ds["label"].mean().compute() == LABELS.mean()
+    assert decodes.take() == by_shard("label")
+    np.testing.assert_array_equal(ds["image"].compute(), IMAGES)
+    assert decodes.take() == by_shard("image")
+
+
+def test_columns_asked_for_together_are_decoded_together(ds: dtf.Dataset, decodes: Decodes) -> None:
+    image, label = ds["image", "label"]
+    found = dask.compute(image, label)
+    np.testing.assert_array_equal(found[0], IMAGES)
+    np.testing.assert_array_equal(found[1], LABELS)
+    assert decodes.take() == by_shard("image", "label")
+    # However they are used, and in whatever order they were asked for.
+    image, label = ds["label", "image"][::-1]
+    total, most, both = dask.compute(image.sum(), label.max(), (image * label[:, None, None]).sum())
+    assert (most, both) == (ROWS - 1, (IMAGES * LABELS[:, None, None]).sum())
+    assert decodes.take() == by_shard("image", "label")
+    assert total == IMAGES.sum()
+
+
+def test_two_uses_of_a_column_are_one_decode(ds: dtf.Dataset, decodes: Decodes) -> None:
+    label = ds["label"]
+    dask.compute(label.sum(), label.max(), (label + 1)[::2], ds["label"])
+    assert decodes.take() == by_shard("label")
+
+
+def test_slices_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> None:
+    image = ds["image"]
+    cases: list[tuple[Any, list[tuple[int, int, int]]]] = [
+        (np.s_[95:105], [(1, 45, 5), (2, 0, 5)]),
+        (np.s_[-1], [(3, 49, 1)]),
+        (np.s_[60], [(1, 10, 1)]),
+        (np.s_[60, 1], [(1, 10, 1)]),
+        (np.s_[-3:, 0, 1], [(3, 47, 3)]),
+        (np.s_[49:51], [(0, 49, 1), (1, 0, 1)]),
+        (np.s_[:0], []),
+        (np.s_[10:40:15], [(0, 10, 1), (0, 25, 1)]),
+    ]
+    for key, records in cases:
+        np.testing.assert_array_equal(image[key].compute(), IMAGES[key])
+        assert decodes.take() == [(("image",), *record) for record in records], key
+    np.testing.assert_array_equal((image[95:105] * 2).sum(axis=(1, 2)).compute(), (IMAGES[95:105] * 2).sum((1, 2)))
+    assert decodes.take() == [(("image",), 1, 45, 5), (("image",), 2, 0, 5)]
+
+
+def test_rows_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> None:
+    names = tuple(sorted(FEATURES))
+    cases: list[tuple[Any, list[tuple[int, int, int]]]] = [
+        (slice(95, 105), [(1, 45, 5), (2, 0, 5)]),
+        (-1, [(3, 49, 1)]),
+        ([199, 3, 3, 4, 120], [(0, 3, 2), (2, 20, 1), (3, 49, 1)]),
+        (np.isin(LABELS, [7, 60]), [(0, 7, 1), (1, 10, 1)]),
+        (slice(5, 5), []),
+    ]
+    for key, records in cases:
+        rows = ds.rows[key]
+        wanted = np.atleast_1d(LABELS[key])
+        np.testing.assert_array_equal(rows["label"].compute(), wanted)
+        assert decodes.take() == [(("label",), *record) for record in records], key
+        image, label = dask.compute(*rows["image", "label"])
+        np.testing.assert_array_equal(image, IMAGES[wanted])
+        np.testing.assert_array_equal(label, wanted)
+        assert decodes.take() == [(("image", "label"), *record) for record in records], key
+        np.testing.assert_array_equal(rows.compute()["label"], wanted)
+        assert decodes.take() == [(names, *record) for record in records], key
+    assert ds.head(3)["label"].tolist() == [0, 1, 2]
+    assert decodes.take() == [(names, 0, 0, 3)]
+    assert ds[["id"]].head(52)["id"].tolist() == (-LABELS[:52]).tolist()
+    assert decodes.take() == [(("id",), 0, 0, 50), (("id",), 1, 0, 2)]
+
+
+def test_chunks_across_shards_decode_each_record_once(folder: Path, decodes: Decodes) -> None:
+    ds = dtf.read_tfrecord(folder, FEATURES, chunks=70)
+    wanted = [(0, 0, 50), (1, 0, 20), (1, 20, 30), (2, 0, 40), (2, 40, 10), (3, 0, 50)]
+    assert ds["label"].sum().compute() == LABELS.sum()
+    assert decodes.take() == [(("label",), *record) for record in wanted]
+    dask.compute(*ds["image", "text"])
+    assert decodes.take() == [(("image", "text"), *record) for record in wanted]
+
+
+def test_a_data_set_is_decoded_once(ds: dtf.Dataset, decodes: Decodes) -> None:
+    np.testing.assert_array_equal(ds.compute()["image"], IMAGES)
+    assert decodes.take() == by_shard(*sorted(FEATURES))
+    first, second = dask.compute(ds, ds.assign(more=ds["label"] * 2)[["more"]])
+    np.testing.assert_array_equal(second["more"], LABELS * 2)
+    assert len(first["text"]) == ROWS
+    assert decodes.take() == sorted([*by_shard(*sorted(FEATURES)), *by_shard("label")])
+
+
+def test_map_blocks_decodes_what_it_is_given_once(ds: dtf.Dataset, decodes: Decodes) -> None:
+    mapped = ds[["image", "id"]].map_blocks(lambda blocks: {"a": blocks["image"] * 2, "b": blocks["id"]})
+    decodes.take()
+    dask.compute(*mapped["a", "b"])
+    assert decodes.take() == by_shard("id", "image")
+    np.testing.assert_array_equal(mapped["a"][95:105].compute(), IMAGES[95:105] * 2)
+    assert decodes.take() == [(("id", "image"), 1, 45, 5), (("id", "image"), 2, 0, 5)]
+    np.testing.assert_array_equal(mapped.rows[[0, 199]].compute()["b"], [0, -199])
+    assert decodes.take() == [(("id", "image"), 0, 0, 1), (("id", "image"), 3, 49, 1)]
+
+
+def test_ragged_parts_share_a_decode(ds: dtf.Dataset, decodes: Decodes) -> None:
+    values, splits = dask.compute(*ds.ragged("tokens"))
+    assert (len(values), splits[-1]) == (300, 300)
+    assert decodes.take() == by_shard("tokens")
+    ds.padded("tokens", 3)[:50].compute()
+    assert decodes.take() == [(("tokens",), 0, 0, 50)]
+
+
+def test_what_is_persisted_is_not_decoded_again(ds: dtf.Dataset, decodes: Decodes) -> None:
+    kept = ds.persist()
+    wait_for(kept)
+    assert decodes.take() == by_shard(*sorted(FEATURES))
+    np.testing.assert_array_equal(kept.compute()["image"], IMAGES)
+    np.testing.assert_array_equal(kept["image"][95:105].compute(), IMAGES[95:105])
+    dask.compute(*kept["text", "tokens"], *kept.ragged("tokens"), kept.padded("tokens", 5))
+    np.testing.assert_array_equal(kept.rows[::-7].compute()["label"], LABELS[::-7])
+    kept.map_blocks(lambda blocks: {"x": blocks["label"] * 2}).persist().compute()
+    kept.head()
+    assert decodes.take() == []
+
+
+def wait_for(dataset: dtf.Dataset) -> None:
+    if futures := futures_of(dataset):
+        wait(futures)
+
+
+def test_nothing_is_decoded_while_graphs_are_built(folder: Path, decodes: Decodes) -> None:
+    dense = {name: FEATURES[name] for name in ("label", "image", "id")}
+    for ds in (
+        dtf.read_tfrecord(folder, dense),
+        dtf.read_tfrecord(folder, FEATURES, chunks=30),
+        dtf.read_tfrecord(folder, FEATURES, counts=None),
+        dtf.read_tfrecord(folder, chunks="shard"),
+    ):
+        made: list[Any] = [*ds.values(), *ds["label", "image"], ds[["id", "label"]]]
+        made += [ds.map_blocks(lambda blocks: {"x": blocks["label"] + 1})["x"], ds.assign(more=ds["label"] + 1)]
+        made += [ds["image"].mean(axis=0), ds["label"] > 3]
+        if ds.nrecords is not None:
+            made += [(ds["label"] * 2)[3:], ds.rows[3:9], ds.rows[[1, 5]]["image"], ds["image"][::3, 0]]
+        if "tokens" in ds and "VarLen" in str(ds.schema["tokens"]):
+            made += [*ds.ragged("tokens"), ds.padded("tokens", 3)]
+        for one in made:
+            tokenize(one)
+            repr(one)
+            one.__dask_graph__()
+        da.Array.__dask_optimize__(made[0].dask, made[0].__dask_keys__())
+    assert decodes.take() == []
+
+
+def test_uncounted_shards_are_decoded_by_chunk(folder: Path, decodes: Decodes) -> None:
+    ds = dtf.read_tfrecord(folder, FEATURES, counts=None)
+    assert ds["label"].sum().compute() == LABELS.sum()
+    assert decodes.take() == [(("label",), number, 0, None) for number in range(SHARDS)]
+    dask.compute(*ds["image", "text"])
+    assert decodes.take() == [(("image", "text"), number, 0, None) for number in range(SHARDS)]
+    assert ds.head(60)["label"].tolist() == LABELS[:60].tolist()
+    assert decodes.take() == [(tuple(sorted(FEATURES)), number, 0, None) for number in range(2)]
+
+
+# -- one definition of every key ---------------------------------------------------------------------------------------
+
+
+def definitions(*arrays: Any) -> dict[Any, frozenset[Any]]:
+    """What each task of this library depends on, in the graph that a scheduler gets for these together."""
+    graphs = dask.highlevelgraph.HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    tasks = da.Array.__dask_optimize__(graphs, [array.__dask_keys__() for array in arrays])
+    return {key: task.dependencies for key, task in dict(tasks).items() if "tfrecord" in str(key)}
+
+
+@pytest.mark.parametrize("chunks", [30, 1000])
+def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> None:
+    ds = dtf.read_tfrecord(folder, FEATURES, chunks=chunks)
+    image, label = ds["image", "label"]
+    alone = ds["label"]
+    values, splits = ds.ragged("tokens")
+    padded = ds.padded("tokens", 4)
+    joined = ds.assign(more=alone + 1)
+    mapped = joined.map_blocks(lambda blocks: {"x": blocks["label"], "y": blocks["more"]})
+    x, y = mapped["x", "y"]
+    picked = mapped.rows[::-1]
+    graphs: list[tuple[Any, ...]] = [
+        (image,),
+        (label,),
+        (image, label),
+        (label.sum(),),
+        (label.sum(), label.max(), image),
+        (label[:5], label[2:9], image[:5]),
+        (label[:5],),
+        (ds,),
+        (ds, image),
+        (alone,),
+        (alone.sum(), alone.max()),
+        (alone, label),
+        (values,),
+        (values, splits),
+        (splits[:3], padded),
+        (padded.sum(),),
+        (joined,),
+        (mapped,),
+        (x,),
+        (x, y),
+        (x.sum(), mapped),
+        (picked,),
+        (picked["x"],),
+        (picked["x"], mapped),
+        (picked["x"][:3].sum(),),
+    ]
+    seen: dict[Any, frozenset[Any]] = {}
+    for graph in graphs:
+        for key, dependencies in definitions(*graph).items():
+            # Tasks of other names are what dask makes of those of the user's own operations.
+            name = key[0] if isinstance(key, tuple) else key
+            if name.startswith("tfrecord-") and seen.setdefault(key, dependencies) != dependencies:
+                fused = any("tfrecord-" in str(one) and str(name) in str(one) for one in dependencies)
+                raise AssertionError(f"{key}: {set(seen[key])} and {set(dependencies)} {fused}")
+    names = {str(key[0] if isinstance(key, tuple) else key).split("-")[1] for key in seen}
+    assert {"decode", "label", "image", "values", "padded", "collect", "join", "apply", "rows"} <= names
+
+
+def no_tasks(client: Client) -> dict[str, Any]:
+    """What is left on the scheduler, after some time for messages on their way."""
+    for _ in range(40):
+        left: dict[str, Any] = client.run_on_scheduler(
+            lambda dask_scheduler: {str(key): task.state for key, task in dask_scheduler.tasks.items()}
+        )
+        if not left:
+            break
+        time.sleep(0.05)
+    return left
+
+
+@pytest.fixture
+def run_specs() -> Iterator[Callable[[], list[str]]]:
+    """What the scheduler says of keys that came with another definition; it runs in this process."""
+    logger = logging.getLogger("distributed.scheduler")
+    level = logger.level
+    handler = Record(logger.name, logging.WARNING)
+    yield lambda: [record.getMessage() for record in handler.found if "run_spec" in record.getMessage()]
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def test_the_scheduler_would_say_so(run_specs: Callable[[], list[str]]) -> None:
+    def task(dependency: str) -> Any:
+        return dask.delayed(abs)(dask.delayed(1, name=dependency), dask_key_name="the-same-key")
+
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        first = client.compute(task("one"))
+        second = client.compute(task("another"))
+        assert first.result() + second.result() == 2
+        assert len(run_specs()) == 1
+        del first, second
+        assert list(no_tasks(client)) == ["another"]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("rounds", "chunks"), [(20, 80), (5, 1000)])
+def test_rounds_of_the_same_arrays(
+    client: Client, folder: Path, rounds: int, chunks: int, run_specs: Callable[[], list[str]]
+) -> None:
+    assert no_tasks(client) == {}
+    with client.as_current():
+        for _ in range(rounds):
+            ds = dtf.read_tfrecord(folder, FEATURES, chunks=chunks)
+            overlapping_round(client, ds)
+            del ds
+    assert run_specs() == []
+    assert no_tasks(client) == {}
+
+
+def overlapping_round(client: Client, ds: dtf.Dataset) -> None:
+    """Compute and persist the same arrays while others of them are under way or kept, by themselves and together."""
+    image, label = ds["image", "label"]
+    alone = ds["label"]
+    futures = [client.compute(label), client.compute([image, label]), client.compute(ds), client.compute(alone)]
+    kept = ds.persist()
+    arrays = dask.persist(image, label)
+    futures += [client.compute(image), client.compute([alone, label]), client.compute(kept["image"])]
+    once_more = client.persist([ds, alone, image])
+    values, splits = ds.ragged("tokens")
+    futures += [client.compute([values, splits]), client.compute(splits), client.compute(ds.rows[95:105])]
+    futures += [client.compute(label[95:105]), client.compute(kept.rows[::-1]), client.compute(kept["label", "text"])]
+    reduced = dask.compute(image.sum(), alone.max(), kept["id", "label"][0].min())
+    assert reduced == (IMAGES.sum(), ROWS - 1, 1 - ROWS)
+    np.testing.assert_array_equal(ds.compute()["label"], LABELS)
+    np.testing.assert_array_equal(kept.compute()["image"], IMAGES)
+    np.testing.assert_array_equal(arrays[0].compute(), IMAGES)
+    np.testing.assert_array_equal(once_more[0]["label"].compute(), LABELS)
+    found = client.gather(futures)
+    np.testing.assert_array_equal(found[0], LABELS)
+    np.testing.assert_array_equal(found[1][0], IMAGES)
+    np.testing.assert_array_equal(found[9]["label"], LABELS[95:105])
+    np.testing.assert_array_equal(found[11]["label"], LABELS[::-1])
+
+
+# -- on the cluster ----------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A source that notes in a file which process it is unpickled in."""
+
+    schema = Schema({"a": dtf.FixedLenFeature((), "int64"), "b": dtf.FixedLenFeature((), "int64")})
+    origin: Mapping[str, Any] = {}
+
+    def __init__(self, rows: int, log: str) -> None:
+        self.nrows, self.log = rows, log
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with Path(self.log).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def __dask_tokenize__(self) -> object:
+        return "Counted", self.nrows, self.log
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        time.sleep(0.002)
+        return {name: np.arange(self.nrows)[key] for name in names}
+
+
+@pytest.mark.cluster
+def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> None:
+    borders = np.arange(0, 1001, 10)
+    log = tmp_path / "log"
+
+    def travels() -> dict[int, int]:
+        pids = log.read_text().split()
+        log.unlink()
+        return {int(pid): pids.count(pid) for pid in set(pids)}
+
+    workers = set(client.run(os.getpid).values())
+    together = lazy_chunks(Counted(1000, str(log)), ["a", "b"], borders, 100)  # type: ignore[arg-type]
+    arrays = views(together, dict(Counted.schema), np.diff(borders).tolist())
+    with client.as_current():
+        found = dask.compute(arrays["a"].sum(), arrays["b"].max())
+        assert found == (499500, 999)
+        count = travels()
+        assert workers <= set(count)
+        assert all(count[worker] == 1 for worker in workers)
+        one = alone(Counted(1000, str(log)), "a", borders)  # type: ignore[arg-type]
+        assert one.sum().compute() == 499500
+        count = travels()
+        assert all(count[worker] == 1 for worker in workers)
+        dataset = dtf.Dataset(Lazy(Counted(1000, str(log)), borders, 100), ["a", "b"])  # type: ignore[arg-type]
+        assert dataset.compute()["b"].tolist() == list(range(1000))
+        count = travels()
+        assert all(count[worker] == 1 for worker in workers)
+
+
+@pytest.mark.cluster
+def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> None:
+    here = dtf.read_tfrecord(folder, FEATURES, chunks=30).compute(scheduler="sync")
+    with client.as_current():
+        ds = dtf.read_tfrecord(folder, FEATURES, chunks=30)
+        mapped = ds.map_blocks(lambda blocks: {**blocks, "label": blocks["label"] + 1})
+        for way in (
+            ds,
+            ds.persist(),
+            dtf.read_tfrecord(folder, FEATURES, counts=None),
+            ds.rows[::-1].persist().rows[::-1],
+        ):
+            found = way.compute()
+            assert list(found) == list(FEATURES)
+            assert [array.dtype for array in found.values()] == [array.dtype for array in here.values()]
+            for name in ("label", "image", "id", "text"):
+                assert (found[name] == here[name]).all()
+            assert [row.tolist() for row in found["tokens"]] == [row.tolist() for row in here["tokens"]]
+        np.testing.assert_array_equal(mapped.persist().compute()["label"], LABELS + 1)
+        assert ds.compute(scheduler="threads")["text"].tolist() == here["text"].tolist()
+        assert dtf.read_tfrecord(folder, FEATURES, counts=None).count() == ROWS
+
+
+@pytest.mark.cluster
+def test_text_on_the_cluster(client: Client, folder: Path) -> None:
+    with client.as_current():
+        text = dtf.read_tfrecord(folder, FEATURES, chunks=30)["text"]
+        wanted = np.array([f"Nº {row}" for row in range(ROWS)], np.dtypes.StringDType())
+        kept = text.persist()
+        for array in (text, kept):
+            assert (array.compute() == wanted).all()
+            assert (array[25:95:3].compute() == wanted[25:95:3]).all()
+            assert (
+                da.concatenate([array[:3], array[-40:]]).compute() == np.concatenate([wanted[:3], wanted[-40:]])
+            ).all()
+            assert (array == "Nº 7").sum().compute() == 1
+
+
+@pytest.mark.cluster
+def test_persisted_chunks_tell_their_true_size(client: Client, folder: Path) -> None:
+    with client.as_current():
+        kept = dtf.read_tfrecord(folder, FEATURES, chunks="shard")[["image", "tokens"]].persist()
+        wait_for(kept)
+        nbytes = client.run_on_scheduler(
+            lambda dask_scheduler: [task.nbytes for key, task in dask_scheduler.tasks.items() if "decode" in str(key)]
+        )
+        assert len(nbytes) == SHARDS
+        for one in nbytes:
+            assert 50 * 24 + 75 * 8 + 51 * 8 <= one < 2 * (50 * 24 + 75 * 8 + 51 * 8)
+
+
+@pytest.mark.cluster
+def test_errors_come_back_whole(client: Client, folder: Path) -> None:
+    wrong = dtf.read_tfrecord(folder, {"label": dtf.FixedLenFeature((2,), "int64")}, chunks="shard").rows[120:]
+    with client.as_current():
+        for compute in (wrong.compute, wrong["label"].compute):
+            with pytest.raises(FeatureError, match="feature 'label' holds 1 value where") as caught:
+                compute()
+            assert caught.value.place is not None
+            assert (caught.value.place.record, caught.value.place.feature) in {(20, "label"), (0, "label")}
+            assert caught.value.place.file.startswith(str(folder))
+
+
+@pytest.mark.cluster
+def test_clients_of_several_threads(client: Client, folder: Path) -> None:
+    ds = dtf.read_tfrecord(folder, FEATURES, chunks=30)
+
+    def work(number: int) -> int:
+        with client.as_current():
+            image, label = ds["image", "label"]
+            kept = ds.rows[number : number + 50].persist()
+            total = dask.compute(image.sum(), label.sum())[1]
+            return int(total) + int(kept.compute()["label"].sum())
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, range(8)))
+    assert found == [int(LABELS.sum() + LABELS[number : number + 50].sum()) for number in range(8)]
+    assert no_tasks(client) == {}
