@@ -49,7 +49,7 @@ def main(outdir: Path) -> None:
     ds = dtf.read_tfrecord(outdir / "shapes-*.tfrecord", FEATURES)
     print(f"\n{ds}\n")
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         with timed("computed the mean image of each class on two worker processes"):
             # Asked for together, so decoded together: one pass over each chunk.
             image, label = ds["image", "label"]
