@@ -1,0 +1,773 @@
+"""Records into blocks, judged by protobuf: every legal encoding, every illegal one, damage, and misuse of the decoder."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native, messages, testing
+from dask_tfrecord.columns import decode as decode_module
+from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
+from dask_tfrecord.columns.decode import Run, decode
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
+from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Sampling, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.storage.files import find_shards
+
+MALFORMED, NOT_EXAMPLE, KIND, COUNT, SIZE, UNKNOWN_KEY, FULL = 1, 2, 4, 5, 6, 8, 10
+FIXED, RAGGED, RAW, SKIPPED, UNSET = range(5)
+BYTES, FLOATS, INT64 = 1, 2, 3
+
+
+def read(path: Path, schema: Mapping[str, Feature], count: int | None = None, **options: Any) -> dict[str, Block]:
+    """All records of a file; with a count, into arrays of that many rows."""
+    [shard] = find_shards(path)
+    run = Run(shard, first=0, count=count, mark=0, offset=0, past=shard.size, last=True)
+    return decode([run], Schema(schema), list(schema), rows=count, **options)
+
+
+def assert_same(blocks: Mapping[str, Block], expected: Mapping[str, NDArray[Any]]) -> None:
+    """The same values, bit for bit: NaN payloads and signs of zeros count."""
+    assert list(blocks) == list(expected)
+    for name, block in blocks.items():
+        found, wanted = to_array(block), expected[name]
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
+        if found.dtype == object:
+            for one, other in zip(found.ravel(), wanted.ravel(), strict=True):
+                assert bits(one) == bits(other), name
+        else:
+            assert bits(found) == bits(wanted), name
+
+
+def bits(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return type(value), value
+    held = value.tolist() if value.dtype.kind in "OT" else value.tobytes()
+    return value.dtype, value.shape, held
+
+
+def varint(value: int) -> bytes:
+    groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def entry(key: bytes, feature: bytes) -> bytes:
+    return delimited(1, delimited(1, key) + delimited(2, feature))
+
+
+def example(**features: list[Any]) -> bytes:
+    """A serialised Example of ints, floats and bytes, by what the lists hold; an empty list has no kind."""
+    message = messages.Example()
+    message.features.SetInParent()
+    for name, values in features.items():
+        held = message.features.feature[name]
+        if values:
+            lists = {int: held.int64_list, float: held.float_list, bytes: held.bytes_list}
+            lists[type(values[0])].value.extend(values)
+    return message.SerializeToString(deterministic=True)
+
+
+INTS = delimited(3, delimited(1, b"\x05"))
+
+
+# ---- every legal encoding
+
+_SHAPES = st.lists(st.integers(0, 3), max_size=2).map(tuple)
+_INNER = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(lambda inner: (-1, *inner))
+_ANY_KIND = st.sampled_from(["int64", "float32", "bytes"])
+COLUMNS: dict[str, st.SearchStrategy[Feature]] = {
+    "fixed int64": st.builds(FixedLenFeature, _SHAPES, st.just("int64")),
+    "fixed float32": st.builds(FixedLenFeature, _SHAPES, st.just("float32")),
+    "fixed bytes": st.builds(FixedLenFeature, _SHAPES, st.just("bytes")),
+    "ragged int64": st.just(VarLenFeature("int64")),
+    "ragged float32": st.just(VarLenFeature("float32")),
+    "ragged bytes": st.just(VarLenFeature("bytes")),
+    "ragged rows": st.builds(VarLenFeature, _ANY_KIND, shape=_INNER),
+    "raw": st.builds(RawFeature, _SHAPES, st.sampled_from(["bool", "uint8", "<i2", "<f4", "<f8", "<c8"])),
+    "raw, swapped": st.builds(RawFeature, _SHAPES, st.sampled_from([">i2", ">u4", ">i8", ">f2", ">f4", ">c8", ">c16"])),
+    "text": st.just(TextFeature()),
+}
+_NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
+_MESSAGES, _ENCODINGS = 10, 5
+
+
+@st.composite
+def encoded(draw: st.DrawFn, features: st.SearchStrategy[Feature]) -> tuple[Schema, list[bytes]]:
+    """A schema, and records that fit it, each in several encodings."""
+    schema = Schema(draw(st.dictionaries(_NAMES, features, min_size=1, max_size=3)))
+    payloads = []
+    for _ in range(_MESSAGES):
+        record = draw(testing.examples(schema, others=True))
+        if any(feature.WhichOneof("kind") for feature in record.features.feature.values()):
+            payloads += [draw(testing.wire_encodings(record))[1] for _ in range(_ENCODINGS)]
+        else:
+            # Without one value, whatever is odd would make another message of it.
+            payloads.append(record.SerializeToString())
+    return schema, payloads
+
+
+def compare_encodings(features: st.SearchStrategy[Feature], path: Path, nmessages: int) -> None:
+    """Decode about `nmessages` and compare them with what protobuf makes of them."""
+
+    def compare(schema: Schema, payloads: list[bytes], counted: bool) -> None:
+        testing.write_oracle(path, payloads)
+        blocks = read(path, schema, len(payloads) if counted else None)
+        assert_same(blocks, testing.expected_columns(payloads, schema))
+
+    @settings(
+        max_examples=-(-nmessages // (_MESSAGES * _ENCODINGS)),
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
+    @given(encoded(features), st.booleans())
+    def run(made: tuple[Schema, list[bytes]], counted: bool) -> None:
+        schema, payloads = made
+        try:
+            compare(schema, payloads, counted)
+        except (AssertionError, TFRecordError):
+            for payload in payloads:
+                compare(schema, [payload], counted)
+            raise
+
+    run()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_encoding_is_read_as_protobuf_reads_it(column: str, tmp_path: Path) -> None:
+    compare_encodings(COLUMNS[column], tmp_path / "x", 1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", COLUMNS)
+def test_very_many_encodings_are_read_as_protobuf_reads_them(column: str, tmp_path: Path) -> None:
+    compare_encodings(COLUMNS[column], tmp_path / "x", 10_000)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_golden_encodings(golden: Path, counted: bool) -> None:
+    said = json.loads((golden / "wire_encodings.json").read_text("utf-8"))
+    schema = {name: FixedLenFeature(spec["shape"], spec["dtype"]) for name, spec in said["features"].items()}
+    blocks = read(golden / "wire_encodings.tfrecord", schema, said["records"] if counted else None)
+    assert len(said["rows"]) == 9
+    rows = {name: np.array([row["protobuf"][name] for row in said["rows"]], schema[name].dtype) for name in schema}
+    assert_same(blocks, rows)
+
+
+def test_into_memory_of_the_caller(tmp_path: Path) -> None:
+    schema = Schema({"i": FixedLenFeature((2,), "int64"), "r": RawFeature((2,), ">i2"), "b": VarLenFeature("bytes")})
+    payloads = [example(i=[row, -row], r=[b"\1\2\3\4"], b=[b"x"] * row) for row in range(5)]
+    testing.write_oracle(tmp_path / "x", payloads)
+    out = {"i": np.full((5, 2), 7, np.int64), "r": np.full((5, 2), 7, np.int16)}
+    blocks = read(tmp_path / "x", schema, 5, out=out)
+    assert blocks["i"] is out["i"]
+    assert blocks["r"] is out["r"]
+    assert_same(blocks, testing.expected_columns(payloads, schema))
+
+
+@pytest.mark.parametrize("rows", [0, None])
+def test_no_records(rows: int | None, tmp_path: Path) -> None:
+    features = [FixedLenFeature((2,), "int64"), FixedLenFeature((0,), "bytes"), FixedLenFeature((3, 0), "float32")]
+    features += [VarLenFeature("bytes", shape=(-1, 2)), VarLenFeature("int64"), RawFeature((2,), ">f4"), TextFeature()]
+    schema = {str(number): feature for number, feature in enumerate(features)}
+    (tmp_path / "x").write_bytes(b"")
+    for blocks in (decode([], Schema(schema), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
+        assert_same(blocks, {name: to_array(zero_rows(feature)) for name, feature in schema.items()})
+
+
+# ---- legal or not: protobuf and the decoder are of one opinion
+
+
+def _entries_pool() -> type[Any]:
+    """Example with its map as the repeated entries that it is on the wire, and the lists of a SequenceExample.
+
+    upb drops a map entry that holds an unknown field, which protobuf in other languages reads; as a repeated message
+    it is read by upb too. Floats are the 32 bits that they are: as floats of Python, signalling NaNs would turn quiet.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="entries.proto", package="entries", syntax="proto3")
+    tables = {
+        "Ints": [("value", field.TYPE_INT64, True)],
+        "Floats": [("value", field.TYPE_FIXED32, True)],
+        "Bytes": [("value", field.TYPE_BYTES, True)],
+        "Feature": [("bytes", "Bytes", False), ("floats", "Floats", False), ("ints", "Ints", False)],
+        "Entry": [("key", field.TYPE_STRING, False), ("value", "Feature", False)],
+        "Features": [("entries", "Entry", True)],
+        "Example": [("features", "Features", False), ("lists", field.TYPE_BYTES, True)],
+    }
+    for name, fields in tables.items():
+        message = file.message_type.add(name=name)
+        if name == "Feature":
+            message.oneof_decl.add(name="kind")
+        for number, (label, kind, repeated) in enumerate(fields, start=1):
+            one = message.field.add(name=label, number=number)
+            one.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            one.type = field.TYPE_MESSAGE if isinstance(kind, str) else kind
+            if isinstance(kind, str):
+                one.type_name = f".entries.{kind}"
+            if name == "Feature":
+                one.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("entries.Example"))
+
+
+Entries = _entries_pool()
+Lists = dict[str, tuple[int, list[Any]]]
+
+
+def by_protobuf(payload: bytes) -> tuple[bool, Lists] | None:
+    """Whether protobuf's message could be anything but an Example, and each key's kind and values; None if it is none."""
+    try:
+        parsed = Entries.FromString(payload)
+    except messages.DecodeError:
+        return None
+    lists: Lists = {}
+    valued = False
+    for one in parsed.features.entries:
+        kind = one.value.WhichOneof("kind")
+        number = ["bytes", "floats", "ints"].index(kind) + 1 if kind else 0
+        lists[one.key] = (number, list(getattr(one.value, kind).value) if kind else [])
+        valued = valued or one.HasField("value")
+    return bool(parsed.lists) or not valued, lists
+
+
+def frame(payload: bytes) -> NDArray[np.uint8]:
+    """A record, for a decoder that checks no CRC."""
+    return np.frombuffer(struct.pack("<QI", len(payload), 0) + payload + bytes(4), np.uint8)
+
+
+def spec(key: bytes, kind: int = INT64, layout: int = RAGGED, count: int = 1, swap: int = 1) -> tuple[Any, ...]:
+    return key, kind, layout, count, swap, False, False
+
+
+def by_decoder(payload: bytes, kinds: dict[bytes, int]) -> int | Lists:
+    """The fault, or each key's kind and values; the decoder itself tells which keys there are, and what they hold."""
+    record = frame(payload)
+    for _ in range(100):
+        columns = [spec(key, kind, RAGGED if kind else UNSET) for key, kind in kinds.items()]
+        decoder = _native.Decoder(columns, False, True)
+        _, _, stop, _ = decoder.feed(record, 0, len(record), 1)
+        fault, column, found, key = decoder.problem()
+        if stop == _native.LIMIT:
+            return {name.decode(): (kind, values_of(decoder, at, kind)) for at, (name, kind) in enumerate(kinds.items())}
+        if fault == UNKNOWN_KEY:
+            kinds[key] = 0  # none, until the decoder says another
+        elif fault == KIND:
+            kinds[list(kinds)[column]] = found  # the last one, where a record holds several
+        else:
+            return fault
+    raise AssertionError(f"no end of keys and kinds in {payload!r}")
+
+
+def values_of(decoder: _native.Decoder, column: int, kind: int) -> list[Any]:
+    values, splits, _ = decoder.take(column)
+    if not kind:
+        return []
+    assert values is not None
+    if kind == BYTES:
+        assert splits is not None
+        data, ends = values.tobytes(), splits.tolist()
+        return [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return values.view(np.uint32).tolist() if kind == FLOATS else values.tolist()
+
+
+def mutate(payload: bytes, other: bytes, rng: random.Random) -> bytes:
+    at = rng.randint(0, len(payload))
+    to = rng.randint(at, min(len(payload), at + 40))
+    donor = rng.randint(0, len(other))
+    piece = other[donor : donor + rng.randint(0, 60)]
+    wrapped = rng.choice([b"\x0b%b\x0c", b"\x13%b\x14", b"\x0b%b", b"%b\x0c"])
+    choices: list[Callable[[], bytes]] = [
+        lambda: payload[:at] + bytes([payload[at] ^ 1 << rng.randrange(8)]) + payload[at + 1 :],
+        lambda: payload[:at] + bytes([rng.choice(b"\0\1\2\x08\x0a\x0b\x0c\x0d\x12\x1a\x7f\x80\xff")]) + payload[at + 1 :],
+        lambda: payload[:at],
+        lambda: payload[:at] + payload[to:],
+        lambda: payload[:at] + rng.randbytes(rng.randint(1, 6)) + payload[at:],
+        lambda: payload[:at] + payload[at:to] * 2 + payload[to:],
+        lambda: payload[:at] + piece + payload[at:],
+        lambda: payload[:at] + other[donor:],
+        lambda: payload + other,
+        lambda: payload[:at] + bytes([payload[at] | 0x80, *(0x80,) * rng.randint(0, 9), 0]) + payload[at + 1 :],
+        lambda: payload[:at] + wrapped % payload[at:to] + payload[to:],
+    ]
+    return rng.choice(choices)() if at < len(payload) else payload[:to] + piece
+
+
+def has_field_0_in_a_group(data: bytes, levels: Sequence[set[int]] = ({1}, {1}, {2}, {1, 2, 3})) -> bool:
+    """Whether an unknown group holds a field number 0: upb passes over it, protobuf in C++ and Java refuse it."""
+    at = depth = 0
+
+    def read_varint() -> int:
+        nonlocal at
+        begin = at
+        while data[at] >= 0x80:
+            at += 1
+        at += 1
+        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin:at]))
+
+    while at < len(data):
+        number, wire_type = divmod(read_varint(), 8)
+        if depth and not number:
+            return True
+        if wire_type == 0:
+            read_varint()
+        elif wire_type == 2:
+            size = read_varint()
+            inside, at = data[at : at + size], at + size
+            if not depth and levels and number in levels[0] and has_field_0_in_a_group(inside, levels[1:]):
+                return True
+        else:
+            at += {1: 8, 5: 4}.get(wire_type, 0)
+            depth += {3: 1, 4: -1}.get(wire_type, 0)
+    return False
+
+
+def real_payloads(folders: Sequence[Path]) -> list[bytes]:
+    """Records of real files; those small enough that a key of them is never cut in an error."""
+    payloads = set()
+    for folder in folders:
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in {".tfrecord", ".record", ".tfr"}):
+            if not path.name.startswith("damaged_"):
+                payloads.update([payload for payload in testing.read_payloads(path) if len(payload) < 450][:60])
+    return sorted(payloads)
+
+
+def compare_verdicts(payloads: Sequence[bytes], number: int, seed: int) -> None:
+    """Mutate real payloads: what protobuf parses is decoded to the same values, what it refuses is refused."""
+    rng = random.Random(seed)
+    accepted = refused = foreign = 0
+    for _ in range(number):
+        payload = rng.choice(payloads)
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            payload = mutate(payload, rng.choice(payloads), rng)[:990]
+        expected, found = by_protobuf(payload), by_decoder(payload, {})
+        where = payload.hex()
+        if expected is None:
+            assert found in (MALFORMED, NOT_EXAMPLE), where
+            refused += 1
+        elif found == NOT_EXAMPLE:
+            # Strictness on purpose: a message without one value, or with the lists of a SequenceExample, is no Example.
+            assert expected[0], where
+            foreign += 1
+        elif found == MALFORMED:
+            assert has_field_0_in_a_group(payload), where
+        else:
+            assert found == expected[1], where
+            accepted += 1
+    assert min(accepted, refused) > number / 10
+    assert foreign > 0
+
+
+def test_verdicts_on_mutated_records_are_those_of_protobuf(golden: Path) -> None:
+    compare_verdicts(real_payloads([golden]), 40_000, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_verdicts_on_many_mutated_records_are_those_of_protobuf(golden: Path, corpus: Path, seed: int) -> None:
+    compare_verdicts(real_payloads([golden, corpus]), 100_000, seed)
+
+
+def groups(depth: int, inside: bytes = b"") -> bytes:
+    return b"\x3b" * depth + inside + b"\x3c" * depth
+
+
+@pytest.mark.parametrize("depth", [1, 90, 95, 96, 97, 98, 99, 100, 101, 5000])
+def test_unknown_groups_nest_as_deep_as_in_protobuf(depth: int) -> None:
+    group = groups(depth)
+    for payload in (
+        group + delimited(1, entry(b"k", INTS)),
+        delimited(1, group + entry(b"k", INTS)),
+        delimited(1, delimited(1, group + delimited(1, b"k") + delimited(2, INTS))),
+        delimited(1, entry(b"k", group + INTS)),
+        delimited(1, entry(b"k", delimited(3, group + delimited(1, b"\x05")))),
+    ):
+        found = by_decoder(payload, {})
+        expected = by_protobuf(payload)
+        assert found == (expected[1] if expected else MALFORMED)
+        assert (expected is None) == (depth > 100) or 95 < depth <= 100
+
+
+NO_UTF8 = [b"\xff", b"\xc3", b"a\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
+
+
+@pytest.mark.parametrize("key", NO_UTF8, ids=repr)
+def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
+    entries = [
+        entry(key, INTS),
+        delimited(1, delimited(2, INTS) + delimited(1, key)),
+        delimited(1, delimited(1, key) + delimited(1, b"k") + delimited(2, INTS)),
+        delimited(1, delimited(1, key)),
+    ]
+    for odd in entries:
+        payload = delimited(1, odd + entry(b"k", INTS))
+        assert by_protobuf(payload) is None
+        testing.write_oracle(tmp_path / "x", [example(k=[1]), payload])
+        with pytest.raises(FeatureError, match="record 1 .*protobuf can't parse"):
+            read(tmp_path / "x", {"k": FixedLenFeature((), "int64")})
+
+
+def test_what_is_overridden_has_to_be_legal_too() -> None:
+    broken = [delimited(1, b"\x0a\x05a"), delimited(2, b"\x0a\x03abc"), delimited(3, b"\x0a\x01\x80")]
+    for odd in broken:
+        for payload in (
+            delimited(1, entry(b"k", odd + INTS)),
+            delimited(1, entry(b"k", odd) + entry(b"k", INTS)),
+            delimited(1, delimited(1, delimited(1, b"k") + delimited(2, odd) + delimited(2, INTS))),
+        ):
+            assert by_protobuf(payload) is None
+            assert by_decoder(payload, {b"k": INT64}) == MALFORMED
+
+
+# ---- damage
+
+SMALL = [example(i=[row, row + 1], b=[b"bytes"]) for row in range(3)]
+SMALL_SCHEMA: dict[str, Feature] = {"i": FixedLenFeature((2,), "int64"), "b": VarLenFeature("bytes")}
+BORDERS = list(accumulate((len(payload) + 16 for payload in SMALL), initial=0))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    testing.write_oracle(tmp_path / "small", SMALL)
+    return tmp_path / "small"
+
+
+def refusal(path: Path, record: int, count: int | None, **options: Any) -> CorruptRecordError:
+    """The error of a damaged file, which names the record and survives pickling."""
+    with pytest.raises(CorruptRecordError) as caught:
+        read(path, SMALL_SCHEMA, count, **options)
+    error = caught.value
+    assert error.place == Place(str(path), record, BORDERS[record])
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.place) == (type(error), str(error), error.place)
+    return error
+
+
+@pytest.mark.parametrize("count", [3, None])
+def test_every_flipped_bit_is_told(small: Path, count: int | None) -> None:
+    data = small.read_bytes()
+    for place in range(len(data)):
+        record = sum(border <= place for border in BORDERS) - 1
+        for mask in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+            small.write_bytes(data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
+            refusal(small, record, count)
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_every_cut_is_told(small: Path, check_crc: bool) -> None:
+    data = small.read_bytes()
+    for cut in range(len(data)):
+        small.write_bytes(data[:cut])
+        record = sum(border <= cut for border in BORDERS) - 1
+        refusal(small, record, 3, check_crc=check_crc)
+        if cut not in BORDERS:
+            refusal(small, record, None, check_crc=check_crc)
+        else:
+            # Nothing says that there were more: that is what counts are for.
+            assert len(read(small, SMALL_SCHEMA, check_crc=check_crc)["i"]) == record
+
+
+def test_more_records_than_counted_are_told(small: Path) -> None:
+    assert "more bytes follow" in str(refusal(small, 2, 2))
+
+
+def test_crcs_that_nobody_checks(small: Path) -> None:
+    data, expected = small.read_bytes(), testing.expected_columns(SMALL, SMALL_SCHEMA)
+    for place in range(len(data)):
+        record = sum(border <= place for border in BORDERS) - 1
+        small.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        if 8 <= place - BORDERS[record] < 12 or place >= BORDERS[record + 1] - 4:
+            assert_same(read(small, SMALL_SCHEMA, 3, check_crc=False), expected)
+            continue
+        try:
+            blocks = read(small, SMALL_SCHEMA, 3, check_crc=False)
+        except TFRecordError as error:
+            assert error.place is not None
+            assert error.place.record is not None
+            assert error.place.record >= record
+        else:
+            assert len(blocks["i"]) == len(blocks["b"]) == 3
+
+
+@pytest.mark.parametrize("length", [2**31, 2**62, 2**62 + 1, 2**63, 2**63 - 16, 2**64 - 16, 2**64 - 1])
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
+    # A header that holds: it was written so.
+    testing.write_oracle(small.with_name("other"), [b""])
+    head = struct.pack("<Q", length)
+    data = small.read_bytes()
+    header = head + struct.pack("<I", testing._masked_crc(head))
+    for record in range(3):
+        small.write_bytes(data[: BORDERS[record]] + header + data[BORDERS[record] + 12 :])
+        for count in (3, None):
+            error = refusal(small, record, count, check_crc=check_crc)
+            assert f"truncated payload: expected {length} bytes" in str(error)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) -> None:
+    sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]
+    payloads = [example(b=[random.Random(size).randbytes(size)], i=[size]) for size in sizes]
+    testing.write_oracle(tmp_path / "x", payloads, compression)
+    schema = {"b": FixedLenFeature((), "bytes"), "i": FixedLenFeature((), "int64")}
+    for count in (len(sizes), None):
+        assert_same(read(tmp_path / "x", schema, count), testing.expected_columns(payloads, schema))
+
+
+@pytest.mark.parametrize("block", [*range(1, 20), 64, 1000])
+def test_blocks_of_any_size(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_module, "_BLOCK", block)
+    monkeypatch.setattr(decode_module, "_LEAST", block)
+    schema = {"i": VarLenFeature("int64"), "t": TextFeature(), "r": RawFeature((2,), ">i2")}
+    payloads = [example(i=[*range(row)], t=[b"\xc3\xa4" * row], r=[bytes(4)]) for row in range(12)]
+    testing.write_oracle(tmp_path / "x", payloads)
+    [shard] = find_shards(tmp_path / "x")
+    expected = testing.expected_columns(payloads, schema)
+    assert_same(read(tmp_path / "x", schema, 12), expected)
+    runs = [Run(shard, first, 3, 0, 0, shard.size, last=False) for first in (2, 8)]
+    rows = [2, 3, 4, 8, 9, 10]
+    blocks = decode(runs, Schema(schema), ["t"], rows=6)
+    assert_same(blocks, {"t": expected["t"][rows]})
+    assert scan_shard(shard).count == 12
+
+
+# ---- records that hold and are not what the schema says
+
+STRICT = Schema(
+    {
+        "i": FixedLenFeature((2,), "int64"),
+        "v": VarLenFeature("float32", shape=(-1, 2)),
+        "r": RawFeature((2,), "<i2"),
+        "b": RawFeature((2,), "bool"),
+        "t": TextFeature(),
+    },
+    Sampling(records=10, shards=1, present=(), unset=("never",)),
+)
+FITS = {"i": [1, 2], "v": [0.5, 1.5], "r": [b"abcd"], "b": [b"\0\1"], "t": [b"text"]}
+REFUSED = {
+    "i missing": ({"i": []}, "i", "feature 'i' is missing"),
+    "i count": ({"i": [1, 2, 3]}, "i", "feature 'i' holds 3 values where FixedLenFeature.* takes 2"),
+    "i kind": ({"i": [b"x"]}, "i", "feature 'i' holds a bytes list where .* takes an int64 list"),
+    "v multiple": ({"v": [0.5]}, "v", "feature 'v' holds 1 value where .* takes a multiple of 2"),
+    "v kind": ({"v": [1]}, "v", "feature 'v' holds an int64 list where .* takes a float list"),
+    "r size": ({"r": [b"abc"]}, "r", "feature 'r' holds 3 bytes where .* takes 4"),
+    "r count": ({"r": [b"abcd", b"abcd"]}, "r", "feature 'r' holds 2 values where .* takes 1"),
+    "b boolean": ({"b": [b"\0\7"]}, "b", "feature 'b' holds a byte 7 where .* takes 0 and 1"),
+    "t utf8": ({"t": [b"\xff"]}, "t", "feature 't' is no UTF-8"),
+    "never": ({"never": [1]}, "never", "feature 'never' holds an int64 list, and was never set"),
+    "new": ({"größe": [1]}, "größe", "feature 'größe' is not among those of the schema"),
+    "long": ({"ä" * 700: [1]}, "ä" * 500, "feature 'ä+' is not among those of the schema"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_record_that_is_not_what_the_schema_says(case: str, tmp_path: Path) -> None:
+    change, feature, message = REFUSED[case]
+    payloads = [example(**FITS), example(**FITS, never=[]), example(**{**FITS, **change}), example(**FITS)]
+    testing.write_oracle(tmp_path / "x", payloads)
+    with pytest.raises(FeatureError, match=message) as caught:
+        decode_all(tmp_path / "x", STRICT, 4)
+    error = caught.value
+    offset = sum(len(payload) + 16 for payload in payloads[:2])
+    assert error.place == Place(str(tmp_path / "x"), 2, offset, feature)
+    assert isinstance(error, ValueError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.place) == (type(error), str(error), error.place)
+
+
+def decode_all(path: Path, schema: Schema, count: int) -> dict[str, Block]:
+    [shard] = find_shards(path)
+    return decode([Run(shard, 0, count, 0, 0, shard.size, last=True)], schema, list(schema), rows=count)
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (example(i=[1]) + delimited(2, b""), "a SequenceExample|a protobuf message|an Example"),
+        (b"\x08\x01", "a protobuf message of another kind"),
+        (b"\x89PNG\r\n\x1a\n....", "a PNG image"),
+        (delimited(1, entry(b"i", delimited(3, delimited(1, b"\x80")))), "a damaged Example"),
+        (b"\xff" * 20, "raw bytes"),
+    ],
+)
+def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "x", [example(i=[1]), payload])
+    for feature in (FixedLenFeature((), "int64"), VarLenFeature("int64")):
+        with pytest.raises(FeatureError, match=f"record 1 .*expected an Example, found ({message})"):
+            read(tmp_path / "x", {"i": feature}, 2)
+
+
+# ---- threads
+
+
+def test_threads_decode_beside_each_other(tmp_path: Path) -> None:
+    schema = {"i": FixedLenFeature((3,), "int64"), "v": VarLenFeature("bytes"), "t": TextFeature()}
+    paths = [tmp_path / str(number) for number in range(2)]
+    expected = []
+    for number, path in enumerate(paths):
+        payloads = [
+            example(i=[row, number, -row], v=[b"%d" % row] * (row % 4), t=["ü%d".encode() % row])
+            for row in range(number, 3000 + number)
+        ]
+        testing.write_oracle(path, payloads)
+        expected.append(testing.expected_columns(payloads, schema))
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            for blocks, wanted in zip(pool.map(lambda path: read(path, schema, 3000), paths), expected, strict=True):
+                assert_same(blocks, wanted)
+
+
+def test_a_decoder_works_for_one_thread_at_a_time() -> None:
+    record = frame(example(k=[*range(1000)]))
+    block = np.tile(record, 5000)
+    seen = threading.Event()
+
+    def disturb(decoder: _native.Decoder, done: threading.Event) -> None:
+        while not done.is_set():
+            try:
+                decoder.problem()
+            except RuntimeError as error:
+                assert "one thread at a time" in str(error)
+                seen.set()
+
+    for _ in range(100):
+        decoder, done = _native.Decoder([spec(b"k")], False, False), threading.Event()
+        other = threading.Thread(target=disturb, args=(decoder, done))
+        other.start()
+        try:
+            # The other thread may have come first: then it is this one that is turned away.
+            assert decoder.feed(block, 0, len(block), -1)[0] == 5000
+        except RuntimeError:
+            seen.set()
+        finally:
+            done.set()
+            other.join()
+        if seen.is_set():
+            return
+    raise AssertionError("two threads were never in the decoder at once")
+
+
+# ---- misuse is an error, whatever it is
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [spec(b"k"), spec(b"k", FLOATS)],
+        [spec(b"k")[:6]],
+        [(*spec(b"k"), False)],
+        [spec(b"k", kind=4)],
+        [spec(b"k", kind=-1)],
+        [spec(b"k", layout=5)],
+        [spec(b"k", layout=-1)],
+        [spec(b"k", layout=RAGGED, count=0)],
+        [spec(b"k", layout=FIXED, count=2**59 + 1)],
+        [spec(b"k", layout=FIXED, count=2**61)],
+        [spec(b"k", layout=FIXED, count=2**64)],
+        [spec(b"k", layout=FIXED, count=-1)],
+        [spec(b"k", BYTES, RAW, count=6, swap=4)],
+        [spec(b"k", BYTES, RAW, count=6, swap=0)],
+        [spec(b"k", INT64, RAW, count=8)],
+        [(b"k", INT64, FIXED, 1, 1, True, False)],
+        [("k", INT64, FIXED, 1, 1, True, False)],
+        [(b"k", "3", FIXED, 1, 1, False, False)],
+        [None],
+        [()],
+    ],
+)
+def test_columns_that_are_none(columns: list[Any]) -> None:
+    with pytest.raises((ValueError, TypeError, RuntimeError)):
+        _native.Decoder(columns, True, False)
+
+
+def test_counts_that_no_record_has() -> None:
+    record = frame(example(k=[1], b=[b"x"]))
+    for column in (spec(b"k", INT64, FIXED, 2**59), spec(b"k", INT64, RAGGED, 2**59), spec(b"b", BYTES, RAW, 2**59)):
+        decoder = _native.Decoder([column], False, False)
+        decoder.lend(0, np.empty(0, np.uint8)) if column[2] != RAGGED else None
+        assert decoder.feed(record, 0, len(record), -1)[0] == 0
+        assert decoder.problem()[0] in (COUNT, SIZE, FULL)
+    decoder = _native.Decoder([spec(b"k", INT64, FIXED, 0)], False, False)
+    record = frame(delimited(1, entry(b"k", delimited(3, b""))))
+    assert decoder.feed(record, 0, len(record), -1)[0] == 1
+
+
+def test_lent_memory_that_does_not_fit() -> None:
+    def decoder() -> _native.Decoder:
+        return _native.Decoder([spec(b"i", INT64, FIXED, 2), spec(b"r", BYTES, RAW, 4), spec(b"v")], False, False)
+
+    whole = np.empty(64, np.uint8)
+    aligned = whole[-whole.ctypes.data % 8 :]
+    for memory in (np.empty(40, np.uint8), np.empty(8, np.uint8), aligned[1:33]):
+        with pytest.raises(ValueError):
+            decoder().lend(0, memory)
+    readonly = np.empty(32, np.uint8)
+    readonly.flags.writeable = False
+    for memory in (np.empty(4, np.int64), np.empty(64, np.uint8)[::2], np.empty((4, 8), np.uint8), readonly, None):
+        with pytest.raises(TypeError):
+            decoder().lend(0, memory)  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        decoder().lend(2, whole)
+    for column in (3, 2**40):
+        with pytest.raises(IndexError):
+            decoder().lend(column, whole)
+
+
+def test_a_decoder_out_of_order() -> None:
+    record = frame(example(k=[1, 2]))
+    decoder = _native.Decoder([spec(b"k"), spec(b"f", layout=FIXED, count=0, kind=INT64)], False, False)
+    assert decoder.feed(record, 0, len(record), 0) == (0, 0, _native.LIMIT, 0)
+    with pytest.raises(ValueError, match="lent before"):
+        decoder.lend(1, np.empty(0, np.uint8))
+    for begin, end in ((0, len(record) + 1), (5, 4), (2**63, 2**63 + 1)):
+        with pytest.raises(IndexError):
+            decoder.feed(record, begin, end, -1)
+    for wrong in (record[::2], record.view(np.int8), record.tobytes().decode("latin-1"), np.stack([record, record])):
+        with pytest.raises(TypeError):
+            decoder.feed(wrong, 0, 1, -1)  # type: ignore[arg-type]
+    decoder.take(0)
+    with pytest.raises(ValueError, match="once"):
+        decoder.take(0)
+    with pytest.raises(ValueError, match="have been taken"):
+        decoder.feed(record, 0, len(record), -1)
+
+
+def test_more_records_than_lent_memory_holds() -> None:
+    record = frame(example(k=[1, 2]))
+    block = np.tile(record, 5)
+    memory = np.zeros(2 * 16 + 16, np.uint8)
+    decoder = _native.Decoder([spec(b"k", INT64, FIXED, 2)], False, False)
+    decoder.lend(0, memory[:32])
+    assert decoder.feed(block, 0, len(block), -1)[:3] == (2, 2 * len(record), _native.FEATURE)
+    assert decoder.problem()[:2] == (FULL, 0)
+    assert memory.view(np.int64).tolist() == [1, 2, 1, 2, 0, 0]
+
+
+def test_bytes_of_splits_that_are_none() -> None:
+    values = np.frombuffer(b"abcdef", np.uint8)
+    assert _native.bytes_list(values, np.array([0, 2, 2, 6])) == [b"ab", b"", b"cdef"]
+    assert _native.bytes_list(values, np.array([0])) == _native.bytes_list(values, np.array([], np.int64)) == []
+    for splits in ([0, 7], [2, 1], [-1, 3], [0, 2**62], [0, 2, -(2**62)]):
+        with pytest.raises(ValueError):
+            _native.bytes_list(values, np.array(splits))
