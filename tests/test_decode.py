@@ -1,4 +1,4 @@
-"""Records into blocks, judged by protobuf: every legal encoding, every illegal one, damage, and misuse of the decoder."""
+"""Records into blocks, judged by protobuf: every legal encoding, every illegal one, damage, threads and misuse."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pickle
 import random
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,7 @@ Lists = dict[str, tuple[int, list[Any]]]
 
 
 def by_protobuf(payload: bytes) -> tuple[bool, Lists] | None:
-    """Whether protobuf's message could be anything but an Example, and each key's kind and values; None if it is none."""
+    """Whether the message may be another than an Example, and each key's kind and values; None if it is no message."""
     try:
         parsed = Entries.FromString(payload)
     except messages.DecodeError:
@@ -270,7 +270,8 @@ def by_decoder(payload: bytes, kinds: dict[bytes, int]) -> int | Lists:
         _, _, stop, _ = decoder.feed(record, 0, len(record), 1)
         fault, column, found, key = decoder.problem()
         if stop == _native.LIMIT:
-            return {name.decode(): (kind, values_of(decoder, at, kind)) for at, (name, kind) in enumerate(kinds.items())}
+            lists = enumerate(kinds.items())
+            return {name.decode(): (kind, values_of(decoder, at, kind)) for at, (name, kind) in lists}
         if fault == UNKNOWN_KEY:
             kinds[key] = 0  # none, until the decoder says another
         elif fault == KIND:
@@ -288,19 +289,54 @@ def values_of(decoder: _native.Decoder, column: int, kind: int) -> list[Any]:
     if kind == BYTES:
         assert splits is not None
         data, ends = values.tobytes(), splits.tolist()
-        return [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        return [data[begin:end] for begin, end in pairwise(ends)]
     return values.view(np.uint32).tolist() if kind == FLOATS else values.tolist()
 
 
+def fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Number and wire type of each field, where it begins, and where its content begins and ends."""
+    at = 0
+
+    def read_varint() -> int:
+        nonlocal at
+        begin = at
+        while data[at] >= 0x80:
+            at += 1
+        at += 1
+        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin:at]))
+
+    while at < len(data):
+        try:
+            first = at
+            number, wire_type = divmod(read_varint(), 8)
+            size = read_varint() if wire_type in (0, 2) else {1: 8, 5: 4}.get(wire_type, 0)
+        except IndexError:
+            return
+        begin = at
+        at += 0 if wire_type == 0 else size
+        if at <= len(data):
+            yield number, wire_type, first, begin, at
+
+
 def mutate(payload: bytes, other: bytes, rng: random.Random) -> bytes:
+    """Change a message somewhere in the payload; the lengths of those round it are mostly set right again."""
+    inner = [field for field in fields(payload) if field[1] == 2]
+    if inner and rng.random() < 0.8:
+        number, _, first, begin, end = rng.choice(inner)
+        return payload[:first] + delimited(number, mutate(payload[begin:end], other, rng)) + payload[end:]
+    return mutate_bytes(payload, other, rng)
+
+
+def mutate_bytes(payload: bytes, other: bytes, rng: random.Random) -> bytes:
     at = rng.randint(0, len(payload))
     to = rng.randint(at, min(len(payload), at + 40))
     donor = rng.randint(0, len(other))
     piece = other[donor : donor + rng.randint(0, 60)]
     wrapped = rng.choice([b"\x0b%b\x0c", b"\x13%b\x14", b"\x0b%b", b"%b\x0c"])
+    odd = bytes([rng.choice(b"\0\1\2\x08\x0a\x0b\x0c\x0d\x12\x1a\x7f\x80\xff")])
     choices: list[Callable[[], bytes]] = [
         lambda: payload[:at] + bytes([payload[at] ^ 1 << rng.randrange(8)]) + payload[at + 1 :],
-        lambda: payload[:at] + bytes([rng.choice(b"\0\1\2\x08\x0a\x0b\x0c\x0d\x12\x1a\x7f\x80\xff")]) + payload[at + 1 :],
+        lambda: payload[:at] + odd + payload[at + 1 :],
         lambda: payload[:at],
         lambda: payload[:at] + payload[to:],
         lambda: payload[:at] + rng.randbytes(rng.randint(1, 6)) + payload[at:],
@@ -316,30 +352,14 @@ def mutate(payload: bytes, other: bytes, rng: random.Random) -> bytes:
 
 def has_field_0_in_a_group(data: bytes, levels: Sequence[set[int]] = ({1}, {1}, {2}, {1, 2, 3})) -> bool:
     """Whether an unknown group holds a field number 0: upb passes over it, protobuf in C++ and Java refuse it."""
-    at = depth = 0
-
-    def read_varint() -> int:
-        nonlocal at
-        begin = at
-        while data[at] >= 0x80:
-            at += 1
-        at += 1
-        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin:at]))
-
-    while at < len(data):
-        number, wire_type = divmod(read_varint(), 8)
+    depth = 0
+    for number, wire_type, _, begin, end in fields(data):
+        depth += {3: 1, 4: -1}.get(wire_type, 0)
         if depth and not number:
             return True
-        if wire_type == 0:
-            read_varint()
-        elif wire_type == 2:
-            size = read_varint()
-            inside, at = data[at : at + size], at + size
-            if not depth and levels and number in levels[0] and has_field_0_in_a_group(inside, levels[1:]):
-                return True
-        else:
-            at += {1: 8, 5: 4}.get(wire_type, 0)
-            depth += {3: 1, 4: -1}.get(wire_type, 0)
+        known = not depth and wire_type == 2 and bool(levels) and number in levels[0]
+        if known and has_field_0_in_a_group(data[begin:end], levels[1:]):
+            return True
     return False
 
 
@@ -380,7 +400,7 @@ def compare_verdicts(payloads: Sequence[bytes], number: int, seed: int) -> None:
 
 
 def test_verdicts_on_mutated_records_are_those_of_protobuf(golden: Path) -> None:
-    compare_verdicts(real_payloads([golden]), 40_000, seed=1)
+    compare_verdicts(real_payloads([golden]), 20_000, seed=1)
 
 
 @pytest.mark.slow
@@ -424,7 +444,7 @@ def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
         payload = delimited(1, odd + entry(b"k", INTS))
         assert by_protobuf(payload) is None
         testing.write_oracle(tmp_path / "x", [example(k=[1]), payload])
-        with pytest.raises(FeatureError, match="record 1 .*protobuf can't parse"):
+        with pytest.raises(FeatureError, match=r"record 1 .*protobuf can't parse"):
             read(tmp_path / "x", {"k": FixedLenFeature((), "int64")})
 
 
@@ -464,12 +484,12 @@ def refusal(path: Path, record: int, count: int | None, **options: Any) -> Corru
     return error
 
 
-@pytest.mark.parametrize("count", [3, None])
-def test_every_flipped_bit_is_told(small: Path, count: int | None) -> None:
+@pytest.mark.parametrize(("count", "masks"), [(3, [1, 2, 4, 8, 16, 32, 64, 128]), (None, [255])])
+def test_every_flipped_bit_is_told(small: Path, count: int | None, masks: list[int]) -> None:
     data = small.read_bytes()
     for place in range(len(data)):
         record = sum(border <= place for border in BORDERS) - 1
-        for mask in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+        for mask in masks:
             small.write_bytes(data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
             refusal(small, record, count)
 
