@@ -287,7 +287,10 @@ def test_arrays_behave_as_arrays(ds: dtf.Dataset, wanted: Columns) -> None:
 
 
 index = st.integers(-ROWS, ROWS - 1)
-slices = st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.none() | st.integers(-5, 5).filter(bool))
+slices = st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.none() | st.integers(-5, 5).filter(bool)).filter(
+    # Where it goes backwards dask takes a start before the first row for the last: da.arange(3)[-4::-1] is all of it.
+    lambda rows: rows.start is None or rows.start >= -ROWS or (rows.step or 1) > 0
+)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -1027,7 +1030,9 @@ try:
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    # Python looks into the current directory first, and a checkout need not hold the extension.
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
@@ -1040,7 +1045,8 @@ except KeyboardInterrupt:
 def test_dasks_query_planning_is_refused(folder: Path) -> None:
     code = f"import dask_tfrecord as dtf; dtf.read_tfrecord({str(folder)!r})"
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.match(r"RuntimeError: .* array.query-planning unset", done.stderr.splitlines()[-1])
     # What is set after dask.array was imported changes nothing, and dask says so itself.
