@@ -79,7 +79,7 @@ class Target:
         if {".", ".."} & set(parts):
             raise ValueError(f"component is the path of a group within the store; got {component!r}")
         options = dict(storage_options or {}) or None
-        if isinstance(store, zarr.storage.LocalStore) and not store.read_only:
+        if type(store) is zarr.storage.LocalStore and not store.read_only:
             store = store.root
         if isinstance(store, os.PathLike):
             store = os.fspath(store)

@@ -15,7 +15,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.plan import Rows, pick_rows
 from dask_tfrecord.arrays.source import parts
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, take_rows, zero_rows
-from dask_tfrecord.errors import IncompleteStoreError, Place
+from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.schema import Schema, VarLenFeature
 from dask_tfrecord.stores.layout import array_name, is_flat, splits_per_row
 from dask_tfrecord.stores.zarr import FORMAT, Target
@@ -56,13 +56,12 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     """
     target = Target.of(store, component, storage_options)
     attributes = target.attributes(target.open("r"))
-    place = Place(str(target))
     if attributes.get("format") != FORMAT:
         raise IncompleteStoreError(
-            "the group was not written by to_zarr; zarr.open_group and da.from_zarr read it", place
+            "the group was not written by to_zarr; zarr.open_group and da.from_zarr read it", target.place
         )
     if not attributes["complete"]:
-        raise IncompleteStoreError("the conversion that wrote this group was never finished: write it again", place)
+        raise IncompleteStoreError("the conversion that wrote this group was never finished: write it again", target.place)
     schema = Schema.from_json(json.dumps(attributes["schema"]))
     rows, unit = int(attributes["records"]), int(attributes["unit_rows"])
     source = ZarrSource(target, attributes["id"], schema, range(rows), unit)
@@ -118,6 +117,8 @@ class ZarrSource:
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Rows of some features."""
         group = self.target.open("r")
+        if self.target.attributes(group).get("id") != self.identity:
+            raise IncompleteStoreError("the group was replaced after it was opened: open it again", self.target.place)
         rows = pick_rows(self.rows, key)
         blocks = {}
         for name in names:

@@ -1,0 +1,410 @@
+"""Zarr stores and what goes wrong: nothing that looks whole is left, and nothing else is ever removed."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import zarr
+import zarr.storage
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
+
+ROWS = 40
+
+
+def write_shard(path: Path, first: int) -> None:
+    payloads = []
+    for row in range(first, first + ROWS // 4):
+        message = messages.Example()
+        message.features.feature["label"].int64_list.value.append(row)
+        message.features.feature["image"].bytes_list.value.append(row.to_bytes(2, "little") * 500)
+        payloads.append(message.SerializeToString())
+    testing.write_oracle(path, payloads)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Four shards of a label and an image each."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for number in range(4):
+        write_shard(folder / f"part-{number}.tfrecord", number * ROWS // 4)
+    return folder
+
+
+@pytest.fixture
+def ds(shards: Path) -> dtf.Dataset:
+    return dtf.read_tfrecord(shards)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store.zarr"
+
+
+def damage(shards: Path) -> None:
+    """Flip a bit in the last record of the last shard, which was counted without."""
+    path = shards / "part-3.tfrecord"
+    data = bytearray(path.read_bytes())
+    data[-500] ^= 1
+    path.write_bytes(data)
+
+
+def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
+    if (blocks["label"] == ROWS - 1).any():
+        raise RuntimeError("row 39 is no good")
+    return blocks
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ----------------------------------------------------------------------------------------------- what is there already
+
+
+def test_what_exists_is_not_overwritten(ds: dtf.Dataset, store: Path) -> None:
+    ds.to_zarr(store)
+    before = tree(store)
+    with pytest.raises(FileExistsError, match=r"store\.zarr exists: mode='w' replaces it"):
+        ds.rows[:3].to_zarr(store)
+    assert tree(store) == before
+    ds.rows[:3].to_zarr(store, mode="w")
+    assert dtf.from_zarr(store).nrecords == 3
+
+
+def test_nothing_is_read_where_nothing_may_be_written(ds: dtf.Dataset, store: Path, shards: Path) -> None:
+    ds.to_zarr(store)
+    damage(shards)
+    with pytest.raises(FileExistsError):
+        ds.to_zarr(store)
+
+
+@pytest.mark.parametrize("mode", ["w", "w-"])
+def test_directories_of_other_things_are_left_alone(ds: dtf.Dataset, shards: Path, mode: str) -> None:
+    before = tree(shards)
+    with pytest.raises(FileExistsError, match="is there and is no Zarr group: give another path"):
+        ds.to_zarr(shards, mode=mode)
+    with pytest.raises(FileExistsError, match="is there and is no Zarr group: give another path"):
+        ds.to_zarr(shards / "part-0.tfrecord", mode=mode)
+    assert tree(shards) == before
+
+
+def test_files_in_a_group_are_left_alone(ds: dtf.Dataset, shards: Path) -> None:
+    ds.to_zarr(shards, component="converted")  # which makes a group of the directory
+    with pytest.raises(
+        FileExistsError, match=r"'part-\d.tfrecord', which is no part of a Zarr group and would be deleted"
+    ):
+        ds.to_zarr(shards, mode="w")
+    assert len(list(shards.glob("*.tfrecord"))) == 4
+    ds.rows[:2].to_zarr(shards, component="converted", mode="w")
+    assert dtf.from_zarr(shards, component="converted").nrecords == 2
+
+
+def test_an_array_is_left_alone(ds: dtf.Dataset, store: Path) -> None:
+    array = zarr.create_array(store, shape=3, dtype="i4")
+    array[:] = 5
+    with pytest.raises(FileExistsError, match="is there and is no Zarr group"):
+        ds.to_zarr(store, mode="w")
+    assert zarr.open_array(store)[:].tolist() == [5, 5, 5]
+    with pytest.raises(FileNotFoundError, match="no Zarr group"):
+        dtf.from_zarr(store)
+
+
+def test_an_empty_directory_is_as_good_as_none(ds: dtf.Dataset, store: Path) -> None:
+    store.mkdir()
+    ds.to_zarr(store)
+    assert dtf.from_zarr(store).nrecords == ROWS
+
+
+@pytest.mark.parametrize("component", [None, "train"])
+def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store: Path, component: str | None) -> None:
+    ds.to_zarr(store, component=component)
+    before = tree(store)
+    back = dtf.from_zarr(store, component=component)
+    for dataset in (back, back.rows[:3], back.map_blocks(dict), back.assign(x=np.arange(ROWS))):
+        with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
+            dataset.to_zarr(store, mode="w")
+    assert tree(store) == before
+
+
+def test_what_lies_in_memory_is_replaced_as_a_whole(ds: dtf.Dataset) -> None:
+    memory = zarr.storage.MemoryStore()
+    zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")
+    with pytest.raises(FileExistsError, match="exists: mode='w' replaces it"):
+        ds.to_zarr(memory, component="a")
+    ds.to_zarr(memory, component="a", mode="w")
+    assert "other" not in zarr.open_group(memory, mode="r", path="a")
+
+
+# -------------------------------------------------------------------------------------------- what from_zarr refuses
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.zarr", tmp_path):
+        with pytest.raises(FileNotFoundError, match=f"no Zarr group of format 3 at {path}"):
+            dtf.from_zarr(path)
+
+
+def test_groups_of_others(store: Path) -> None:
+    zarr.open_group(store, mode="w").create_array("x", shape=3, dtype="i4")
+    with pytest.raises(IncompleteStoreError, match=r"not written by to_zarr; zarr\.open_group"):
+        dtf.from_zarr(store)
+
+
+def test_a_delayed_store_is_incomplete_until_it_is_computed(ds: dtf.Dataset, store: Path) -> None:
+    written = ds.to_zarr(store, compute=False)
+    with pytest.raises(IncompleteStoreError, match="never finished"):
+        dtf.from_zarr(store)
+    assert written.compute() is None
+    assert dtf.from_zarr(store).nrecords == ROWS
+    written.compute()
+    assert dtf.from_zarr(store)["label"].sum().compute() == sum(range(ROWS))
+
+
+def test_a_delayed_store_that_fails_stays_incomplete(ds: dtf.Dataset, store: Path, shards: Path) -> None:
+    written = ds.to_zarr(store, compute=False)
+    written.compute()
+    damage(shards)
+    with pytest.raises(CorruptRecordError, match=r"part-3\.tfrecord"):
+        written.compute()
+    with pytest.raises(IncompleteStoreError, match="never finished"):
+        dtf.from_zarr(store)
+
+
+def test_a_delayed_store_does_not_write_into_another(ds: dtf.Dataset, store: Path) -> None:
+    written = ds.to_zarr(store, chunks=7, compute=False)
+    ds.rows[:20].to_zarr(store, chunks=3, mode="w")
+    before = tree(store)
+    with pytest.raises(IncompleteStoreError, match="another conversion has taken the place"):
+        written.compute()
+    assert tree(store) == before
+
+
+def test_a_store_that_was_replaced_is_not_read_as_the_one_before(ds: dtf.Dataset, store: Path) -> None:
+    ds.to_zarr(store)
+    back = dtf.from_zarr(store)
+    ds.rows[::-1].to_zarr(store, mode="w")
+    with pytest.raises(IncompleteStoreError, match="open it again"):
+        back.compute()
+
+
+# ----------------------------------------------------------------------------------------------------------- failures
+
+
+@pytest.fixture(params=["sync", "threads", "processes"])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    with dask.config.set(scheduler=request.param, num_workers=2):
+        yield request.param
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_a_damaged_record_leaves_no_store_behind(ds: dtf.Dataset, store: Path, shards: Path) -> None:
+    damage(shards)
+    for columns in (["label"], ["image", "label"]):  # found when it is written, found when it is counted
+        with pytest.raises(CorruptRecordError, match=r"part-3\.tfrecord: record 9"):
+            ds[columns].to_zarr(store, chunks=3)
+        assert not store.exists()
+    assert {path.name for path in shards.parent.iterdir()} == {"shards"}
+
+
+@pytest.mark.parametrize("template", [None, {"label": dtf.FixedLenFeature((), "int64")}])
+def test_a_function_that_raises_leaves_no_store_behind(ds: dtf.Dataset, store: Path, template: Any) -> None:
+    mapped = ds.map_blocks(fails_late, template)
+    for written in (mapped, mapped[["label"]]):
+        with pytest.raises(RuntimeError, match="row 39 is no good"):
+            written.to_zarr(store, chunks=3)
+        assert not store.exists()
+
+
+def test_a_function_that_changes_its_mind(ds: dtf.Dataset, store: Path) -> None:
+    calls = iter(range(100))
+
+    def moody(blocks: dict[str, Any]) -> dict[str, Any]:
+        rows = len(blocks["label"])
+        more = next(calls)
+        return {"x": dtf.RaggedBlock(np.zeros(rows * more, "i8"), more * np.arange(rows + 1))}
+
+    with pytest.raises(SchemaError, match="'x' are not as many as when they were counted"):
+        ds.map_blocks(moody, {"x": dtf.VarLenFeature("int64")}).to_zarr(store, chunks=50)
+    assert not store.exists()
+
+
+def test_only_what_was_made_is_removed(ds: dtf.Dataset, tmp_path: Path, shards: Path) -> None:
+    ds.to_zarr(tmp_path / "old" / "store.zarr", component="train")
+    before = tree(tmp_path / "old")
+    damage(shards)
+    for path, component in (("new/folder/store.zarr", "a/b"), ("new/store.zarr", None), ("old/store.zarr", "val/a")):
+        with pytest.raises(CorruptRecordError):
+            ds[["label"]].to_zarr(tmp_path / path, component=component)
+    assert {path.name for path in tmp_path.iterdir()} == {"shards", "old"}
+    assert tree(tmp_path / "old") == before
+    with pytest.raises(CorruptRecordError):
+        ds[["label"]].to_zarr(tmp_path / "old" / "store.zarr", component="train", mode="w")
+    assert [*tree(tmp_path / "old")] == ["store.zarr/zarr.json"]
+
+
+def test_an_absolute_component_names_nothing_outside(
+    ds: dtf.Dataset, tmp_path: Path, store: Path, shards: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("dear")
+    damage(shards)
+    with pytest.raises(CorruptRecordError):
+        ds[["label"]].to_zarr(store, component=str(other))
+    assert tree(other) == {"file": b"dear"}
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    "make", [zarr.storage.MemoryStore, lambda: "memory://failing.zarr", lambda: "memory://f/f.zarr"]
+)
+def test_what_can_not_be_removed_says_that_it_is_not_whole(
+    ds: dtf.Dataset, shards: Path, make: Callable[[], Any]
+) -> None:
+    memory = make()
+    damage(shards)
+    with pytest.raises(CorruptRecordError):
+        ds[["label"]].to_zarr(memory, chunks=3)
+    with pytest.raises((IncompleteStoreError, FileNotFoundError)):
+        dtf.from_zarr(memory)
+    ds.rows[:30].to_zarr(memory, mode="w")
+    assert dtf.from_zarr(memory).nrecords == 30
+
+
+def test_memory_that_other_processes_do_not_share(ds: dtf.Dataset) -> None:
+    memory = zarr.storage.MemoryStore()
+    with (
+        dask.config.set(scheduler="processes", num_workers=2),
+        pytest.raises(IncompleteStoreError, match="the store lies in the memory of this one: give a path or a URL"),
+    ):
+        ds.to_zarr(memory)
+    with pytest.raises(IncompleteStoreError):
+        dtf.from_zarr(memory)
+
+
+# --------------------------------------------------------------------------------------------------- late writers
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Chunks take a while to be written; the event says that one is."""
+    from zarr.storage import _local
+
+    put, busy = _local._put, threading.Event()
+
+    def slow(path: Path, value: Any, exclusive: bool = False) -> int:
+        if path.name != "zarr.json":
+            busy.set()
+            time.sleep(0.3)
+        return put(path, value, exclusive)
+
+    monkeypatch.setattr(_local, "_put", slow)
+    return busy
+
+
+def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, slow_disk: threading.Event) -> None:
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        if blocks["label"][0] == 0:
+            assert slow_disk.wait(10)
+            raise RuntimeError("while another one writes")
+        return blocks
+
+    with dask.config.set(scheduler="threads", num_workers=3), pytest.raises(RuntimeError, match="while another"):
+        ds[["label"]].map_blocks(fail, {"label": ds.schema["label"]}).to_zarr(store, chunks=10)
+    assert not store.exists()
+    time.sleep(0.5)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("name", ["sync", "threads"])
+def test_an_interrupt_leaves_no_store_behind(
+    ds: dtf.Dataset, store: Path, slow_disk: threading.Event, name: str
+) -> None:
+    def interrupt() -> None:
+        if slow_disk.wait(10):
+            time.sleep(0.1)
+            _thread.interrupt_main()
+
+    key = threading.Thread(target=interrupt)
+    key.start()
+    with dask.config.set(scheduler=name, num_workers=2), pytest.raises(KeyboardInterrupt):
+        ds.to_zarr(store, chunks=5)
+    key.join()
+    assert not store.exists()
+    time.sleep(0.5)
+    assert not store.exists()
+
+
+# ------------------------------------------------------------------------------------------------------ full disks
+
+NOISE = np.random.default_rng(0).integers(0, 256, (4000, 1000), "u1")
+LIMITED = """
+import sys, resource, signal
+import numpy as np
+import dask_tfrecord as dtf
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    dtf.to_zarr({"x": np.random.default_rng(0).random(400_000)}, sys.argv[1], chunks=100_000)
+except OSError as error:
+    print(error, end="")
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk, and not everywhere")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("sync", 100), ("sync", 3999), ("threads", 100), ("threads", 3999), ("processes", 1000)]
+)
+def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
+    store = small_disk / "store.zarr"
+    with (
+        dask.config.set(scheduler=name, num_workers=2),
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught,
+    ):
+        dtf.to_zarr({"noise": NOISE}, store, chunks=chunks)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(store))
+    assert not list(small_disk.iterdir())
+
+
+def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
+    pytest.importorskip("resource")
+    command = [sys.executable, "-W", "error", "-c", LIMITED, str(tmp_path / "store.zarr")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == f"[Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}: '{tmp_path}/store.zarr'", done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_for_a_group(small_disk: Path) -> None:
+    with contextlib.suppress(OSError):
+        (small_disk / "ballast").write_bytes(bytes(2 << 20))
+    with pytest.raises(OSError, match="No space left"):
+        dtf.to_zarr({"x": np.arange(3)}, small_disk / "store.zarr")
+    with pytest.raises(FileNotFoundError):
+        dtf.from_zarr(small_disk / "store.zarr")
