@@ -399,11 +399,19 @@ def compare_verdicts(payloads: Sequence[bytes], number: int, seed: int) -> None:
     assert foreign > 0
 
 
+strict_protobuf = pytest.mark.skipif(
+    by_protobuf(b"\x0a\x80\x80\x80\x80\x80\x00") is not None,
+    reason="this protobuf takes a length of six bytes; it is too old to judge what is illegal",
+)
+
+
+@strict_protobuf
 def test_verdicts_on_mutated_records_are_those_of_protobuf(golden: Path) -> None:
     compare_verdicts(real_payloads([golden]), 20_000, seed=1)
 
 
 @pytest.mark.slow
+@strict_protobuf
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_verdicts_on_many_mutated_records_are_those_of_protobuf(golden: Path, corpus: Path, seed: int) -> None:
     compare_verdicts(real_payloads([golden, corpus]), 100_000, seed)
