@@ -235,9 +235,9 @@ def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data:
     wanted = np.arange(collection.nrows)
     for _ in range(2):
         key = data.draw(keys(len(wanted)))
-        chunk = np.searchsorted(np.asarray(lazy.borders), np.arange(len(wanted)), side="right")
         places = np.arange(len(wanted))[np.asarray(key, int) if isinstance(key, list) else key]
-        picked, wanted = chunk[places], wanted[places]
+        chunk = np.searchsorted(np.asarray(lazy.borders), places, side="right")
+        wanted = wanted[places]
         lazy = lazy.rows(key)
         assert isinstance(lazy.source, RecordSource)
         assert np.asarray(lazy.source.rows, np.int64).tolist() == wanted.tolist()
