@@ -131,7 +131,7 @@ void tamper_with_varint(std::string& bytes, std::size_t at, Random& random) {
 }
 
 void mutate(std::string& bytes, const std::string& other, Random& random) {
-    static constexpr char interesting[] = {0, 1, 8, 10, 11, 12, 13, 18, 19, 20, 26, 127, -128, -1};
+    static constexpr std::uint8_t interesting[] = {0, 1, 8, 10, 11, 12, 13, 18, 19, 20, 26, 127, 128, 255};
     const std::size_t at = random.below(bytes.size() + 1);
     const std::size_t left = bytes.size() - at;
     switch (random.below(12)) {
@@ -139,7 +139,7 @@ void mutate(std::string& bytes, const std::string& other, Random& random) {
             if (left > 0) bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
             break;
         case 1:
-            if (left > 0) bytes[at] = interesting[random.below(std::size(interesting))];
+            if (left > 0) bytes[at] = static_cast<char>(interesting[random.below(std::size(interesting))]);
             break;
         case 2: bytes.resize(at); break;
         case 3: bytes.erase(at, random.below(std::min<std::size_t>(left, 40) + 1)); break;
