@@ -324,8 +324,9 @@ private:
 
     bool check_text(Problem& problem) {
         if (!spec_.text) return true;
+        constexpr std::size_t each = sizeof(std::int64_t);
         std::size_t begin = begin_values_;
-        for (std::size_t i = begin_splits_ / sizeof(std::int64_t); i < value_splits.size() / sizeof(std::int64_t); ++i) {
+        for (std::size_t i = begin_splits_ / each; i < value_splits.size() / each; ++i) {
             const auto end = static_cast<std::size_t>(value_splits.at<std::int64_t>(i));
             if (!is_utf8(values.data() + begin, end - begin)) return fail(problem, Fault::utf8, 0);
             begin = end;

@@ -88,7 +88,8 @@ std::vector<Seen> read_features(const std::string& payload) {
             dtf::Column& found = decoder.columns()[0];
             const auto count = static_cast<std::size_t>(found.row_splits.at<std::int64_t>(1));
             const bool sized = kind == Kind::bytes && count > 0;
-            features.push_back({column.key, kind, count, sized ? static_cast<std::size_t>(found.value_splits.at<std::int64_t>(1)) : 0});
+            const std::int64_t size = sized ? found.value_splits.at<std::int64_t>(1) : 0;
+            features.push_back({column.key, kind, count, static_cast<std::size_t>(size)});
             break;
         }
     }
@@ -124,7 +125,9 @@ void tamper_with_varint(std::string& bytes, std::size_t at, Random& random) {
     while (end < bytes.size() && (bytes[end] & 0x80) != 0 && end - at < 10) ++end;
     end = std::min(end + 1, bytes.size());
     std::uint64_t value = 0;
-    for (std::size_t i = at; i < end && i - at < 10; ++i) value |= (bytes_of(bytes)[i] & std::uint64_t{0x7f}) << (7 * (i - at));
+    for (std::size_t i = at; i < end && i - at < 10; ++i) {
+        value |= (bytes_of(bytes)[i] & std::uint64_t{0x7f}) << (7 * (i - at));
+    }
     const std::uint64_t odd[] = {0, 1, value + 1, value - 1, value << 1, INT32_MAX, std::uint64_t{1} << 31,
                                  UINT32_MAX, std::uint64_t{1} << 63, UINT64_MAX, bytes.size(), value};
     bytes.replace(at, end - at, varint(odd[random.below(std::size(odd))], 1 + random.below(11)));
@@ -189,14 +192,18 @@ std::string mutated_records(const Sample& sample, const Sample& other, Random& r
 // A stretch of a real file whose framing is mutated too.
 std::string mutated_block(const Sample& sample, const Sample& other, Random& random) {
     std::string block;
-    for (std::size_t n = 1 + random.below(6); n > 0 && block.size() < 40000; --n) block += framed(any_payload(sample, random));
+    for (std::size_t n = 1 + random.below(6); n > 0 && block.size() < 40000; --n) {
+        block += framed(any_payload(sample, random));
+    }
     if (random.below(3) == 0) block = sample.bytes.substr(0, 40000);
     for (std::size_t k = 1 + random.below(3); k > 0; --k) {
         if (random.below(3) == 0) {  // a header that holds, and lies
-            const std::uint64_t lengths[] = {0, 1, block.size(), block.size() * 2, std::uint64_t{1} << 31,
-                                             dtf::absurd_length, dtf::absurd_length + 1, std::uint64_t{1} << 63, UINT64_MAX};
+            const std::uint64_t lengths[] = {
+                0, 1, block.size(), block.size() * 2, std::uint64_t{1} << 31, dtf::absurd_length,
+                dtf::absurd_length + 1, std::uint64_t{1} << 63, UINT64_MAX};
             const std::string length = little_endian(lengths[random.below(std::size(lengths))]);
-            block.insert(random.below(2) == 0 ? 0 : random.below(block.size() + 1), length + little_endian(masked(length)));
+            const std::size_t at = random.below(2) == 0 ? 0 : random.below(block.size() + 1);
+            block.insert(at, length + little_endian(masked(length)));
         } else {
             mutate(block, other.bytes.size() < 40000 ? other.bytes : any_payload(other, random), random);
         }
@@ -230,7 +237,8 @@ dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
 Specs some_columns(const Sample& sample, Random& random) {
     Specs specs;
     for (const Seen& seen : sample.features) {
-        const bool there = std::any_of(specs.begin(), specs.end(), [&](const auto& one) { return one.key == seen.key; });
+        const auto same_key = [&](const dtf::ColumnSpec& one) { return one.key == seen.key; };
+        const bool there = std::any_of(specs.begin(), specs.end(), same_key);
         if (!there && random.below(5) != 0) specs.push_back(column_for(seen, random));
     }
     return specs;
@@ -261,7 +269,8 @@ std::size_t span_of(const Exact& block, std::uint64_t records, bool check) {
     return at;
 }
 
-void check_walk(const dtf::Decoder& decoder, const dtf::Walk& walk, const Exact& block, std::uint64_t limit, bool check) {
+void check_walk(const dtf::Decoder& decoder, const dtf::Walk& walk, const Exact& block, std::uint64_t limit,
+                bool check) {
     REQUIRE(walk.records <= limit && walk.consumed <= block.size());
     const std::size_t at = span_of(block, walk.records, check);
     const std::size_t left = block.size() - at;
@@ -420,11 +429,12 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
     const Outcome once = run(growing, bytes, check, [&] { return bytes.size(); }, all);
 
     // In pieces, into memory with place for one record more, which those that are refused write to.
-    const std::size_t longest = bytes.size() < 400 && random.below(2) == 0 ? 1 : 1 + bytes.size() / (1 + random.below(40));
+    const bool by_bytes = bytes.size() < 400 && random.below(2) == 0;
+    const std::size_t longest = by_bytes ? 1 : 1 + bytes.size() / (1 + random.below(40));
     dtf::Decoder pieces(specs, check, closed);
     const auto memory = lend(pieces, once.records + 1);
-    const Outcome again = run(pieces, bytes, check, [&] { return 1 + random.below(longest); },
-                              [&]() -> std::uint64_t { return random.below(3) == 0 ? UINT64_MAX : 1 + random.below(3); });
+    const auto few = [&]() -> std::uint64_t { return random.below(3) == 0 ? UINT64_MAX : 1 + random.below(3); };
+    const Outcome again = run(pieces, bytes, check, [&] { return 1 + random.below(longest); }, few);
     REQUIRE(once.records == again.records && once.said == again.said && once.columns == again.columns);
 
     // Where there is place for fewer, the rest is refused.
