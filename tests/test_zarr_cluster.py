@@ -1,0 +1,184 @@
+"""Zarr stores written by the processes of a cluster, and stores that are not on this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, LocalCluster
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError
+
+ROWS = 600
+
+
+def example(rng: random.Random, row: int) -> bytes:
+    message = messages.Example()
+    held = message.features.feature
+    held["label"].int64_list.value.append(row)
+    held["name"].bytes_list.value.append(f"row {row}".encode())
+    held["tokens"].int64_list.value.extend(rng.randrange(1000) for _ in range(rng.randrange(200)))
+    return message.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("shards"), random.Random(3)
+    for number in range(3):
+        payloads = [example(rng, number * ROWS // 3 + row) for row in range(ROWS // 3)]
+        testing.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def files(store: Path) -> dict[str, bytes]:
+    """Every file of a store but its own metadata, which differs from conversion to conversion."""
+    found = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    del found["zarr.json"]
+    return found
+
+
+@pytest.mark.cluster
+def test_a_cluster_makes_the_same(shards: Path, tmp_path: Path, client: Client) -> None:
+    ds = dtf.read_tfrecord(shards)
+    for number, dataset in enumerate((ds, ds.persist(), ds.assign(double=ds["label"] * 2))):
+        with dask.config.set(scheduler="threads"):
+            dataset.to_zarr(tmp_path / f"{number}-threads.zarr", chunks=70) if number != 1 else None
+        dataset.to_zarr(tmp_path / f"{number}.zarr", chunks=70)
+    assert files(tmp_path / "0.zarr") == files(tmp_path / "1.zarr") == files(tmp_path / "0-threads.zarr")
+    assert files(tmp_path / "2.zarr") == files(tmp_path / "2-threads.zarr")
+    back = dtf.from_zarr(tmp_path / "2.zarr")
+    assert back["double"].sum().compute() == 2 * sum(range(ROWS))
+
+
+def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
+    if (blocks["label"] % 120 == 5).any():
+        time.sleep(0.3)
+        raise RuntimeError("this row is no good")
+    return blocks
+
+
+def slow_down(seconds: float) -> None:
+    """Let chunks take a while to be written in this process."""
+    from zarr.storage import _local
+
+    put: Any = getattr(_local._put, "whole", _local._put)
+
+    def slow(path: Path, value: Any, exclusive: bool = False) -> int:
+        time.sleep(seconds)
+        written: int = put(path, value, exclusive)
+        return written
+
+    slow.whole = put  # type: ignore[attr-defined]
+    _local._put = slow
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_fails_leaves_no_store_behind(shards: Path, tmp_path: Path, client: Client) -> None:
+    ds = dtf.read_tfrecord(shards, {"label": dtf.FixedLenFeature((), "int64")})
+    client.run(slow_down, 1)
+    try:
+        with pytest.raises(RuntimeError, match="this row is no good"):
+            ds.map_blocks(fails_late, {"label": ds.schema["label"]}).to_zarr(tmp_path / "store.zarr", chunks=30)
+        assert not list(tmp_path.iterdir())
+        time.sleep(1.2)
+        assert not list(tmp_path.iterdir())
+    finally:
+        client.run(slow_down, 0)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("client")
+def test_a_cluster_does_not_see_the_memory_of_its_client(shards: Path) -> None:
+    with pytest.raises(IncompleteStoreError, match="in the memory of this one"):
+        dtf.read_tfrecord(shards).to_zarr(zarr.storage.MemoryStore())
+
+
+# ---------------------------------------------------------------------------------------------------------------- S3
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A bucket of a server on this machine, and the options that reach it."""
+    pytest.importorskip("moto.server")
+    s3fs = pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], **quiet)  # type: ignore[call-overload]
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, "moto's server ended"
+                assert time.monotonic() < deadline, "moto's server does not answer"
+                time.sleep(0.1)
+        options = {"key": "a", "secret": "b", "endpoint_url": f"http://127.0.0.1:{port}"}
+        s3fs.S3FileSystem(**options).mkdir("bucket")
+        yield "s3://bucket", options
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", [{"chunks": 70}, {"chunks": 25, "shards": 100}], ids=str)
+def test_s3(shards: Path, bucket: tuple[str, dict[str, Any]], grid: dict[str, int]) -> None:
+    url, options = bucket
+    ds = dtf.read_tfrecord(shards)
+    for component in (None, "train/first"):
+        store = f"{url}/{grid['chunks']}.zarr"
+        ds.to_zarr(store, component=component, storage_options=options, mode="w" if component is None else "w-", **grid)
+        back = dtf.from_zarr(store, component=component, storage_options=options)
+        found, wanted = back.compute(), ds.compute()
+        assert list(found) == list(wanted)
+        assert all(map(np.array_equal, found.pop("tokens"), wanted.pop("tokens")))
+        assert all((found[name] == wanted[name]).all() for name in wanted)
+    with pytest.raises(FileExistsError, match="mode='w' replaces it"):
+        ds.to_zarr(store, component=component, storage_options=options)
+
+
+@pytest.mark.slow
+def test_s3_keeps_nothing_of_what_failed(shards: Path, tmp_path: Path, bucket: tuple[str, dict[str, Any]]) -> None:
+    import s3fs
+
+    url, options = bucket
+    for path in shards.iterdir():
+        os.link(path, tmp_path / path.name)
+    ds = dtf.read_tfrecord(tmp_path)
+    data = bytearray((tmp_path / "part-2.tfrecord").read_bytes())
+    data[-30] ^= 1
+    (tmp_path / "part-2.tfrecord").unlink()
+    (tmp_path / "part-2.tfrecord").write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        ds[["label"]].to_zarr(f"{url}/folder/failed.zarr", storage_options=options, chunks=50)
+    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+    assert fs.find("bucket/folder") == []
+    assert fs.exists("bucket")
+    with pytest.raises(FileNotFoundError):
+        dtf.from_zarr(f"{url}/folder/failed.zarr", storage_options=options)
