@@ -412,8 +412,6 @@ def test_the_scheduler_would_say_so(run_specs: Callable[[], list[str]]) -> None:
         second = client.compute(task("another"))
         assert first.result() + second.result() == 2
         assert len(run_specs()) == 1
-        del first, second
-        assert list(no_tasks(client)) == ["another"]
 
 
 @pytest.mark.cluster
@@ -529,7 +527,6 @@ def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> Non
                 assert (found[name] == here[name]).all()
             assert [row.tolist() for row in found["tokens"]] == [row.tolist() for row in here["tokens"]]
         np.testing.assert_array_equal(mapped.persist().compute()["label"], LABELS + 1)
-        assert ds.compute(scheduler="threads")["text"].tolist() == here["text"].tolist()
         assert dtf.read_tfrecord(folder, FEATURES, counts=None).count() == ROWS
 
 
@@ -553,9 +550,8 @@ def test_persisted_chunks_tell_their_true_size(client: Client, folder: Path) -> 
     with client.as_current():
         kept = dtf.read_tfrecord(folder, FEATURES, chunks="shard")[["image", "tokens"]].persist()
         wait_for(kept)
-        nbytes = client.run_on_scheduler(
-            lambda dask_scheduler: [task.nbytes for key, task in dask_scheduler.tasks.items() if "decode" in str(key)]
-        )
+        keys = [future.key for future in futures_of(kept)]
+        nbytes = client.run_on_scheduler(lambda dask_scheduler: [dask_scheduler.tasks[key].nbytes for key in keys])
         assert len(nbytes) == SHARDS
         for one in nbytes:
             assert 50 * 24 + 75 * 8 + 51 * 8 <= one < 2 * (50 * 24 + 75 * 8 + 51 * 8)

@@ -19,6 +19,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+from dask.array.core import Array as ClassicArray
 from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
@@ -107,8 +108,8 @@ def refuse_query_planning() -> None:
     RuntimeError
         If dask's experimental array expressions are on.
     """
-    # What counts is what the configuration was when dask.array was imported; older versions have no expressions.
-    if getattr(da, "array_expr_enabled", bool)():
+    # What counts is what the configuration was when dask.array was imported.
+    if da.Array is not ClassicArray:
         raise RuntimeError(
             "dask_tfrecord builds graphs of dask's arrays, not of its experimental array expressions: leave the dask "
             "configuration array.query-planning unset, or set it to False before dask.array is imported"
