@@ -17,6 +17,9 @@ def scan(buffer: NDArray[np.uint8], begin: int, end: int, limit: int, check_crc:
 def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
     """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
 
+def release_memory() -> None:
+    """Give memory that was freed back to the system, where the allocator keeps it."""
+
 class Decoder:
     """Records into columns: key, kind, layout, count, swap, text and boolean of each."""
 

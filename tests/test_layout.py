@@ -289,15 +289,15 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 @pytest.mark.parametrize(
     ("by_rows", "altogether", "rows"),
     [
-        (8, 8, 1 << 20),  # numbers alone: units of 8 MiB
+        (8, 8, 1 << 19),  # numbers alone: units of 4 MiB
         (16, 100_016, 335),  # a label beside images of 100 kB: no task reads more than 32 MiB
         (16, 1 << 30, 1),
         (1 << 30, 1 << 30, 1),
-        (0, 0, 8 << 20),
+        (0, 0, 4 << 20),
     ],
 )
 def test_how_many_rows_a_unit_has(by_rows: float, altogether: float, rows: int) -> None:
-    assert default_rows(8 << 20, by_rows, altogether) == rows
+    assert default_rows(4 << 20, by_rows, altogether) == rows
 
 
 def test_short_flat_arrays_have_short_shards() -> None:

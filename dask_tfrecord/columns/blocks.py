@@ -27,6 +27,7 @@ __all__ = [
     "conform",
     "feature_of",
     "frozen",
+    "release_memory",
     "rows_of",
     "take_rows",
     "to_array",
@@ -157,6 +158,11 @@ Block = NDArray[Any] | BytesBlock | RaggedBlock
 def to_array(block: Block) -> NDArray[Any]:
     """Make a block what users see: rows of bytes or ragged values become Python objects here and nowhere else."""
     return np.asarray(block)
+
+
+def release_memory() -> None:
+    """Give the memory of dropped blocks back to the system: allocators keep some for each thread that ever had any."""
+    _native.release_memory()
 
 
 def to_text(block: BytesBlock) -> NDArray[Any]:

@@ -7,6 +7,10 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "example.hpp"
 
 namespace nb = nanobind;
@@ -61,6 +65,14 @@ nb::object bytes_list(const Bytes& values, const Splits& splits) {
         PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), item);
     }
     return list;
+}
+
+// What threads have freed, glibc keeps for them: with a pool of writing threads that is many times what is in use.
+void release_memory() {
+#if defined(__GLIBC__)
+    nb::gil_scoped_release released;
+    malloc_trim(0);
+#endif
 }
 
 template <class T>
@@ -215,6 +227,7 @@ NB_MODULE(_native, module) {
     }
     // Arguments are not converted: a copy would cost a block, or take what is written away with it.
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
+    module.def("release_memory", &release_memory);
     module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert());
     nb::class_<PyDecoder>(module, "Decoder")
         .def(nb::init<const nb::sequence&, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a)

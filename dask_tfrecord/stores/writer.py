@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, zero_rows
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, release_memory, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema, VarLenFeature
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
@@ -79,8 +79,11 @@ def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest:
     """Write a unit from the rows that ``source(*rest)`` gives."""
     pieces = source(*rest)
     if unit.array is not None:
-        return WriteReport(0, _write_flat(writer, unit.array, unit, pieces))
-    return WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces))
+        report = WriteReport(0, _write_flat(writer, unit.array, unit, pieces))
+    else:
+        report = WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces))
+    release_memory()
+    return report
 
 
 def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:

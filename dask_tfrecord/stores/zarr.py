@@ -209,7 +209,7 @@ def to_zarr(
     mode : {"w-", "w"}
         ``"w-"`` fails if the group exists, ``"w"`` replaces it.
     chunks : int, optional
-        Rows of a chunk; by default as many as make 8 MiB of what is laid out by rows (1 MiB where sharded), or fewer if
+        Rows of a chunk; by default as many as make 4 MiB of what is laid out by rows (1 MiB where sharded), or fewer if
         bytes and ragged columns make rows long.
     shards : int, optional
         Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
@@ -284,7 +284,7 @@ def _layout(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> La
     tallies: tuple[Tally, ...] = ()
     if any(map(is_flat, feed.schema.values())):
         tasks = [
-            feed.task(count_rows, (span, grid.unit, grid.most, feed.schema), span, f"count-{feed.token}-{number}")
+            feed.task(count_rows, (span, grid.unit, grid.most, feed.schema), span, f"count-{feed.token}-{number:06d}")
             for number, span in enumerate(pairwise(feed.borders.tolist()))
         ]
         tallies = dask.compute(*tasks)
@@ -347,7 +347,7 @@ def _tasks(target: Target, layout: Layout, writer: Writer, feed: Feed) -> Delaye
     reports = []
     for number, unit in enumerate(layout.units(feed.schema)):
         rows = (unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0)
-        reports.append(feed.task(write_unit, (begun, unit), rows, f"write-{token}-{number}"))
+        reports.append(feed.task(write_unit, (begun, unit), rows, f"write-{token}-{number:06d}"))
     written: Delayed = dask.delayed(_finish, pure=False)(
         target, token, reports, dask_key_name=f"tfrecord-finish-{token}"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.plan import Rows, pick_rows
-from dask_tfrecord.arrays.source import parts
+from dask_tfrecord.arrays.source import fill, parts
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.schema import Schema, VarLenFeature
@@ -21,6 +22,9 @@ from dask_tfrecord.stores.layout import array_name, is_flat, splits_per_row
 from dask_tfrecord.stores.zarr import FORMAT, Target
 
 __all__ = ["ZarrSource", "from_zarr"]
+
+# Gives entries `start` to `stop` of an array, by its name.
+_Read = Callable[[str, int, int], NDArray[Any]]
 
 
 def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Dataset:
@@ -61,7 +65,9 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
             "the group was not written by to_zarr; zarr.open_group and da.from_zarr read it", target.place
         )
     if not attributes["complete"]:
-        raise IncompleteStoreError("the conversion that wrote this group was never finished: write it again", target.place)
+        raise IncompleteStoreError(
+            "the conversion that wrote this group was never finished: write it again", target.place
+        )
     schema = Schema.from_json(json.dumps(attributes["schema"]))
     rows, unit = int(attributes["records"]), int(attributes["unit_rows"])
     source = ZarrSource(target, attributes["id"], schema, range(rows), unit)
@@ -116,54 +122,82 @@ class ZarrSource:
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Rows of some features."""
-        group = self.target.open("r")
-        if self.target.attributes(group).get("id") != self.identity:
-            raise IncompleteStoreError("the group was replaced after it was opened: open it again", self.target.place)
-        rows = pick_rows(self.rows, key)
-        blocks = {}
-        for name in names:
-            block = self._block(group, name, rows)
-            if out is not None and name in out:
-                out[name][:] = block
-                block = out[name]
-            blocks[name] = block
-        return blocks
+        group = self._group()
+        return self._blocks(partial(self.target.read, group), names, key, out)
 
     def pieces(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
     ) -> Iterator[dict[str, Block]]:
-        """Rows of one span after the other."""
-        return (self.read(names, key, into) for key, into in parts(spans, out))
+        """Rows of one span after the other; a chunk that several of them lie in is read once."""
+        kept = _Kept(self.target, self._group())
+        return (self._blocks(kept.read, names, key, into) for key, into in parts(spans, out))
 
-    def _block(self, group: Any, name: str, rows: Rows) -> Block:
+    def _group(self) -> Any:
+        group = self.target.open("r")
+        if self.target.attributes(group).get("id") != self.identity:
+            raise IncompleteStoreError("the group was replaced after it was opened: open it again", self.target.place)
+        return group
+
+    def _blocks(
+        self, read: _Read, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None
+    ) -> dict[str, Block]:
+        rows = pick_rows(self.rows, key)
+        return fill({name: self._block(read, name, rows) for name in names}, out)
+
+    def _block(self, read: _Read, name: str, rows: Rows) -> Block:
         if isinstance(rows, range) and rows.step == 1:
-            return self._stretch(group, name, rows.start, rows.stop)
+            return self._stretch(read, name, rows.start, rows.stop)
         # Any rows: those of one unit are read in one stretch, once, and then picked.
         index = np.asarray(rows, np.int64)
         ascending, order = np.unique(index, return_inverse=True)
         cuts = np.flatnonzero(np.diff(ascending // self.unit_rows)) + 1
         parts = [
-            take_rows(self._stretch(group, name, int(part[0]), int(part[-1]) + 1), part - part[0])
+            take_rows(self._stretch(read, name, int(part[0]), int(part[-1]) + 1), part - part[0])
             for part in np.split(ascending, cuts)
             if len(part)
         ]
         return take_rows(concatenate([zero_rows(self.schema[name]), *parts]), order)
 
-    def _stretch(self, group: Any, name: str, start: int, stop: int) -> Block:
+    def _stretch(self, read: _Read, name: str, start: int, stop: int) -> Block:
         feature = self.schema[name]
         path = array_name(name)
         if not is_flat(feature):
-            return self.target.read(group, path, start, stop)
+            return read(path, start, stop)
         per_row = splits_per_row(self.schema, name)
-        splits = self.target.read(group, f"{path}.row_splits", start * per_row, stop * per_row + 1)
+        splits = read(f"{path}.row_splits", start * per_row, stop * per_row + 1)
         first, last = int(splits[0]), int(splits[-1])
         if isinstance(feature, VarLenFeature) and feature.dtype != "bytes":
-            return RaggedBlock(self.target.read(group, f"{path}.values", first, last), splits - first)
+            return RaggedBlock(read(f"{path}.values", first, last), splits - first)
         if not isinstance(feature, VarLenFeature):
             shape = (stop - start, *feature.block_shape)
-            return BytesBlock(self.target.read(group, f"{path}.values", first, last), splits - first, shape)
+            return BytesBlock(read(f"{path}.values", first, last), splits - first, shape)
         inner = feature.shape[1:]
         each = int(np.prod(inner))
-        ends = self.target.read(group, f"{path}.byte_splits", first * each, last * each + 1)
-        values = self.target.read(group, f"{path}.values", int(ends[0]), int(ends[-1]))
+        ends = read(f"{path}.byte_splits", first * each, last * each + 1)
+        values = read(f"{path}.values", int(ends[0]), int(ends[-1]))
         return RaggedBlock(BytesBlock(values, ends - ends[0], (last - first, *inner)), splits - first)
+
+
+class _Kept:
+    """Reads stretches that follow each other, and keeps the chunk that the last one of each array ended in."""
+
+    def __init__(self, target: Target, group: Any) -> None:
+        self.target, self.group = target, group
+        self.sizes: dict[str, int] = {}
+        self.chunks: dict[str, tuple[int, NDArray[Any]]] = {}
+
+    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Entries of one array."""
+        if name not in self.sizes:
+            self.sizes[name] = self.group[name].chunks[0]
+        size = self.sizes[name]
+        if stop - start >= size or stop == start:
+            return self.target.read(self.group, name, start, stop)
+        found = []
+        for number in range(start // size, (stop - 1) // size + 1):
+            first, chunk = self.chunks.get(name, (-1, None))
+            if chunk is None or first != number * size:
+                first, chunk = number * size, self.target.read(self.group, name, number * size, (number + 1) * size)
+                self.chunks[name] = first, chunk
+            found.append(chunk[max(start - first, 0) : stop - first])
+        return found[0] if len(found) == 1 else np.concatenate(found)
