@@ -75,7 +75,7 @@ def read_tfrecord(
     Returns
     -------
     Dataset
-        Nothing is decoded yet.
+        Nothing is decoded yet, but for a few records where chunks are cut by size and rows differ in length.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, to_text
 from dask_tfrecord.columns.recognise import describe_payload
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
-from dask_tfrecord.records.framing import Window, framing_error
+from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import cut_error
 from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
 from dask_tfrecord.storage.files import Shard
@@ -310,9 +310,8 @@ class _Reader:
         fault, column, found, key = job.decoder.problem()
         place = Place(self.shard.path, self.record, self.window.offset)
         if fault in (_MALFORMED, _NOT_EXAMPLE):
-            begin = self.window.begin + 12
-            length = int.from_bytes(self.window.buffer[begin - 12 : begin - 4].tobytes(), "little")
-            payload = self.window.buffer[begin : begin + length].tobytes()
+            length = int.from_bytes(self.window.view(0, 8), "little")
+            payload = bytes(self.window.view(HEADER, HEADER + length))
             return FeatureError(
                 f"expected an Example, found {describe_payload(payload)} of {length} bytes"
                 + (" that protobuf can't parse as one" if fault == _MALFORMED else "")
