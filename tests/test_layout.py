@@ -149,7 +149,7 @@ def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, d
     grid = RowGrid(chunk, chunk * draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 5, 1000])))
     cuts = sorted({0, count, *draw(st.lists(st.integers(0, count), max_size=3))})
     held = Held(blocks)
-    tallies = [count_rows(span, grid.unit, grid.most, SCHEMA, lambda: held) for span in pairwise(cuts)]
+    tallies = [count_rows(span, SCHEMA, grid.unit, grid.most, lambda: held) for span in pairwise(cuts)]
     assert all(stop - start <= grid.most for start, stop in held.asked)
     return zarr_layout(SCHEMA, count, grid, Tally.joined(SCHEMA, tallies)), blocks
 
@@ -247,7 +247,7 @@ def test_a_group_without_rows_still_has_splits() -> None:
         for name, f in SCHEMA.items()
         if is_flat(f)
     }
-    tally = count_rows((0, 0), 5, 5, SCHEMA, lambda: Held(empty))
+    tally = count_rows((0, 0), SCHEMA, 5, 5, lambda: Held(empty))
     planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), Tally.joined(SCHEMA, [tally]))
     assert [(unit.start, unit.stop) for unit in planned.units(SCHEMA) if unit.array is None] == [(0, 0)]
     assert {spec.shape[0] for spec in planned.arrays if spec.part.endswith("splits")} == {1}
@@ -257,7 +257,7 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
     schema = Schema({"image": FixedLenFeature((), "bytes")})
     image = bytes(100_000)
     rows = conform(schema["image"], np.array([image] * 101, object), "image")
-    tally = count_rows((0, 101), 101, 1000, schema, lambda: Held({"image": rows}))
+    tally = count_rows((0, 101), schema, 101, 1000, lambda: Held({"image": rows}))
     planned = zarr_layout(schema, 101, RowGrid(101, 101, 1000), Tally.joined(schema, [tally]))
     for unit in planned.units(schema):
         assert all((stop - start) * len(image) <= 2 << 20 for start, stop in unit.spans)
@@ -286,18 +286,14 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
             assert dimension not in names
 
 
-@pytest.mark.parametrize(
-    ("by_rows", "altogether", "rows"),
-    [
-        (8, 8, 1 << 19),  # numbers alone: units of 4 MiB
-        (16, 100_016, 335),  # a label beside images of 100 kB: no task reads more than 32 MiB
-        (16, 1 << 30, 1),
-        (1 << 30, 1 << 30, 1),
-        (0, 0, 4 << 20),
-    ],
-)
-def test_how_many_rows_a_unit_has(by_rows: float, altogether: float, rows: int) -> None:
-    assert default_rows(4 << 20, by_rows, altogether) == rows
+def test_how_many_rows_a_unit_has() -> None:
+    unit, most = layout.UNIT_NBYTES, layout.SPAN_NBYTES
+    assert default_rows(unit, 8, 8) == unit // 8
+    # A label beside images: the task that writes labels and splits has to read the images.
+    assert default_rows(unit, 16, 100_016) == most // 100_016
+    assert default_rows(unit, 16, 1 << 40) == default_rows(unit, 1 << 40, 1 << 40) == 1
+    assert default_rows(unit, 0, 0) == unit
+    assert default_rows(unit // 8, 16, 100_016) == most // 8 // 100_016
 
 
 def test_short_flat_arrays_have_short_shards() -> None:

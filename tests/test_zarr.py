@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.stores.layout import Layout, Unit, array_name
+from dask_tfrecord.stores.layout import UNIT_NBYTES, Layout, Unit, array_name
 
 GOLDEN = (
     "scalars.tfrecord",
@@ -544,11 +544,11 @@ def test_units_follow_the_size_of_rows(tmp_path: Path) -> None:
     dtf.to_zarr({"text": text}, tmp_path / "text.zarr")
     assert dtf.from_zarr(tmp_path / "text.zarr").chunks[0] < 1000
     # Long rows of bytes, kept in memory: neither the splits nor the values want all of them at once.
-    rows = dtf.RaggedBlock
     held = dtf.Dataset.from_arrays({"n": da.arange(4000, chunks=1000)})
     template = {"n": dtf.FixedLenFeature((), "int64"), "blob": dtf.VarLenFeature("int64")}
     held = held.map_blocks(
-        lambda b: b | {"blob": rows(np.zeros(5000 * len(b["n"]), "i8"), 5000 * np.arange(len(b["n"]) + 1))}, template
+        lambda b: b | {"blob": dtf.RaggedBlock(np.zeros(5000 * len(b["n"]), "i8"), 5000 * np.arange(len(b["n"]) + 1))},
+        template,
     )
     held.to_zarr(tmp_path / "held.zarr")
     assert 500 < dtf.from_zarr(tmp_path / "held.zarr").chunks[0] < 1000
@@ -572,4 +572,4 @@ def test_a_function_is_given_no_more_rows_than_fit(tmp_path: Path, monkeypatch: 
 
     images = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.RawFeature((10_000,), "float32")})
     images.map_blocks(mean, {"mean": dtf.FixedLenFeature((), "float32")}).to_zarr(tmp_path / "store.zarr", chunks=700)
-    assert max(seen) <= 8 << 20
+    assert max(seen) <= UNIT_NBYTES

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import dask
 import numpy as np
 from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
@@ -81,22 +82,53 @@ class Feed:
         self.dataset, self.schema, self.token = dataset, dataset.schema, token
         self.source = dataset.source
         self.borders = np.asarray(dataset.borders)
+        self.rows: Any = dataset.merged().chunks(tuple(dataset)) if self.source is None else None
         if self.source is not None:
-            self.shared = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
-        else:
-            chunks = dataset.merged().chunks(tuple(dataset))
-            self.chunks = chunks.to_delayed().ravel().tolist()
+            self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
 
-    def task(self, step: Callable[..., Any], first: tuple[Any, ...], rows: tuple[int, int], key: str) -> Delayed:
-        """``step(*first, source, *rest)`` as a task, where ``source(*rest)`` gives these rows in `Pieces`."""
-        rest: tuple[Any, ...] = (_itself, self.shared) if self.source is not None else self._chunks(*rows)
-        task: Delayed = dask.delayed(step, pure=False)(*first, *rest, dask_key_name=f"tfrecord-{key}")
-        return task
+    def run(
+        self,
+        step: Callable[..., Any],
+        jobs: Iterable[tuple[tuple[int, int], tuple[Any, ...]]],
+        last: Callable[..., Any],
+        first: tuple[Any, ...],
+        *shared: Delayed,
+    ) -> Delayed:
+        """Make a task of each job, and a last one of what all of them return.
 
-    def _chunks(self, start: int, stop: int) -> tuple[Any, ...]:
-        low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, len(self.chunks) - 1)
+        Parameters
+        ----------
+        step : callable
+            Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` gives rows in `Pieces`.
+        jobs : iterable of ((int, int), tuple)
+            The rows and the arguments of each task.
+        last : callable
+            Called as ``last(*first, results)``.
+        first : tuple
+            For the last task.
+        *shared : Delayed
+            What all tasks are given.
+        """
+        # One layer, made by hand: a `Delayed` for each of many thousand tasks would take minutes.
+        name, end = (f"tfrecord-{function.__name__.strip('_')}-{self.token}" for function in (step, last))
+        keys = [delayed.key for delayed in shared]
+        tasks: dict[Any, Any] = {
+            (name, number): (step, *keys, *arguments, *self._rest(*rows))
+            for number, (rows, arguments) in enumerate(jobs)
+        }
+        needed: list[Any] = [self.rows, *shared]
+        graph = HighLevelGraph.from_collections(end, tasks | {end: (last, *first, list(tasks))}, needed)
+        return Delayed(end, graph)
+
+    def _rest(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Find what gives a task its rows."""
+        if self.source is not None:
+            return _itself, self.rows.key
+        number = len(self.borders) - 1
+        low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, number - 1)
         high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
-        return _Chunks, self.chunks[low:high], self.borders[low : high + 1].tolist(), self.schema
+        chunks = [(self.rows.name, chunk) for chunk in range(low, high)]
+        return _Chunks, chunks, self.borders[low : high + 1].tolist(), self.schema
 
     def row_nbytes(self) -> tuple[float, float]:
         """Find the decoded bytes of a row: of what is laid out by rows, and of all that is read for it."""
@@ -163,9 +195,9 @@ def block_nbytes(block: Block) -> int:
 
 def count_rows(
     rows: tuple[int, int],
+    schema: Schema,
     unit_rows: int,
     most_rows: int,
-    schema: Schema,
     source: Callable[..., Pieces],
     *rest: Any,
 ) -> Tally:

@@ -281,14 +281,11 @@ def to_zarr(
 def _layout(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> Layout:
     """Count what the flat features hold, and lay the arrays out."""
     grid = _row_grid(feed, rows, chunks, shards)
-    tallies: tuple[Tally, ...] = ()
+    tally = Tally.joined(feed.schema, [])
     if any(map(is_flat, feed.schema.values())):
-        tasks = [
-            feed.task(count_rows, (span, grid.unit, grid.most, feed.schema), span, f"count-{feed.token}-{number:06d}")
-            for number, span in enumerate(pairwise(feed.borders.tolist()))
-        ]
-        tallies = dask.compute(*tasks)
-    return zarr_layout(feed.schema, rows, grid, Tally.joined(feed.schema, tallies))
+        jobs = ((span, (span, feed.schema, grid.unit, grid.most)) for span in pairwise(feed.borders.tolist()))
+        (tally,) = dask.compute(feed.run(count_rows, jobs, Tally.joined, (feed.schema,)))
+    return zarr_layout(feed.schema, rows, grid, tally)
 
 
 def _row_grid(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> RowGrid:
@@ -341,17 +338,12 @@ def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, compr
 
 
 def _tasks(target: Target, layout: Layout, writer: Writer, feed: Feed) -> Delayed:
-    token = feed.token
-    plan = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
-    begun = dask.delayed(_begin, pure=False)(target, plan, dask_key_name=f"tfrecord-begin-{token}")
-    reports = []
-    for number, unit in enumerate(layout.units(feed.schema)):
-        rows = (unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0)
-        reports.append(feed.task(write_unit, (begun, unit), rows, f"write-{token}-{number:06d}"))
-    written: Delayed = dask.delayed(_finish, pure=False)(
-        target, token, reports, dask_key_name=f"tfrecord-finish-{token}"
+    plan = dask.delayed(writer, name=f"tfrecord-writer-{feed.token}", traverse=False)
+    begun = dask.delayed(_begin, pure=False)(target, plan, dask_key_name=f"tfrecord-begin-{feed.token}")
+    jobs = (
+        ((unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0), (unit,)) for unit in layout.units(feed.schema)
     )
-    return written
+    return feed.run(write_unit, jobs, _finish, (target, feed.token), begun)
 
 
 def _begin(target: Target, writer: Writer) -> Writer:
