@@ -1,9 +1,14 @@
 """Files that tests read: those TensorFlow wrote for this project, and those of other people's programs."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Where a shell runs the tests in the background, Ctrl-C is ignored, here and in every process that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

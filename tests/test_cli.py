@@ -290,7 +290,8 @@ def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> N
     result = run("to-zarr", path, store, "--columns", "label", "--chunks", 10)
     assert result.exit_code == 1
     *bar, line = result.stderr.strip().splitlines()
-    assert len(bar) == 1 and "Writing" in bar[0]
+    # One bar at the most, whatever it had come to when the task of that record ran.
+    assert len(bar) <= 1 and all("%" in text for text in bar)
     assert line.startswith(f"Error: {path}: record 599 (byte ")
     assert not store.exists()
 
