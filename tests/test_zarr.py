@@ -554,6 +554,15 @@ def test_units_follow_the_size_of_rows(tmp_path: Path) -> None:
     assert 500 < dtf.from_zarr(tmp_path / "held.zarr").chunks[0] < 1000
 
 
+def test_strings_count_when_records_are_cut_into_chunks(tmp_path: Path) -> None:
+    payload = messages.Example()
+    payload.features.feature["text"].bytes_list.value.append(b"x" * 10_000)
+    testing.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 300)
+    ds = dtf.read_tfrecord(tmp_path / "shard", {"text": dtf.TextFeature()}, chunks="1 MiB")
+    assert 3 <= ds.npartitions <= 4
+    assert_identity(ds, tmp_path / "store.zarr", chunks=70)
+
+
 def test_shards_of_a_prime_size_have_no_tiny_chunks(tmp_path: Path) -> None:
     dtf.to_zarr({"x": np.zeros((20_011, 64))}, tmp_path / "store.zarr", shards=10_007)
     (_, array), *_ = zarr.open_group(tmp_path / "store.zarr", mode="r").arrays()

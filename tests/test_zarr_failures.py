@@ -137,9 +137,11 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
     ds.to_zarr(store, component=component)
     before = tree(store)
     back = dtf.from_zarr(store, component=component)
+    store.with_name("link").symlink_to(store)
     for dataset in (back, back.rows[:3], back.map_blocks(dict), back.assign(x=np.arange(ROWS))):
-        with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
-            dataset.to_zarr(store, mode="w")
+        for path in (store, store.with_name("link"), store / ".." / store.name):
+            with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
+                dataset.to_zarr(path, mode="w")
     assert tree(store) == before
 
 
@@ -165,6 +167,21 @@ def test_groups_of_others(store: Path) -> None:
     zarr.open_group(store, mode="w").create_array("x", shape=3, dtype="i4")
     with pytest.raises(IncompleteStoreError, match=r"not written by to_zarr; zarr\.open_group"):
         dtf.from_zarr(store)
+
+
+def test_groups_that_can_not_be_read(ds: dtf.Dataset, store: Path) -> None:
+    ds.to_zarr(store)
+    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type')
+    with pytest.raises(IncompleteStoreError, match=r"store\.zarr: the metadata of the group is no JSON"):
+        dtf.from_zarr(store)
+    with pytest.raises(FileExistsError, match="is no Zarr group"):
+        ds.to_zarr(store, mode="w")
+
+
+def test_a_place_where_nothing_can_be_written(ds: dtf.Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((NotADirectoryError, FileExistsError), match="file"):
+        ds.to_zarr(tmp_path / "file" / "store.zarr")
 
 
 def test_a_delayed_store_is_incomplete_until_it_is_computed(ds: dtf.Dataset, store: Path) -> None:

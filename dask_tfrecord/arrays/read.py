@@ -18,6 +18,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
+from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_shards
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
 from dask_tfrecord.records.framing import Window
@@ -230,6 +231,6 @@ def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
     blocks = source.read(tuple(source.schema), slice(0, len(probe)))
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])
-    ratio = sum(block.nbytes for block in blocks.values()) / len(probe) / stored[shard]
+    ratio = sum(map(block_nbytes, blocks.values())) / len(probe) / stored[shard]
     nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
     return nbytes

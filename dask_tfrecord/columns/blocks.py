@@ -23,6 +23,7 @@ __all__ = [
     "Block",
     "BytesBlock",
     "RaggedBlock",
+    "block_nbytes",
     "concatenate",
     "conform",
     "feature_of",
@@ -158,6 +159,13 @@ Block = NDArray[Any] | BytesBlock | RaggedBlock
 def to_array(block: Block) -> NDArray[Any]:
     """Make a block what users see: rows of bytes or ragged values become Python objects here and nowhere else."""
     return np.asarray(block)
+
+
+def block_nbytes(block: Block) -> int:
+    """Count the decoded bytes of a block, and those of strings, which NumPy keeps elsewhere."""
+    if isinstance(block, np.ndarray) and block.dtype.kind == "T":
+        return block.nbytes + int(np.strings.str_len(block).sum())
+    return block.nbytes
 
 
 def release_memory() -> None:

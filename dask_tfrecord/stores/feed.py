@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.source import MappedSource, Source, fill, parts
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, rows_of, zero_rows
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally, is_flat, splits_per_row
 
-__all__ = ["Feed", "Pieces", "block_nbytes", "count_rows"]
+__all__ = ["Feed", "Pieces", "count_rows"]
 
 # Rows that are read to learn how large they are.
 _PROBE_ROWS = 64
@@ -184,13 +184,6 @@ def _row_nbytes(schema: Schema, first_rows: Callable[[Sequence[str]], Mapping[st
         blocks = first_rows(others)
         sizes |= {name: block_nbytes(blocks[name]) / max(len(blocks[name]), 1) for name in others}
     return sizes
-
-
-def block_nbytes(block: Block) -> int:
-    """Count the decoded bytes of a block, and those of strings, which NumPy keeps elsewhere."""
-    if isinstance(block, np.ndarray) and block.dtype.kind == "T":
-        return block.nbytes + int(np.strings.str_len(block).sum())
-    return block.nbytes
 
 
 def count_rows(

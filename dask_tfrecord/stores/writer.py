@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, release_memory, zero_rows
+from dask_tfrecord.columns.blocks import (
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    block_nbytes,
+    concatenate,
+    release_memory,
+    zero_rows,
+)
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema, VarLenFeature
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
-from dask_tfrecord.stores.feed import Pieces, block_nbytes
+from dask_tfrecord.stores.feed import Pieces
 from dask_tfrecord.stores.layout import ArraySpec, Unit, splits_per_row
 
 __all__ = ["WriteReport", "Writer", "write_unit"]

@@ -49,6 +49,14 @@ _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
 # By one of these a directory is known as an array or a group, and these are all the files that a group has.
 _MARKS = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
+_NO_GROUPS = (
+    zarr.errors.GroupNotFoundError,
+    zarr.errors.ContainsArrayError,
+    FileNotFoundError,
+    NotADirectoryError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+)
 _NO_GROUP = "is there and is no Zarr group: give another path"
 
 Compressors = Any
@@ -112,6 +120,8 @@ class Target:
             If it is there and `mode` is ``"w-"``.
         FileNotFoundError
             If it is not there and is to be read.
+        IncompleteStoreError
+            If its metadata is no JSON.
         """
         try:
             return zarr.open_group(
@@ -122,7 +132,11 @@ class Target:
                 raise FileNotFoundError(f"no Zarr group at {self}, but an array") from error
             raise FileExistsError(f"{self} {_NO_GROUP}") from error
         except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
+            if mode in ("w", "w-"):
+                raise
             raise FileNotFoundError(f"no Zarr group of format 3 at {self}") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise IncompleteStoreError(f"the metadata of the group is no JSON ({error})", self.place) from error
 
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
         """Refuse before anything is read; give the mode to open the group with.
@@ -137,19 +151,15 @@ class Target:
         """
         try:
             zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
-        except (zarr.errors.GroupNotFoundError, zarr.errors.ContainsArrayError, FileNotFoundError, NotADirectoryError):
-            # What is no group is not replaced: an empty directory, or nothing.
+        except _NO_GROUPS as error:
+            # Only nothing, or an empty directory, is as good as a group that is replaced.
             directory = self.directory
-            if (
-                directory is not None
-                and directory.exists()
-                and not (directory.is_dir() and not any(directory.iterdir()))
-            ):
-                raise FileExistsError(f"{self} {_NO_GROUP}") from None
+            if directory is not None and directory.exists() and (directory.is_file() or any(directory.iterdir())):
+                raise FileExistsError(f"{self} {_NO_GROUP}") from error
             return "w-"
         if mode == "w-":
             raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes beside it")
-        if f"{origin.get('store')}/".startswith(f"{self}/"):
+        if f"{_real(origin.get('store', ''))}/".startswith(f"{_real(str(self))}/"):
             raise ValueError(f"{self} can't be replaced by what is read from it: write to another path")
         other = next(_others(self.directory), None) if self.directory is not None else None
         if other is not None:
@@ -171,6 +181,10 @@ class Target:
 
 def _is_url(store: str) -> bool:
     return "://" in store or "::" in store
+
+
+def _real(store: str) -> str:
+    return store if _is_url(store) else os.path.realpath(store)
 
 
 def _others(directory: Path) -> Iterator[Path]:
