@@ -83,10 +83,11 @@ def removed_on_failure(identity: str, remove: Callable[[], None]) -> Iterator[No
     except BaseException:
         call_off(identity)
         client: Any = getattr(get_scheduler(), "__self__", None)
-        # What is removed may come back where a cluster, which may be what has failed, can't be asked to stop.
+        # The first error is what counts: the cluster, or the store, may be what has failed.
         with suppress(Exception):
             if hasattr(client, "run"):
                 client.run(call_off, identity)
+        with suppress(Exception):
             remove()
         raise
 
