@@ -20,7 +20,7 @@ import dask
 import numpy as np
 
 import dask_tfrecord as dtf
-from dask_tfrecord.schema import Feature
+from dask_tfrecord.features import Feature
 
 SCALARS = {"int": "int64", "float": "float32"}
 TABULAR: dict[str, Feature] = {

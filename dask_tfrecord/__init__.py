@@ -5,8 +5,19 @@ from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.blocks import RaggedBlock
 from dask_tfrecord.columns.infer import infer_schema
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
+from dask_tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    RaggedFeature,
+    RawFeature,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
 from dask_tfrecord.records.framing import RecordWriter, read_records
-from dask_tfrecord.schema import FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.zarr import to_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr
 
@@ -15,12 +26,17 @@ __all__ = [
     "Dataset",
     "FeatureError",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "ImageFeature",
     "RaggedBlock",
+    "RaggedFeature",
     "RawFeature",
     "RecordWriter",
     "Schema",
     "SchemaError",
+    "SparseFeature",
     "TFRecordError",
+    "TensorFeature",
     "TextFeature",
     "VarLenFeature",
     "from_zarr",

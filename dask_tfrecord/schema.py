@@ -1,259 +1,23 @@
-"""What a record holds: feature classes under TensorFlow's names, and the schema that maps names to them.
+"""The schema of a collection: a frozen mapping from names to features that decoding, planning and stores agree on.
 
-A feature says how the values of one key become an array; a `Schema` is the frozen mapping that decoding, planning
-and the stores agree on. Both are plain values: hashable, picklable, and the same after a round trip through JSON.
+Schemas are plain values: hashable, picklable, and the same after a round trip through JSON.
 """
 
 from __future__ import annotations
 
+import base64
 import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from dask_tfrecord import features as feature_classes
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.features import Feature, from_tensorflow
 
-__all__ = [
-    "Feature",
-    "FixedLenFeature",
-    "RawFeature",
-    "Sampling",
-    "Schema",
-    "TextFeature",
-    "VarLenFeature",
-    "near_misses",
-]
-
-# The three lists a Feature message can hold, under every name that tf.io, NumPy and Python users have for them.
-_KINDS = {
-    "int64": "int64",
-    "float32": "float32",
-    "float": "float32",
-    "bytes": "bytes",
-    "string": "bytes",
-    "object": "bytes",
-}
-
-
-def _kind(dtype: Any, owner: str) -> str:
-    """Name of the value kind for `dtype`: "int64", "float32" or "bytes"."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
-    if name not in _KINDS:
-        name = "bytes" if dtype in (bytes, object) else _dtype(dtype, owner).name
-    if name not in _KINDS:
-        raise SchemaError(
-            f"{owner} takes dtype int64, float32 or bytes, the kinds an Example stores; got {dtype!r}. "
-            f"For arrays stored as bytes use RawFeature(shape, dtype)"
-        )
-    return _KINDS[name]
-
-
-def _dtype(dtype: Any, owner: str) -> np.dtype[Any]:
-    # TensorFlow's dtypes know the NumPy type they stand for.
-    dtype = getattr(dtype, "as_numpy_dtype", dtype)
-    try:
-        known: np.dtype[Any] = np.dtype(dtype)
-        return known
-    except TypeError:
-        raise SchemaError(f"{owner}: {dtype!r} is no NumPy dtype") from None
-
-
-def _shape(shape: Any, owner: str, *, ragged: bool = False) -> tuple[int, ...]:
-    """`shape` as a tuple of sizes; with `ragged` the first one is -1."""
-    if isinstance(shape, int | np.integer):
-        shape = (shape,)
-    try:
-        sizes = tuple(-1 if size is None else int(size) for size in shape)
-    except TypeError:
-        raise SchemaError(f"{owner}: the shape {shape!r} is no sequence of ints") from None
-    fixed = sizes[1:] if ragged else sizes
-    if ragged and sizes[:1] != (-1,):
-        raise SchemaError(f"{owner}: the shape of one record starts with -1, as in (-1, 4); got {sizes}")
-    if any(size < (1 if ragged else 0) for size in fixed):
-        raise SchemaError(f"{owner}: every size of the shape is known and positive; got {sizes}")
-    return sizes
-
-
-@dataclass(frozen=True, slots=True)
-class FixedLenFeature:
-    """A feature with the same number of values in every record, as `tf.io.FixedLenFeature`.
-
-    A record without it, or with another number of values, is an error.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of one record's values; ``()`` for a scalar.
-    dtype : str or dtype
-        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same).
-
-    Examples
-    --------
-    >>> FixedLenFeature((), "int64")
-    FixedLenFeature((), 'int64')
-    """
-
-    kind: ClassVar[str] = "fixed"
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _shape(self.shape, "FixedLenFeature"))
-        object.__setattr__(self, "dtype", _kind(self.dtype, "FixedLenFeature"))
-
-    @property
-    def block_dtype(self) -> np.dtype[Any]:
-        """The dtype of a decoded array: object for bytes."""
-        return np.dtype(object if self.dtype == "bytes" else self.dtype)
-
-    @property
-    def block_shape(self) -> tuple[int, ...]:
-        """Shape of one record in a decoded array."""
-        return self.shape
-
-    def __repr__(self) -> str:
-        return f"FixedLenFeature({self.shape}, {self.dtype!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class VarLenFeature:
-    """A feature with any number of values per record, none included, as `tf.io.VarLenFeature`.
-
-    Parameters
-    ----------
-    dtype : str or dtype
-        ``"int64"``, ``"float32"`` or ``"bytes"``.
-    shape : tuple of int, default (-1,)
-        Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes); a number of values that does
-        not divide is an error.
-
-    Examples
-    --------
-    >>> VarLenFeature("float32", shape=(-1, 4))
-    VarLenFeature('float32', shape=(-1, 4))
-    """
-
-    kind: ClassVar[str] = "varlen"
-    dtype: str
-    shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _kind(self.dtype, "VarLenFeature"))
-        object.__setattr__(self, "shape", _shape(self.shape, "VarLenFeature", ragged=True))
-
-    @property
-    def block_dtype(self) -> np.dtype[Any]:
-        """The dtype of a decoded array: object, one array per record."""
-        return np.dtype(object)
-
-    @property
-    def block_shape(self) -> tuple[int, ...]:
-        """Shape of one record in a decoded array: it is one object."""
-        return ()
-
-    def __repr__(self) -> str:
-        shape = "" if self.shape == (-1,) else f", shape={self.shape}"
-        return f"VarLenFeature({self.dtype!r}{shape})"
-
-
-@dataclass(frozen=True, slots=True)
-class RawFeature:
-    """An array stored as the bytes of one value, as `tf.io.decode_raw` reads it.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of one record's array; its bytes are in C order.
-    dtype : str or dtype
-        Any numeric or bool NumPy dtype; it carries the byte order of the file (``">i2"``). Decoded arrays are in
-        native order.
-
-    Examples
-    --------
-    >>> RawFeature((64, 64, 3), "float32").nbytes
-    49152
-    """
-
-    kind: ClassVar[str] = "raw"
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _shape(self.shape, "RawFeature"))
-        dtype = _dtype(self.dtype, "RawFeature")
-        if dtype.kind not in "biufc" or dtype.hasobject:
-            raise SchemaError(f"RawFeature takes a numeric or bool dtype; got {dtype}")
-        # One spelling per dtype, so that equal features are equal values.
-        native = dtype.isnative
-        object.__setattr__(self, "dtype", dtype.name if native else dtype.str)
-
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        """The dtype in the file, byte order included."""
-        return np.dtype(self.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one record's value."""
-        return math.prod(self.shape) * self.stored_dtype.itemsize
-
-    @property
-    def block_dtype(self) -> np.dtype[Any]:
-        """The dtype of a decoded array, in native byte order."""
-        return self.stored_dtype.newbyteorder("=")
-
-    @property
-    def block_shape(self) -> tuple[int, ...]:
-        """Shape of one record in a decoded array."""
-        return self.shape
-
-    def __repr__(self) -> str:
-        return f"RawFeature({self.shape}, {self.dtype!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class TextFeature:
-    """One UTF-8 string per record, decoded to NumPy's `StringDType`.
-
-    Bytes that are no UTF-8 are an error that names the record.
-
-    Examples
-    --------
-    >>> TextFeature()
-    TextFeature()
-    """
-
-    kind: ClassVar[str] = "text"
-
-    @property
-    def dtype(self) -> str:
-        """The kind of value in the file: bytes."""
-        return "bytes"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one record's values: a scalar."""
-        return ()
-
-    @property
-    def block_dtype(self) -> np.dtype[Any]:
-        """The dtype of a decoded array: `numpy.dtypes.StringDType`."""
-        return np.dtypes.StringDType()
-
-    @property
-    def block_shape(self) -> tuple[int, ...]:
-        """Shape of one record in a decoded array."""
-        return ()
-
-
-Feature = FixedLenFeature | VarLenFeature | RawFeature | TextFeature
-_CLASSES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (FixedLenFeature, VarLenFeature, RawFeature, TextFeature)
-}
+__all__ = ["Sampling", "Schema", "near_misses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,36 +48,55 @@ class Schema(Mapping[str, Feature]):
     Parameters
     ----------
     features : mapping of str to feature
-        `FixedLenFeature`, `VarLenFeature`, `RawFeature` or `TextFeature` by name.
+        Feature classes of this library or of `tf.io`, by name; of a SequenceExample those of the context.
     sampling : Sampling, optional
         Set by `infer_schema`: what the features were inferred from.
+    sequence_features : mapping of str to feature, optional
+        The feature lists of a SequenceExample. Where it is given, empty or not, records are SequenceExamples.
+    classes : mapping of str to sequence of str, optional
+        Names of the classes that the integers of a feature stand for.
 
     Raises
     ------
     SchemaError
-        If a name is no string or a feature is of no known class.
+        If a name is no string or is given twice, or a feature is of no known class or does not go where it stands.
 
     Examples
     --------
-    >>> schema = Schema({"label": FixedLenFeature((), "int64")})
+    >>> schema = Schema({"label": FixedLenFeature((), "int64")}, classes={"label": ["cat", "dog"]})
     >>> schema["label"]
     FixedLenFeature((), 'int64')
     >>> Schema.from_json(schema.to_json()) == schema
     True
     """
 
-    __slots__ = ("_features", "sampling")
+    __slots__ = ("_features", "_sequences", "classes", "sampling")
     _features: dict[str, Feature]
+    _sequences: frozenset[str] | None
+    classes: Mapping[str, tuple[str, ...]]
     sampling: Sampling | None
 
-    def __init__(self, features: Mapping[str, Feature], sampling: Sampling | None = None) -> None:
-        for name, feature in features.items():
+    def __init__(
+        self,
+        features: Mapping[str, Any],
+        sampling: Sampling | None = None,
+        *,
+        sequence_features: Mapping[str, Any] | None = None,
+        classes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        known: dict[str, Feature] = {}
+        for name, feature in [*features.items(), *(sequence_features or {}).items()]:
             if not isinstance(name, str):
                 raise SchemaError(f"feature names are strings; got {name!r}")
-            if not isinstance(feature, Feature):
-                raise SchemaError(f"feature {name!r}: expected one of {', '.join(_CLASSES)}; got {feature!r}")
-        object.__setattr__(self, "_features", dict(features))
+            if name in known:
+                raise SchemaError(
+                    f"feature {name!r} is among the features and the sequence_features: names are distinct"
+                )
+            known[name] = from_tensorflow(feature, f"feature {name!r}")
+        object.__setattr__(self, "_features", known)
+        object.__setattr__(self, "_sequences", None if sequence_features is None else frozenset(sequence_features))
         object.__setattr__(self, "sampling", sampling)
+        object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: make a new one instead of setting {name!r}")
@@ -334,20 +117,39 @@ class Schema(Mapping[str, Feature]):
         return len(self._features)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._features.items()))
+        return hash((frozenset(self._features.items()), self._sequences))
 
     def __eq__(self, other: object) -> bool:
         # Two schemas are the same if they decode the same; how they were found does not matter.
+        if isinstance(other, Schema):
+            return self._features == other._features and self._sequences == other._sequences
         if isinstance(other, Mapping):
-            return self._features == dict(other)
+            return self._sequences is None and self._features == dict(other)
         return NotImplemented
 
-    def __reduce__(self) -> tuple[type[Schema], tuple[dict[str, Feature], Sampling | None]]:
-        return Schema, (self._features, self.sampling)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _schema, (self.context_features, self.sampling, self.sequence_features, self.classes)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # `sampling` closes a schema against features it has not seen, so it is part of what is read.
         return ("dask_tfrecord.Schema", self.to_json())
+
+    @property
+    def context_features(self) -> dict[str, Feature]:
+        """The features of an Example, or of the context of a SequenceExample."""
+        return {name: feature for name, feature in self._features.items() if name not in (self._sequences or ())}
+
+    @property
+    def sequence_features(self) -> dict[str, Feature] | None:
+        """The feature lists of a SequenceExample; None where records are Examples."""
+        if self._sequences is None:
+            return None
+        return {name: feature for name, feature in self._features.items() if name in self._sequences}
+
+    @property
+    def message(self) -> str:
+        """What records are: "Example" or "SequenceExample"."""
+        return "Example" if self._sequences is None else "SequenceExample"
 
     def select(self, names: Iterable[str]) -> Schema:
         """Keep only the features of `names`, in that order.
@@ -357,14 +159,30 @@ class Schema(Mapping[str, Feature]):
         UnknownFeatureError
             If the schema lacks one of them; near misses are named.
         """
-        return Schema({name: self[name] for name in names})
+        return self.replaced({name: self[name] for name in names})
+
+    def replaced(self, features: Mapping[str, Feature]) -> Schema:
+        """Make a schema of these features, each where the one of its name stands here."""
+        sequences = None
+        if self._sequences is not None:
+            sequences = {name: feature for name, feature in features.items() if name in self._sequences}
+        context = {name: feature for name, feature in features.items() if name not in (self._sequences or ())}
+        made = Schema(context, sequence_features=sequences, classes=_only(self.classes, features))
+        # In the order given, whatever stands where.
+        object.__setattr__(made, "_features", {name: made[name] for name in features})
+        return made
 
     def to_json(self) -> str:
         """Write the schema as JSON text, for attributes of stores and for people."""
         features = [
-            {"name": name, "class": type(feature).__name__, **_fields(feature)} for name, feature in self.items()
+            {"name": name, "class": type(feature).__name__, **_plain(feature.arguments())}
+            for name, feature in self.items()
         ]
         document: dict[str, Any] = {"features": features}
+        if self._sequences is not None:
+            document["sequence_features"] = [name for name in self if name in self._sequences]
+        if self.classes:
+            document["classes"] = {name: list(names) for name, names in self.classes.items()}
         if self.sampling is not None:
             document["sampling"] = {
                 "records": self.sampling.records,
@@ -372,7 +190,7 @@ class Schema(Mapping[str, Feature]):
                 "present": [list(pair) for pair in self.sampling.present],
                 "unset": list(self.sampling.unset),
             }
-        return json.dumps(document, ensure_ascii=False)
+        return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
@@ -385,14 +203,19 @@ class Schema(Mapping[str, Feature]):
         """
         try:
             document = json.loads(text)
-            features = {entry.pop("name"): _CLASSES[entry.pop("class")](**entry) for entry in document["features"]}
+            features = {entry.pop("name"): _made(entry) for entry in document["features"]}
+            sequences = document.get("sequence_features")
             sampling = document.get("sampling")
             if sampling is not None:
                 present = tuple((name, count) for name, count in sampling["present"])
                 sampling = Sampling(sampling["records"], sampling["shards"], present, tuple(sampling["unset"]))
+            named = None if sequences is None else {name: features.pop(name) for name in sequences}
+            order = [entry["name"] for entry in json.loads(text)["features"]]
+            made = cls(features, sampling, sequence_features=named, classes=document.get("classes"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
-        return cls(features, sampling)
+        object.__setattr__(made, "_features", {name: made[name] for name in order})
+        return made
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """List the schema as rows of text: feature, class, dtype, shape and how many sampled records had it."""
@@ -422,11 +245,52 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _fields(feature: Feature) -> dict[str, Any]:
-    """Give the arguments that make `feature` again."""
-    if isinstance(feature, TextFeature):
-        return {}
-    return {"shape": list(feature.shape), "dtype": feature.dtype}
+def _schema(*arguments: Any) -> Schema:
+    features, sampling, sequence_features, classes = arguments
+    return Schema(features, sampling, sequence_features=sequence_features, classes=classes)
+
+
+def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:
+    return {name: classes[name] for name in names if name in classes}
+
+
+def _plain(value: Any) -> Any:
+    """Arguments of features as JSON values: bytes, floats that are no numbers and partitions are spelled out."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, feature_classes.UniformRowLength):
+        return {"partition": "UniformRowLength", "length": value.length}
+    if isinstance(value, feature_classes.KeyedPartition):
+        return {"partition": type(value).__name__, "key": value.key}
+    return value
+
+
+def _read(value: Any) -> Any:
+    """Arguments that `_plain` made JSON values of."""
+    if isinstance(value, list):
+        return tuple(_read(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "base64" in value:
+        return base64.b64decode(value["base64"])
+    if "float" in value:
+        return float(value["float"])
+    return getattr(feature_classes, value["partition"])(value["key"] if "key" in value else value["length"])
+
+
+def _made(entry: dict[str, Any]) -> Feature:
+    """Make a feature of what `Schema.to_json` wrote of it."""
+    cls = getattr(feature_classes, entry.pop("class"))
+    if not issubclass(cls, Feature):
+        raise ValueError(f"{cls.__name__} is no feature class")
+    made: Feature = cls(**{name: _read(value) for name, value in entry.items()})
+    return made
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

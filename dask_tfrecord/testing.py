@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import messages
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place
-from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 
 __all__ = [
     "examples",

@@ -31,7 +31,7 @@ RECORDS_PER_SHARD = 300
 SIZE = 64
 
 # What a record holds, and what it is to become: as in a parsing spec of TensorFlow.
-FEATURES: dict[str, dtf.schema.Feature] = {
+FEATURES: dict[str, dtf.features.Feature] = {
     "image": dtf.RawFeature((SIZE, SIZE, 3), "uint8"),
     "label": dtf.FixedLenFeature((), "int64"),
     "caption": dtf.TextFeature(),

@@ -25,8 +25,9 @@ from dask_tfrecord.columns import decode as decode_module
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
 from dask_tfrecord.columns.decode import Run, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Sampling, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.storage.files import find_shards
 
 MALFORMED, NOT_EXAMPLE, KIND, COUNT, SIZE, UNKNOWN_KEY, FULL = 1, 2, 4, 5, 6, 8, 10

@@ -20,6 +20,7 @@ from dask_tfrecord import testing
 from dask_tfrecord.columns.infer import infer, infer_schema, infer_shards
 from dask_tfrecord.columns.recognise import describe_payload, looks_like_example
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError, ShardNotFoundError
+from dask_tfrecord.features import FixedLenFeature, VarLenFeature
 from dask_tfrecord.messages import (
     BytesList,
     Example,
@@ -31,7 +32,7 @@ from dask_tfrecord.messages import (
     Int64List,
     SequenceExample,
 )
-from dask_tfrecord.schema import FixedLenFeature, Schema, VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import find_shards
 
 judged_by_upb = pytest.mark.skipif(

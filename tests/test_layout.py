@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import testing
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, conform, rows_of
-from dask_tfrecord.schema import FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.features import FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores import feed, layout
 from dask_tfrecord.stores.feed import count_rows
 from dask_tfrecord.stores.layout import Layout, RowGrid, Tally, Unit, array_name, default_rows, is_flat, zarr_layout

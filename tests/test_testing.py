@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, FeatureError
+from dask_tfrecord.features import FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
-from dask_tfrecord.schema import FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
@@ -249,9 +250,7 @@ def test_encodings_mean_their_message(data: st.DataObject) -> None:
     expected = testing.expected_columns([plain], schema)
     for name, column in testing.expected_columns([payload], schema).items():
         assert (column.dtype, column.shape) == (schema[name].block_dtype, (1, *schema[name].block_shape))
-        pairs = (
-            zip(column, expected[name], strict=True) if schema[name].kind == "varlen" else [(column, expected[name])]
-        )
+        pairs = zip(column, expected[name], strict=True) if schema[name].ragged_rank else [(column, expected[name])]
         for found, meant in pairs:
             assert_same_bits(found, meant)
 

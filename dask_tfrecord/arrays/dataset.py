@@ -22,7 +22,8 @@ from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
 from dask_tfrecord.columns.blocks import feature_of
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.schema import Feature, Schema, VarLenFeature, near_misses
+from dask_tfrecord.features import Feature, VarLenFeature
+from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["Dataset", "register_store"]
 

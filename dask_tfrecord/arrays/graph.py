@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.source import Source
 from dask_tfrecord.columns.blocks import Block, to_array
-from dask_tfrecord.schema import Feature
+from dask_tfrecord.features import Feature
 
 __all__ = [
     "Chunk",

@@ -14,7 +14,7 @@ from dask_tfrecord.arrays.backing import Backing
 from dask_tfrecord.arrays.graph import Chunk, view
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.schema import VarLenFeature
+from dask_tfrecord.features import VarLenFeature
 
 __all__ = ["padded_column", "ragged_column"]
 

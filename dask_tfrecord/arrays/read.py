@@ -21,9 +21,10 @@ from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_shards
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
+from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.schema import Feature, Schema
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
 
 __all__ = ["read_tfrecord"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 
 __all__ = [
     "Block",
@@ -310,10 +310,10 @@ def conform(feature: Feature, array: Any, owner: str) -> Block:
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
     found = feature_of(array, owner)
-    if (found.block_dtype, found.shape, found.dtype if found.kind == "varlen" else "") != (
-        feature.block_dtype,
-        feature.shape,
-        feature.dtype if feature.kind == "varlen" else "",
+    if (found.item_dtype, found.item_shape, found.ragged_rank) != (
+        feature.item_dtype,
+        feature.item_shape,
+        feature.ragged_rank,
     ):
         raise SchemaError(f"{owner} as {found} where {feature} was promised")
     block: Block = array

@@ -20,9 +20,10 @@ from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, to_text
 from dask_tfrecord.columns.recognise import describe_payload
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import cut_error
-from dask_tfrecord.schema import Feature, FixedLenFeature, RawFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard
 
 __all__ = ["Run", "decode", "decode_pieces"]

@@ -16,9 +16,10 @@ from typing import Any
 
 from dask_tfrecord.columns.recognise import describe_payload, parse_example
 from dask_tfrecord.errors import FeatureError, Place, SchemaError
+from dask_tfrecord.features import Feature, FixedLenFeature, VarLenFeature
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate
-from dask_tfrecord.schema import Feature, FixedLenFeature, Sampling, Schema, VarLenFeature
+from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.storage.files import Shard, find_shards
 
 __all__ = ["infer", "infer_schema", "infer_shards"]

@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.schema import Feature, FixedLenFeature, Schema, TextFeature, VarLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
 
 __all__ = [
     "ArraySpec",

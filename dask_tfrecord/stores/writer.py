@@ -23,7 +23,8 @@ from dask_tfrecord.columns.blocks import (
     zero_rows,
 )
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema import Schema, VarLenFeature
+from dask_tfrecord.features import VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
 from dask_tfrecord.stores.layout import ArraySpec, Unit, splits_per_row

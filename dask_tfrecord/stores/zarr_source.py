@@ -17,7 +17,8 @@ from dask_tfrecord.arrays.plan import Rows, pick_rows
 from dask_tfrecord.arrays.source import fill, parts
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.schema import Schema, VarLenFeature
+from dask_tfrecord.features import VarLenFeature
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import array_name, is_flat, splits_per_row
 from dask_tfrecord.stores.zarr import FORMAT, Target
 

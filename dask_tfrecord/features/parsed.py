@@ -1,0 +1,318 @@
+"""The feature classes of `tf.io`, under TensorFlow's names and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import partitions
+from dask_tfrecord.features.partitions import Partition, UniformRowLength
+from dask_tfrecord.features.values import (
+    Feature,
+    checked_default,
+    checked_key,
+    checked_parsed_dtype,
+    checked_shape,
+    dtype_name,
+    stored_kind,
+)
+
+__all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "SparseFeature", "VarLenFeature"]
+
+
+class _Parsed(Feature):
+    """A feature whose values an Example lists."""
+
+    __slots__ = ()
+
+    @property
+    def stored(self) -> str:
+        """The list that the values are in: "int64", "float32" or "bytes"."""
+        return stored_kind(self.dtype)
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of the values of a block: object for bytes."""
+        return np.dtype(object) if self.dtype == "bytes" else dtype_name(self.dtype, type(self).__name__)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FixedLenFeature(_Parsed):
+    """A feature with the same number of values in every record, as `tf.io.FixedLenFeature`.
+
+    A record with another number of values is an error, and so is one without any, unless there is a default.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of one record's values; ``()`` for a scalar.
+    dtype : str or dtype
+        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same). Another integer
+        type, ``"bool"`` or a float type casts: an integer that does not fit, or a float that overflows, is an error
+        that names the record; floats are rounded.
+    default_value : scalar or array-like, optional
+        What a record has that lacks the feature, or whose list is empty or unset: one value, or as many as the shape
+        takes.
+
+    Examples
+    --------
+    >>> FixedLenFeature((), "int64", default_value=-1)
+    FixedLenFeature((), 'int64', default_value=-1)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        shape = checked_shape(self.shape, "FixedLenFeature")
+        dtype = checked_parsed_dtype(self.dtype, "FixedLenFeature")
+        default = checked_default(self.default_value, dtype, shape, "FixedLenFeature")
+        self._set(shape=shape, dtype=dtype, default_value=default)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self.shape
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VarLenFeature(_Parsed):
+    """A feature with any number of values per record, none included, as `tf.io.VarLenFeature`.
+
+    Parameters
+    ----------
+    dtype : str or dtype
+        As for `FixedLenFeature`.
+    shape : tuple of int, default (-1,)
+        Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes); a number of values that does
+        not divide is an error. In the schema of a data set several leading -1 are as many levels of rows.
+
+    Examples
+    --------
+    >>> VarLenFeature("float32", shape=(-1, 4))
+    VarLenFeature('float32', shape=(-1, 4))
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
+
+    def __post_init__(self) -> None:
+        dtype = checked_parsed_dtype(self.dtype, "VarLenFeature")
+        shape = checked_shape(self.shape, "VarLenFeature", open_sizes=100)
+        if shape[:1] != (-1,):
+            raise SchemaError(f"VarLenFeature: the shape of one record starts with -1, as in (-1, 4); got {shape}")
+        self._set(dtype=dtype, shape=shape)
+        if -1 in self.item_shape or 0 in self.item_shape:
+            raise SchemaError(f"VarLenFeature: sizes behind the open ones are known and positive; got {shape}")
+
+    @property
+    def ragged_rank(self) -> int:
+        """Levels of rows: the leading -1 of the shape."""
+        return next((place for place, size in enumerate(self.shape) if size != -1), len(self.shape))
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return self.shape[self.ragged_rank :]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FixedLenSequenceFeature(_Parsed):
+    """Steps of values, padded to as many as the longest record has, as `tf.io.FixedLenSequenceFeature`.
+
+    In an Example the values of a record are cut into steps; in the feature lists of a SequenceExample each step is a
+    Feature.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of one step.
+    dtype : str or dtype
+        As for `FixedLenFeature`.
+    allow_missing : bool, default False
+        Whether a record may lack the feature: it then has no steps. Features of an Example have to allow it.
+    default_value : scalar, optional
+        What shorter records are padded with; 0 or ``b""`` by default.
+    length : int, optional
+        Steps to pad to, by default those of the longest record of the data set, which are counted when it is opened. A
+        record with more steps is an error.
+
+    Examples
+    --------
+    >>> FixedLenSequenceFeature((4,), "float32", allow_missing=True, length=10).block_shape
+    (10, 4)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    allow_missing: bool = False
+    default_value: Any = None
+    length: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        shape = checked_shape(self.shape, "FixedLenSequenceFeature")
+        dtype = checked_parsed_dtype(self.dtype, "FixedLenSequenceFeature")
+        default = checked_default(self.default_value, dtype, (), "FixedLenSequenceFeature")
+        if 0 in shape:
+            raise SchemaError(f"FixedLenSequenceFeature: steps of no values can't be counted; got shape {shape}")
+        if self.length is not None and (isinstance(self.length, bool) or self.length < 0):
+            raise SchemaError(f"FixedLenSequenceFeature: length is a number of steps; got {self.length!r}")
+        length = None if self.length is None else int(self.length)
+        allow_missing = bool(self.allow_missing)
+        self._set(shape=shape, dtype=dtype, default_value=default, length=length, allow_missing=allow_missing)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of one record: the steps, and then the shape of a step."""
+        if self.length is None:
+            raise SchemaError(f"{self} has no length yet: it is counted when a data set is opened")
+        return (self.length, *self.shape)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SparseFeature(_Parsed):
+    """Values and their places from several keys, as `tf.io.SparseFeature`.
+
+    A feature ``s`` makes three columns: ``s.indices``, with rows of shape ``(values, axes)`` of int64, in ascending
+    order; ``s.values``; and ``s.shape``, which is `size` in every row.
+
+    Parameters
+    ----------
+    index_key : str or sequence of str
+        Key of the places along each axis, int64 values.
+    value_key : str
+        Key of the values.
+    dtype : str or dtype
+        Of the values, as for `FixedLenFeature`.
+    size : int or sequence of int
+        Length of each axis; a place outside is an error.
+    already_sorted : bool, default False
+        The places ascend in every record, and are not sorted.
+
+    Examples
+    --------
+    >>> SparseFeature("ix", "val", "float32", 100).size
+    (100,)
+    """
+
+    index_key: tuple[str, ...]
+    value_key: str
+    dtype: str
+    size: tuple[int, ...]
+    already_sorted: bool = False
+
+    def __post_init__(self) -> None:
+        given: Any = self.index_key
+        keys = (given,) if isinstance(given, str) else tuple(given)
+        size = checked_shape(self.size, "SparseFeature")
+        dtype = checked_parsed_dtype(self.dtype, "SparseFeature")
+        if len(keys) != len(size) or not keys:
+            raise SchemaError(f"SparseFeature: one size for each index key; got {size} for {keys}")
+        for key in (*keys, self.value_key):
+            checked_key(key, "SparseFeature")
+        self._set(index_key=keys, dtype=dtype, size=size, already_sorted=bool(self.already_sorted))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The axes' lengths."""
+        return self.size
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Not one column but three, see `columns`."""
+        raise SchemaError(f"{self} is no column of its own")
+
+    def columns(self, name: str) -> dict[str, Feature]:
+        """Give the three columns that a feature of that name makes."""
+        return {
+            f"{name}.indices": VarLenFeature("int64", shape=(-1, len(self.size))),
+            f"{name}.values": VarLenFeature(self.dtype),
+            f"{name}.shape": FixedLenFeature((len(self.size),), "int64"),
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RaggedFeature(_Parsed):
+    """Values in rows of differing length, at any number of levels, as `tf.io.RaggedFeature`.
+
+    Parameters
+    ----------
+    dtype : str or dtype
+        As for `FixedLenFeature`.
+    value_key : str, optional
+        Key of the values, by default the name of the feature.
+    partitions : sequence of partition, default ()
+        How the values of a record are cut, the outermost first: `RowLengths`, `RowSplits`, `ValueRowIds`, `RowLimits`,
+        `RowStarts` or `UniformRowLength`. Ones that do not fit the values are an error.
+    row_splits_dtype, validate
+        Taken as TensorFlow has them, and without effect: row splits are int64 and always checked.
+
+    Examples
+    --------
+    >>> RaggedFeature("int64", value_key="vals", partitions=[RowLengths("lens")])
+    RaggedFeature('int64', value_key='vals', partitions=(RowLengths('lens'),))
+    """
+
+    # As attributes, so that specs of `tf.io` paste in.
+    RowLengths: ClassVar = partitions.RowLengths
+    RowLimits: ClassVar = partitions.RowLimits
+    RowSplits: ClassVar = partitions.RowSplits
+    RowStarts: ClassVar = partitions.RowStarts
+    UniformRowLength: ClassVar = partitions.UniformRowLength
+    ValueRowIds: ClassVar = partitions.ValueRowIds
+    dtype: str
+    value_key: str | None = None
+    partitions: tuple[Partition, ...] = ()
+    row_splits_dtype: str = field(default="int32", repr=False, compare=False)
+    validate: bool = field(default=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        dtype = checked_parsed_dtype(self.dtype, "RaggedFeature")
+        partitions: Sequence[Any] = tuple(self.partitions)
+        for partition in partitions:
+            if not isinstance(partition, Partition):
+                raise SchemaError(f"RaggedFeature: expected a partition such as RowLengths(key); got {partition!r}")
+        if self.value_key is not None:
+            checked_key(self.value_key, "RaggedFeature")
+        self._set(
+            dtype=dtype,
+            partitions=partitions,
+            row_splits_dtype=getattr(self.row_splits_dtype, "name", self.row_splits_dtype),
+            validate=bool(self.validate),
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """-1 for each level of rows, and then the sizes of innermost uniform ones."""
+        inner = self.item_shape
+        return (*(-1,) * self.ragged_rank, *inner)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Sizes of the innermost partitions, as far as they are uniform."""
+        sizes: list[int] = []
+        for partition in reversed(self.partitions):
+            if not isinstance(partition, UniformRowLength):
+                break
+            sizes.insert(0, partition.length)
+        return tuple(sizes)
+
+    @property
+    def ragged_rank(self) -> int:
+        """Levels of rows of differing length."""
+        return 1 + len(self.partitions) - len(self.item_shape)
+
+    @property
+    def items_each(self) -> int:
+        """Stored values per value of a block."""
+        return math.prod(self.item_shape)

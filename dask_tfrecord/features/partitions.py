@@ -1,0 +1,144 @@
+"""How the values of a `RaggedFeature` are cut into rows, under TensorFlow's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.values import checked_key
+
+__all__ = [
+    "KeyedPartition",
+    "Partition",
+    "RowLengths",
+    "RowLimits",
+    "RowSplits",
+    "RowStarts",
+    "UniformRowLength",
+    "ValueRowIds",
+]
+
+
+class Partition:
+    """Base of the partitions."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeyedPartition(Partition):
+    """A partition that a key of the record holds, as int64 values."""
+
+    key: str
+
+    def __post_init__(self) -> None:
+        checked_key(self.key, type(self).__name__)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UniformRowLength(Partition):
+    """Rows of one length, as `tf.io.RaggedFeature.UniformRowLength`.
+
+    Parameters
+    ----------
+    length : int
+        Values per row, one or more.
+
+    Examples
+    --------
+    >>> UniformRowLength(2)
+    UniformRowLength(2)
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, bool) or int(self.length) != self.length or self.length < 1:
+            raise SchemaError(f"UniformRowLength: rows have one value or more; got {self.length!r}")
+        object.__setattr__(self, "length", int(self.length))
+
+    def __repr__(self) -> str:
+        return f"UniformRowLength({self.length})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowLengths(KeyedPartition):
+    """The number of values of each row, as `tf.io.RaggedFeature.RowLengths`.
+
+    Parameters
+    ----------
+    key : str
+        Key in the record.
+
+    Examples
+    --------
+    >>> RowLengths("lengths")
+    RowLengths('lengths')
+    """
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowSplits(KeyedPartition):
+    """Where rows begin and end: 0 first, the number of values last, as `tf.io.RaggedFeature.RowSplits`.
+
+    Parameters
+    ----------
+    key : str
+        Key in the record.
+
+    Examples
+    --------
+    >>> RowSplits("splits")
+    RowSplits('splits')
+    """
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ValueRowIds(KeyedPartition):
+    """For each value the number of its row, ascending, as `tf.io.RaggedFeature.ValueRowIds`.
+
+    Parameters
+    ----------
+    key : str
+        Key in the record.
+
+    Examples
+    --------
+    >>> ValueRowIds("rows")
+    ValueRowIds('rows')
+    """
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowLimits(KeyedPartition):
+    """Where each row ends, as `tf.io.RaggedFeature.RowLimits`.
+
+    Parameters
+    ----------
+    key : str
+        Key in the record.
+
+    Examples
+    --------
+    >>> RowLimits("ends")
+    RowLimits('ends')
+    """
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowStarts(KeyedPartition):
+    """Where each row begins, 0 first, as `tf.io.RaggedFeature.RowStarts`.
+
+    Parameters
+    ----------
+    key : str
+        Key in the record.
+
+    Examples
+    --------
+    >>> RowStarts("starts")
+    RowStarts('starts')
+    """
