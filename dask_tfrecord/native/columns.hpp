@@ -1,17 +1,10 @@
 // Where decoded values go: one column per feature, filled record by record.
 #pragma once
 
-#include <cstdlib>
-#include <limits>
-#include <new>
 #include <string>
 #include <utility>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
-#include "cursor.hpp"
+#include "buffer.hpp"
 
 namespace dtf {
 
@@ -45,116 +38,6 @@ struct Problem {
     int column = -1;          // index of the column, if it is one column's
     std::uint64_t found = 0;  // a Kind, a count or a size, as the fault has it
     std::string key;          // of an unknown feature
-};
-
-// Bytes of a column: in memory of the caller's (never grown) or its own.
-class Buffer {
-public:
-    Buffer() = default;
-    Buffer(std::uint8_t* memory, std::size_t size) : data_(memory), capacity_(size), borrowed_(true) {}
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    Buffer(Buffer&& other) noexcept { swap(other); }
-    Buffer& operator=(Buffer&& other) noexcept {
-        swap(other);
-        return *this;
-    }
-    ~Buffer() {
-        if (!borrowed_) std::free(data_);
-    }
-
-    std::size_t size() const { return size_; }
-    std::size_t room() const { return capacity_ - size_; }
-    bool borrowed() const { return borrowed_; }
-    std::uint8_t* data() { return data_; }
-
-    // A place for n more bytes at the end, or null where the caller's memory has none.
-    std::uint8_t* grow(std::size_t n) {
-        if (n == 0) return &nothing_;  // null would say that there is no place
-        if (!reserve(n)) return nullptr;
-        std::uint8_t* place = data_ + size_;
-        size_ += n;
-        return place;
-    }
-
-    bool reserve(std::size_t n) {
-        if (n <= room()) return true;
-        if (borrowed_) return false;
-        if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
-        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
-        return true;
-    }
-
-    // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
-    void expect(double times) {
-        constexpr double worth = 1 << 16, most = 1ull << 40;
-        const double total = times * static_cast<double>(size_);
-        if (!borrowed_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
-            resize(static_cast<std::size_t>(total));
-        }
-    }
-
-    void truncate(std::size_t size) { size_ = size; }
-
-    template <class T>
-    bool push(T value) {
-        std::uint8_t* place = grow(sizeof value);
-        if (place == nullptr) return false;
-        std::memcpy(place, &value, sizeof value);
-        return true;
-    }
-
-    template <class T>
-    T at(std::size_t index) const {
-        return load<T>(data_ + index * sizeof(T));
-    }
-
-    // The memory itself, cut to size and never null; the buffer is empty afterwards.
-    std::uint8_t* release() {
-        std::uint8_t* memory = data_;
-        if (size_ < capacity_ || memory == nullptr) {
-            if (void* cut = std::realloc(memory, size_ > 0 ? size_ : 1)) memory = static_cast<std::uint8_t*>(cut);
-        }
-        data_ = nullptr;
-        size_ = capacity_ = 0;
-        return memory;
-    }
-
-private:
-    bool resize(std::size_t capacity) {
-        void* moved = std::realloc(data_, capacity);
-        if (moved == nullptr) return false;
-        data_ = static_cast<std::uint8_t*>(moved);
-        capacity_ = capacity;
-        ask_for_huge_pages();
-        return true;
-    }
-
-    // A fault per 4 KiB page costs more than decoding into it does; NumPy asks for the same.
-    void ask_for_huge_pages() {
-#if defined(__linux__)
-        constexpr std::uintptr_t page = 4096;
-        if (capacity_ < std::size_t{4} << 20) return;
-        // Whole pages outwards: a mapping of which a part is advised is two to the kernel, and mremap, by which
-        // realloc grows without copying, refuses those.
-        const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data_) / page * page;
-        const std::uintptr_t past = (reinterpret_cast<std::uintptr_t>(data_) + capacity_ + page - 1) / page * page;
-        madvise(reinterpret_cast<void*>(first), past - first, MADV_HUGEPAGE);
-#endif
-    }
-
-    void swap(Buffer& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
-        std::swap(capacity_, other.capacity_);
-        std::swap(borrowed_, other.borrowed_);
-    }
-
-    std::uint8_t nothing_ = 0;
-    std::uint8_t* data_ = nullptr;
-    std::size_t size_ = 0;
-    std::size_t capacity_ = 0;
-    bool borrowed_ = false;
 };
 
 struct ColumnSpec {
