@@ -14,7 +14,9 @@ __all__ = [
     "IncompleteStoreError",
     "Place",
     "SchemaError",
+    "ShardChangedError",
     "ShardNotFoundError",
+    "StorageError",
     "TFRecordError",
     "UnknownFeatureError",
 ]
@@ -99,3 +101,14 @@ class ShardNotFoundError(TFRecordError, FileNotFoundError):
 
 class IncompleteStoreError(TFRecordError, ValueError):
     """A store whose writing was never finished, or that this library did not write."""
+
+
+class ShardChangedError(CorruptRecordError):
+    """A file is not what it was when it was listed: nothing that was planned for it holds."""
+
+
+class StorageError(TFRecordError, OSError):
+    """A disk or a store failed, again and again."""
+
+    # OSError has its own idea of two arguments (errno, text).
+    __str__ = TFRecordError.__str__

@@ -6,24 +6,22 @@ the business of `dask_tfrecord.storage.streams`. Imports errors and schema only.
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
-from numpy.typing import NDArray
 
 from dask_tfrecord.errors import Place, ShardNotFoundError, TFRecordError
 from dask_tfrecord.schema import near_misses
+from dask_tfrecord.storage.shards import Shard, Shards, is_local, version_of
 
 __all__ = ["COMPRESSIONS", "Shard", "Shards", "find_shards", "is_local"]
 
@@ -40,91 +38,6 @@ _MASKED = re.compile(r"(?P<stem>.+)-(?P<mask>\?+)-of-(?P<count>0*[1-9][0-9]{0,5}
 
 # So many literal paths in one remote directory are cheaper to look up by one listing than one by one.
 _WORTH_LISTING = 8
-
-# What says that the content changed, the strictest first.
-_VERSION_KEYS = ("ETag", "etag", "generation", "sha", "md5", "CRC", "mtime", "LastModified", "last_modified", "updated")
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One file of a collection.
-
-    Attributes
-    ----------
-    path : str
-        Absolute local path, or URL.
-    size : int
-        Stored bytes, as of the listing.
-    version : str
-        Changes when the content does: an etag, a time of modification or such.
-    compression : str or None
-        None, ``"gzip"``, ``"zlib"``, or ``"infer"``: looked at when opened.
-    storage_options : mapping
-        What fsspec takes beside the URL.
-    """
-
-    path: str
-    size: int
-    version: str
-    compression: str | None
-    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Shards(Sequence[Shard]):
-    """The files of a collection, as columns: a hundred thousand of them travel as a few buffers.
-
-    Attributes
-    ----------
-    paths : tuple of str
-        Absolute local paths, or URLs.
-    sizes : int64 array
-        Stored bytes of each.
-    versions : tuple of str
-        What changes with the content of each.
-    compression : str or None
-        The same for all: None, ``"gzip"``, ``"zlib"`` or ``"infer"``.
-    storage_options : mapping
-        The same for all.
-    """
-
-    paths: tuple[str, ...]
-    sizes: NDArray[np.int64]
-    versions: tuple[str, ...]
-    compression: str | None
-    storage_options: Mapping[str, Any]
-
-    def __len__(self) -> int:
-        """Count the files."""
-        return len(self.paths)
-
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-    @overload
-    def __getitem__(self, index: slice) -> Shards: ...
-    def __getitem__(self, index: int | slice) -> Shard | Shards:
-        """Get one file, or a part of the collection."""
-        if isinstance(index, slice):
-            return Shards(
-                self.paths[index], self.sizes[index], self.versions[index], self.compression, self.storage_options
-            )
-        return Shard(
-            self.paths[index], int(self.sizes[index]), self.versions[index], self.compression, self.storage_options
-        )
-
-    def __iter__(self) -> Iterator[Shard]:
-        """Iterate over the files."""
-        for index in range(len(self)):
-            yield self[index]
-
-    def __repr__(self) -> str:
-        """Sum up: the paths would fill pages."""
-        return f"<Shards: {len(self)} files, {int(self.sizes.sum())} bytes>"
-
-    def __dask_tokenize__(self) -> tuple[object, ...]:
-        """Identify the content: names, sizes and versions."""
-        options = dict(self.storage_options)
-        return ("dask_tfrecord.Shards", self.paths, self.sizes.tolist(), self.versions, self.compression, options)
 
 
 def find_shards(
@@ -167,12 +80,7 @@ def find_shards(
     found = [pair for search in searches for pair in search.files()]
     paths, infos = zip(*found, strict=True)
     sizes = np.fromiter((info["size"] for info in infos), np.int64, len(infos))
-    return Shards(paths, sizes, tuple(map(_version, infos)), compression, options)
-
-
-def is_local(path: str) -> bool:
-    """Whether a `Shard.path` is a path of this machine rather than a URL."""
-    return Path(path).is_absolute() or ("://" not in path and "::" not in path)
+    return Shards(paths, sizes, tuple(map(version_of, infos)), compression, options)
 
 
 def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
@@ -428,14 +336,3 @@ def _natural(path: str) -> tuple[list[str | int], str]:
     parts: list[str | int] = [*re.split(r"([0-9]+)", path)]
     parts[1::2] = [int(digits) for digits in parts[1::2]]
     return parts, path
-
-
-def _version(info: Mapping[str, Any]) -> str:
-    value = next((info[key] for key in _VERSION_KEYS if info.get(key) not in (None, "")), info.get("created"))
-    if isinstance(value, datetime.datetime):
-        # The same file shows its time as a datetime in one call and as seconds in another.
-        value = value.timestamp()
-    if value is None:
-        properties = sorted((str(key), str(value)) for key, value in info.items())
-        return hashlib.sha256(repr(properties).encode()).hexdigest()
-    return str(value).strip('"')
