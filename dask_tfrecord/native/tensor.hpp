@@ -1,0 +1,460 @@
+// Serialized tensors: TensorProto messages as tf.io.serialize_tensor writes them, read into a column's buffers.
+//
+// What is in a message follows protobuf, and what it means tf.io.parse_tensor, but for what that one loses or makes up
+// without a word. These are errors here:
+// - more values than the shape takes (TensorFlow drops the rest), content for a tensor without elements (dropped);
+// - a complex number of one part (dropped), an integer that its dtype does not hold (TensorFlow wraps it);
+// - values in the list of another dtype alone (TensorFlow reads zeros), a shape of unknown rank (read as if known);
+// - a value said once that stands for more than `most_repeated` bytes, where the shape is not known beforehand.
+// The other way round, messages within fields that no dtype here uses (resources, variants) are not looked into.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "buffer.hpp"
+
+namespace dtf {
+
+enum class TensorFault : int {
+    none = 0,
+    malformed = 1,  // no legal protobuf message
+    dtype = 2,      // a tensor of another dtype
+    shape = 3,      // another shape, or none that an array could have
+    size = 4,       // more or fewer values than the shape takes
+    value = 5,      // a bool that is neither 0 nor 1, an integer that the dtype does not hold
+    full = 6,       // the memory lent for the values has no place for them
+};
+
+// TensorFlow's numbers of the dtypes that are read.
+enum class DataType : int {
+    float32 = 1, float64 = 2, int32 = 3, uint8 = 4, int16 = 5, int8 = 6, string = 7, complex64 = 8, int64 = 9,
+    boolean = 10, bfloat16 = 14, uint16 = 17, complex128 = 18, float16 = 19, uint32 = 22, uint64 = 23,
+};
+
+// What a tensor has to be.
+struct TensorSpec {
+    int dtype = 0;                    // a DataType
+    std::size_t item = 0;             // bytes per element, 0 for strings
+    std::vector<std::int64_t> shape;  // -1 is any size
+};
+
+// What it is instead.
+struct TensorProblem {
+    TensorFault fault = TensorFault::none;
+    int dtype = 0;     // the number of the dtype that was found; 0 where the message has none
+    std::string text;  // what was found, if it is not the dtype: "shape (3, 2)"
+};
+
+// Bytes that a value given once may fill, where the shape is the message's own word: eight bytes can claim anything.
+constexpr std::size_t most_repeated = std::size_t{1} << 28;
+
+// One TensorProto. `scan` goes through the message once and notes what there is, `fits` judges it, `read` copies it.
+class Tensor {
+public:
+    explicit Tensor(const TensorSpec& spec) : spec_(spec), list_(list_of(spec.dtype)) {}
+
+    // False if the message is malformed.
+    bool scan(const Cursor message) {
+        message_ = message;
+        for (Cursor rest = message; !rest.empty();) {
+            std::uint32_t tag;
+            std::uint64_t value;
+            if (!rest.tag(tag)) return false;
+            if (tag == (field_dtype << 3 | 0)) {
+                if (!rest.varint(value)) return false;
+                dtype_ = static_cast<std::int32_t>(value);
+            } else if (tag == (field_shape << 3 | 2)) {
+                Cursor shape(rest.here(), 0);
+                if (!rest.delimited(shape) || !scan_shape(shape)) return false;
+            } else if (tag == (field_content << 3 | 2)) {
+                if (!rest.delimited(content_)) return false;
+            } else if (tag >> 3 == list_) {
+                if (!visit_values(rest, tag, [this](std::uint64_t bits) { count(bits); })) return false;
+            } else if (!visit_values(rest, tag, [this](std::uint64_t) { foreign_ = true; })) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool fits(TensorProblem& problem) {
+        problem.dtype = dtype_;
+        problem.text.clear();
+        if (dtype_ != spec_.dtype || list_ == 0) return fail(problem, TensorFault::dtype, {});
+        if (!shape_fits()) return fail(problem, TensorFault::shape, shape_text());
+        if (!content_.empty()) return spec_.item == 0 ? strings_fit(problem) : content_fits(problem);
+        return list_fits(problem);
+    }
+
+    // Of a tensor that fits; false if there is no place.
+    bool read(Buffer& values, Buffer* splits) const {
+        if (spec_.item == 0) {
+            if (!values.reserve(string_bytes_) || !splits->reserve(elements_ * sizeof(std::int64_t))) return false;
+            if (content_.empty()) {
+                read_string_list(values, *splits);
+            } else {
+                read_string_content(values, *splits);
+            }
+            return true;
+        }
+        const std::size_t size = elements_ * spec_.item;
+        std::uint8_t* place = values.grow(size);
+        if (place == nullptr) return false;
+        if (size == 0) return true;
+        if (!content_.empty()) {
+            std::memcpy(place, content_.here(), size);
+        } else if (count_ == 0) {
+            std::memset(place, 0, size);
+        } else {
+            read_list(place);
+            repeat(place, count_ / parts() * spec_.item, size);
+        }
+        return true;
+    }
+
+    bool read_shape(Buffer& shapes) const {
+        std::uint8_t* place = shapes.grow(rank_ * sizeof(std::int64_t));
+        if (place == nullptr) return false;
+        if (rank_ > 0) std::memcpy(place, sizes_, rank_ * sizeof(std::int64_t));
+        return true;
+    }
+
+private:
+    enum Level : std::size_t { in_tensor, in_shape, in_dim };
+    enum class Wire { none, varint, four, eight, bytes };
+
+    static constexpr std::uint32_t field_dtype = 1, field_shape = 2, field_content = 4;
+    static constexpr std::size_t most_dims = 64;  // as many as NumPy has
+
+    static std::uint32_t list_of(int dtype) {
+        switch (static_cast<DataType>(dtype)) {
+            case DataType::float16: case DataType::bfloat16: return 13;
+            case DataType::float32: return 5;
+            case DataType::float64: return 6;
+            case DataType::int32: case DataType::int16: case DataType::int8:
+            case DataType::uint16: case DataType::uint8: return 7;
+            case DataType::string: return 8;
+            case DataType::complex64: return 9;
+            case DataType::int64: return 10;
+            case DataType::boolean: return 11;
+            case DataType::complex128: return 12;
+            case DataType::uint32: return 16;
+            case DataType::uint64: return 17;
+        }
+        return 0;
+    }
+
+    static Wire wire_of(std::uint32_t field) {
+        switch (field) {
+            case 5: case 9: return Wire::four;
+            case 6: case 12: return Wire::eight;
+            case 7: case 10: case 11: case 13: case 16: case 17: return Wire::varint;
+            case 8: return Wire::bytes;
+            default: return Wire::none;
+        }
+    }
+
+    // Goes past one field and visits the bits of the values in it, packed or not; of strings, their sizes.
+    template <class Visit>
+    static bool visit_values(Cursor& message, std::uint32_t tag, Visit visit) {
+        const Wire wire = wire_of(tag >> 3);
+        const unsigned form = tag & 7;
+        if (wire == Wire::none) return message.skip(tag, in_tensor);
+        if (form == 2) {
+            Cursor inside(message.here(), 0);
+            if (!message.delimited(inside)) return false;
+            if (wire == Wire::bytes) {
+                visit(inside.left());
+                return true;
+            }
+            while (!inside.empty()) {
+                if (!visit_value(inside, wire, visit)) return false;
+            }
+            return true;
+        }
+        const bool single = (wire == Wire::varint && form == 0) || (wire == Wire::eight && form == 1) ||
+                            (wire == Wire::four && form == 5);
+        return single ? visit_value(message, wire, visit) : message.skip(tag, in_tensor);
+    }
+
+    template <class Visit>
+    static bool visit_value(Cursor& from, Wire wire, Visit visit) {
+        std::uint64_t bits = 0;
+        if (wire == Wire::varint) {
+            if (!from.varint(bits)) return false;
+        } else {
+            const std::uint8_t* taken = from.take(wire == Wire::four ? 4 : 8);
+            if (taken == nullptr) return false;
+            bits = wire == Wire::four ? load<std::uint32_t>(taken) : load<std::uint64_t>(taken);
+        }
+        visit(bits);
+        return true;
+    }
+
+    // message TensorShapeProto { message Dim { int64 size = 1; string name = 2; } repeated Dim dim = 2;
+    //                            bool unknown_rank = 3; }
+    bool scan_shape(Cursor shape) {
+        while (!shape.empty()) {
+            std::uint32_t tag;
+            std::uint64_t value;
+            if (!shape.tag(tag)) return false;
+            if (tag == (2u << 3 | 2)) {
+                Cursor dim(shape.here(), 0);
+                if (!shape.delimited(dim) || !scan_dim(dim)) return false;
+            } else if (tag == (3u << 3 | 0)) {
+                if (!shape.varint(value)) return false;
+                unknown_rank_ = value != 0;
+            } else if (!shape.skip(tag, in_shape)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    bool scan_dim(Cursor dim) {
+        std::int64_t size = 0;
+        while (!dim.empty()) {
+            std::uint32_t tag;
+            std::uint64_t value;
+            Cursor name(dim.here(), 0);
+            if (!dim.tag(tag)) return false;
+            if (tag == (1u << 3 | 0)) {
+                if (!dim.varint(value)) return false;
+                size = static_cast<std::int64_t>(value);
+            } else if (tag == (2u << 3 | 2)) {
+                if (!dim.delimited(name) || !is_utf8(name.here(), name.left())) return false;
+            } else if (!dim.skip(tag, in_dim)) {
+                return false;
+            }
+        }
+        if (rank_ < most_dims) sizes_[rank_] = size;
+        ++rank_;
+        return true;
+    }
+
+    // A value of the spec's own list.
+    void count(std::uint64_t bits) {
+        ++count_;
+        if (spec_.item == 0) {
+            listed_bytes_ += static_cast<std::size_t>(bits);
+            last_bytes_ = static_cast<std::size_t>(bits);
+        } else if (!holds(bits) && !outside_) {
+            outside_ = true;
+            outlier_ = static_cast<std::int32_t>(bits);
+        }
+    }
+
+    // int_val and half_val are lists of int32, whatever the dtype; the halves are bits, which some writers take for
+    // signed.
+    bool holds(std::uint64_t bits) const {
+        const auto value = static_cast<std::int32_t>(bits);
+        switch (static_cast<DataType>(spec_.dtype)) {
+            case DataType::int8: return value >= INT8_MIN && value <= INT8_MAX;
+            case DataType::uint8: return value >= 0 && value <= UINT8_MAX;
+            case DataType::int16: return value >= INT16_MIN && value <= INT16_MAX;
+            case DataType::uint16: return value >= 0 && value <= UINT16_MAX;
+            case DataType::float16: case DataType::bfloat16: return value >= INT16_MIN && value <= UINT16_MAX;
+            default: return true;
+        }
+    }
+
+    // Whether the shape is one that an array can have, and the one that is asked for.
+    bool shape_fits() {
+        if (unknown_rank_ || rank_ != spec_.shape.size() || rank_ > most_dims) return false;
+        const std::size_t each = spec_.item == 0 ? sizeof(std::int64_t) : spec_.item;  // strings have their splits
+        std::uint64_t product = each;
+        bool none = false;
+        for (std::size_t i = 0; i < rank_; ++i) {
+            const std::int64_t wanted = spec_.shape[i];
+            if (sizes_[i] < 0 || (wanted != -1 && wanted != sizes_[i])) return false;
+            open_ = open_ || wanted == -1;
+            none = none || sizes_[i] == 0;
+            if (sizes_[i] == 0) continue;
+            const auto size = static_cast<std::uint64_t>(sizes_[i]);
+            if (product > static_cast<std::uint64_t>(INT64_MAX) / size) return false;  // NumPy has no such array, not even an empty one
+            product *= size;
+        }
+        elements_ = none ? 0 : static_cast<std::size_t>(product) / each;
+        return true;
+    }
+
+    bool content_fits(TensorProblem& problem) const {
+        const std::size_t size = elements_ * spec_.item;
+        if (content_.left() != size) {
+            return fail(problem, TensorFault::size, std::to_string(content_.left()) + " bytes of content where " +
+                        shape_text() + " of " + std::to_string(spec_.item) + " bytes takes " + std::to_string(size));
+        }
+        if (spec_.dtype != static_cast<int>(DataType::boolean)) return true;
+        for (Cursor bytes = content_;;) {
+            while (bytes.left() >= 8 && (load<std::uint64_t>(bytes.here()) & 0xfefefefefefefefeu) == 0) bytes.take(8);
+            const std::uint8_t* byte = bytes.take(1);
+            if (byte == nullptr) return true;
+            if (*byte > 1) return fail(problem, TensorFault::value, "the bool " + std::to_string(*byte));
+        }
+    }
+
+    bool list_fits(TensorProblem& problem) {
+        const std::size_t given = count_ / parts();
+        if (count_ % parts() != 0) {
+            return fail(problem, TensorFault::size, std::to_string(count_) + " halves of complex numbers");
+        }
+        if (given > elements_) {
+            return fail(problem, TensorFault::size, std::to_string(given) + " values where " + shape_text() +
+                        " takes " + std::to_string(elements_));
+        }
+        if (given == 0 && foreign_) {
+            return fail(problem, TensorFault::size, "no values, but some in the list of another dtype");
+        }
+        if (outside_) return fail(problem, TensorFault::value, "the value " + std::to_string(outlier_));
+        // A string is written again for each element that repeats it, known shape or not.
+        const std::size_t each = spec_.item == 0 ? last_bytes_ + sizeof(std::int64_t) : spec_.item;
+        const std::size_t repeated = elements_ - given;
+        if ((open_ || spec_.item == 0) && repeated > most_repeated / each) {
+            return fail(problem, TensorFault::size, std::to_string(given) + " values where " + shape_text() +
+                        " takes " + std::to_string(elements_) + ", more than a value may be repeated");
+        }
+        string_bytes_ = listed_bytes_ + repeated * last_bytes_;
+        return true;
+    }
+
+    // TensorFlow's coding of strings as content: all the sizes as varints, then all the bytes.
+    bool strings_fit(TensorProblem& problem) {
+        Cursor rest = content_;
+        std::uint64_t total = 0;
+        std::size_t sized = 0;
+        std::uint32_t size;
+        for (; sized < elements_ && rest.small_varint(size, UINT32_MAX); ++sized) total += size;
+        if (sized < elements_ || total != rest.left()) {
+            return fail(problem, TensorFault::size, std::to_string(content_.left()) + " bytes of content that are no " +
+                        std::to_string(elements_) + " strings of " + shape_text());
+        }
+        string_bytes_ = rest.left();
+        return true;
+    }
+
+    void read_string_content(Buffer& values, Buffer& splits) const {
+        auto end = static_cast<std::int64_t>(values.size());
+        Cursor rest = content_;
+        std::uint32_t size;
+        for (std::size_t i = 0; i < elements_ && rest.small_varint(size, UINT32_MAX); ++i) splits.push(end += size);
+        append(values, rest.here(), string_bytes_);
+    }
+
+    void read_string_list(Buffer& values, Buffer& splits) const {
+        Cursor last(message_.here(), 0);
+        for (Cursor rest = message_; !rest.empty();) {
+            std::uint32_t tag;
+            if (!rest.tag(tag)) return;
+            if (tag != (list_ << 3 | 2)) {
+                if (!rest.skip(tag, in_tensor)) return;
+            } else if (rest.delimited(last)) {
+                append(values, last.here(), last.left());
+                splits.push(static_cast<std::int64_t>(values.size()));
+            }
+        }
+        for (std::size_t i = count_; i < elements_; ++i) {
+            append(values, last.here(), last.left());
+            splits.push(static_cast<std::int64_t>(values.size()));
+        }
+    }
+
+    static void append(Buffer& values, const std::uint8_t* from, std::size_t size) {
+        if (size > 0) std::memcpy(values.grow(size), from, size);
+    }
+
+    void read_list(std::uint8_t* out) const {
+        if (spec_.dtype == static_cast<int>(DataType::boolean)) return read_numbers<bool>(out);
+        switch (spec_.item / parts()) {
+            case 1: return read_numbers<std::uint8_t>(out);
+            case 2: return read_numbers<std::uint16_t>(out);
+            case 4: return read_numbers<std::uint32_t>(out);
+            default: return read_numbers<std::uint64_t>(out);
+        }
+    }
+
+    // Each value is the low bytes of its bits; as a bool, whatever is not 0 is true.
+    template <class T>
+    void read_numbers(std::uint8_t* out) const {
+        const auto write = [&out](std::uint64_t bits) {
+            const T item = static_cast<T>(bits);
+            std::memcpy(out, &item, sizeof item);
+            out += sizeof item;
+        };
+        for (Cursor rest = message_; !rest.empty();) {
+            std::uint32_t tag;
+            if (!rest.tag(tag)) return;
+            if (!(tag >> 3 == list_ ? visit_values(rest, tag, write) : rest.skip(tag, in_tensor))) return;
+        }
+    }
+
+    // The last of the items in the first `written` bytes, again and again up to `size`.
+    void repeat(std::uint8_t* out, std::size_t written, std::size_t size) const {
+        const std::uint8_t* source = out + written - spec_.item;
+        while (written < size) {
+            const std::size_t there = static_cast<std::size_t>(out + written - source);
+            const std::size_t more = there < size - written ? there : size - written;
+            std::memcpy(out + written, source, more);
+            written += more;
+        }
+    }
+
+    // Numbers per element in the lists.
+    std::size_t parts() const {
+        const auto dtype = static_cast<DataType>(spec_.dtype);
+        return dtype == DataType::complex64 || dtype == DataType::complex128 ? 2 : 1;
+    }
+
+    std::string shape_text() const {
+        if (unknown_rank_) return "a shape of unknown rank";
+        if (rank_ > most_dims) return "a shape of " + std::to_string(rank_) + " dimensions";
+        std::string text;
+        for (std::size_t i = 0; i < rank_; ++i) text += (i == 0 ? "" : ", ") + std::to_string(sizes_[i]);
+        return "shape (" + text + (rank_ == 1 ? ",)" : ")");
+    }
+
+    static bool fail(TensorProblem& problem, TensorFault fault, std::string text) {
+        problem.fault = fault;
+        problem.text = std::move(text);
+        return false;
+    }
+
+    const TensorSpec& spec_;
+    std::uint32_t list_;  // the field that holds values of the spec's dtype
+    Cursor message_{nullptr, 0};
+    Cursor content_{nullptr, 0};
+    int dtype_ = 0;
+    std::size_t rank_ = 0;
+    std::int64_t sizes_[most_dims];
+    bool unknown_rank_ = false;
+    bool open_ = false;  // a size of the shape is the message's own
+    std::size_t elements_ = 0;
+    std::size_t count_ = 0;     // numbers or strings in the list
+    bool foreign_ = false;      // there are values in other lists
+    bool outside_ = false;      // there is a value that the dtype does not hold, this one:
+    std::int32_t outlier_ = 0;
+    std::size_t listed_bytes_ = 0;  // of all strings in the list
+    std::size_t last_bytes_ = 0;    // of the last one
+    std::size_t string_bytes_ = 0;  // of the strings of all elements
+};
+
+// Reads one tensor: appends its elements to `values` (of strings the bytes, and the end of each to `splits`), and its
+// sizes to `shapes` if that is not null. Answers whether it fits; on false nothing has been appended.
+inline bool read_tensor(Cursor proto, const TensorSpec& spec, Buffer& values, Buffer* splits, Buffer* shapes,
+                        TensorProblem& problem) {
+    Tensor tensor(spec);
+    if (!tensor.scan(proto)) {
+        problem = {TensorFault::malformed, 0, {}};
+        return false;
+    }
+    if (!tensor.fits(problem)) return false;
+    const std::size_t before = values.size();
+    const std::size_t splits_before = splits == nullptr ? 0 : splits->size();
+    if (tensor.read(values, splits) && (shapes == nullptr || tensor.read_shape(*shapes))) return true;
+    values.truncate(before);
+    if (splits != nullptr) splits->truncate(splits_before);
+    problem.fault = TensorFault::full;
+    return false;
+}
+
+}  // namespace dtf
