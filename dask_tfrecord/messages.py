@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 __all__ = [
     "BytesList",
     "DecodeError",
+    "Dim",
     "Example",
     "Feature",
     "FeatureList",
@@ -26,14 +27,17 @@ __all__ = [
     "FloatList",
     "Int64List",
     "SequenceExample",
+    "TensorProto",
+    "TensorShapeProto",
 ]
 
 _PACKAGE = "tensorflow"
 _FILE = "dask_tfrecord/messages.proto"
 
-# Message: its fields, numbered from 1, as (name, form, type). The forms are "one", "repeated", "packed", "map" (with
-# string keys) and "oneof"; what is no scalar type names another message of the table.
-_MESSAGES: dict[str, tuple[tuple[str, str, str], ...]] = {
+# Message: its fields, as (name, form, type) or (name, form, type, number); without a number it is the next one, from 1
+# on. The forms are "one", "repeated", "packed", "map" (with string keys) and "oneof"; what is no scalar type names
+# another message of the table, and enums are int32, which is how they are written.
+_MESSAGES: dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...]] = {
     "BytesList": (("value", "repeated", "bytes"),),
     "FloatList": (("value", "packed", "float"),),
     "Int64List": (("value", "packed", "int64"),),
@@ -47,12 +51,42 @@ _MESSAGES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "FeatureList": (("feature", "repeated", "Feature"),),
     "FeatureLists": (("feature_list", "map", "FeatureList"),),
     "SequenceExample": (("context", "one", "Features"), ("feature_lists", "one", "FeatureLists")),
+    # Resources and variants (14 and 15), which are no arrays, are left among the unknown fields.
+    "Dim": (("size", "one", "int64"), ("name", "one", "string")),
+    "TensorShapeProto": (("dim", "repeated", "Dim", 2), ("unknown_rank", "one", "bool")),
+    "TensorProto": (
+        ("dtype", "one", "int32"),
+        ("tensor_shape", "one", "TensorShapeProto"),
+        ("version_number", "one", "int32"),
+        ("tensor_content", "one", "bytes"),
+        ("float_val", "packed", "float"),
+        ("double_val", "packed", "double"),
+        ("int_val", "packed", "int32"),
+        ("string_val", "repeated", "bytes"),
+        ("scomplex_val", "packed", "float"),
+        ("int64_val", "packed", "int64"),
+        ("bool_val", "packed", "bool"),
+        ("dcomplex_val", "packed", "double"),
+        ("half_val", "packed", "int32"),
+        ("uint32_val", "packed", "uint32", 16),
+        ("uint64_val", "packed", "uint64"),
+    ),
 }
 # The name of the only oneof there is, in Feature.
 _ONEOF = "kind"
 
 _Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {"bytes": _Field.TYPE_BYTES, "float": _Field.TYPE_FLOAT, "int64": _Field.TYPE_INT64}
+_SCALARS = {
+    "bool": _Field.TYPE_BOOL,
+    "bytes": _Field.TYPE_BYTES,
+    "double": _Field.TYPE_DOUBLE,
+    "float": _Field.TYPE_FLOAT,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "string": _Field.TYPE_STRING,
+    "uint32": _Field.TYPE_UINT32,
+    "uint64": _Field.TYPE_UINT64,
+}
 
 
 def _set_type(field: descriptor_pb2.FieldDescriptorProto, type_name: str) -> None:
@@ -75,7 +109,9 @@ def _add_map_entry(message: descriptor_pb2.DescriptorProto, field_name: str, typ
 def _describe(name: str) -> descriptor_pb2.DescriptorProto:
     """Descriptor of one message of the table."""
     message = descriptor_pb2.DescriptorProto(name=name)
-    for number, (field_name, form, type_name) in enumerate(_MESSAGES[name], start=1):
+    number = 0
+    for field_name, form, type_name, *given in _MESSAGES[name]:
+        number = given[0] if given else number + 1
         repeated = form in ("repeated", "packed", "map")
         label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
         field = message.field.add(name=field_name, number=number, label=label)
@@ -136,6 +172,31 @@ if TYPE_CHECKING:
         context: Features
         feature_lists: FeatureLists
 
+    class Dim(Message):  # noqa: D101
+        size: int
+        name: str
+
+    class TensorShapeProto(Message):  # noqa: D101
+        dim: RepeatedCompositeFieldContainer[Dim]
+        unknown_rank: bool
+
+    class TensorProto(Message):  # noqa: D101
+        dtype: int
+        tensor_shape: TensorShapeProto
+        version_number: int
+        tensor_content: bytes
+        float_val: _Scalars[float]
+        double_val: _Scalars[float]
+        int_val: _Scalars[int]
+        string_val: _Scalars[bytes]
+        scomplex_val: _Scalars[float]
+        int64_val: _Scalars[int]
+        bool_val: _Scalars[bool]
+        dcomplex_val: _Scalars[float]
+        half_val: _Scalars[int]
+        uint32_val: _Scalars[int]
+        uint64_val: _Scalars[int]
+
 else:
 
     def _message_classes() -> Iterator[type[Any]]:
@@ -149,4 +210,5 @@ else:
 
     (
         BytesList, FloatList, Int64List, Feature, Features, Example, FeatureList, FeatureLists, SequenceExample,
+        Dim, TensorShapeProto, TensorProto,
     ) = _message_classes()  # fmt: skip

@@ -23,6 +23,7 @@ from dask_tfrecord.messages import (
     FloatList,
     Int64List,
     SequenceExample,
+    TensorProto,
 )
 
 # Written by hand from the wire format: features { feature { key: "a", value { int64_list { value: [1, -2] } } } }
@@ -85,10 +86,21 @@ def test_sequence_example() -> None:
     assert list(Example.FromString(message.SerializeToString()).features.feature) == ["id"]
 
 
+def test_tensor() -> None:
+    # dtype: 1, tensor_shape { dim { size: 2 } unknown_rank: true }, float_val: [1], uint32_val: [300]
+    handmade = b"\x08\x01\x12\x06\x12\x02\x08\x02\x18\x01\x2a\x04\x00\x00\x80\x3f\x82\x01\x02\xac\x02"
+    tensor = TensorProto(dtype=1, float_val=[1], uint32_val=[300])
+    tensor.tensor_shape.dim.add(size=2)
+    tensor.tensor_shape.unknown_rank = True
+    assert tensor.SerializeToString() == handmade
+    assert TensorProto.FromString(handmade) == tensor
+
+
 def test_messages_pickle() -> None:
     example = Example.FromString(HANDMADE)
     assert pickle.loads(pickle.dumps(example)) == example
     assert pickle.loads(pickle.dumps(example.features.feature["a"])) == example.features.feature["a"]
+    assert pickle.loads(pickle.dumps(TensorProto(dtype=1))) == TensorProto(dtype=1)
 
 
 def test_a_broken_message_is_a_decode_error() -> None:
@@ -155,3 +167,24 @@ print(json.dumps([
         [1, -2],
         [0.5, -1.0],
     ]
+
+
+@pytest.mark.tensorflow
+def test_fields_are_those_of_tensorflow() -> None:
+    python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
+    if not python:
+        pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")
+    code = """
+from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
+m = load()
+def fields(message):
+    return [(f.name, f.number, f.type, f.is_repeated) for f in message.DESCRIPTOR.fields]
+def known(message, *left_out):
+    return sorted((n, i, 5 if t == 14 else t, r) for n, i, t, r in fields(message) if n not in left_out)
+assert sorted(fields(m.TensorProto)) == known(
+    tensor_pb2.TensorProto, "resource_handle_val", "variant_val", "float8_val"
+)
+assert sorted(fields(m.TensorShapeProto)) == known(tensor_shape_pb2.TensorShapeProto)
+assert sorted(fields(m.Dim)) == known(tensor_shape_pb2.TensorShapeProto.Dim)
+"""
+    run(code, python)
