@@ -1,9 +1,11 @@
 """TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow."""
 
+from dask_tfrecord.arrays.bag import to_bag
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.blocks import RaggedBlock
-from dask_tfrecord.columns.infer import infer_schema
+from dask_tfrecord.columns.report import Report
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -32,6 +34,7 @@ __all__ = [
     "RaggedFeature",
     "RawFeature",
     "RecordWriter",
+    "Report",
     "Schema",
     "SchemaError",
     "SparseFeature",
@@ -41,7 +44,9 @@ __all__ = [
     "VarLenFeature",
     "from_zarr",
     "infer_schema",
+    "inspect_records",
     "read_records",
     "read_tfrecord",
+    "to_bag",
     "to_zarr",
 ]

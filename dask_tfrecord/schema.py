@@ -55,6 +55,8 @@ class Schema(Mapping[str, Feature]):
         The feature lists of a SequenceExample. Where it is given, empty or not, records are SequenceExamples.
     classes : mapping of str to sequence of str, optional
         Names of the classes that the integers of a feature stand for.
+    report : Report, optional
+        Set by `infer_schema`: all that was found. It is no part of pickles, of the JSON and of comparisons.
 
     Raises
     ------
@@ -70,10 +72,11 @@ class Schema(Mapping[str, Feature]):
     True
     """
 
-    __slots__ = ("_features", "_sequences", "classes", "sampling")
+    __slots__ = ("_features", "_sequences", "classes", "report", "sampling")
     _features: dict[str, Feature]
     _sequences: frozenset[str] | None
     classes: Mapping[str, tuple[str, ...]]
+    report: Any
     sampling: Sampling | None
 
     def __init__(
@@ -83,6 +86,7 @@ class Schema(Mapping[str, Feature]):
         *,
         sequence_features: Mapping[str, Any] | None = None,
         classes: Mapping[str, Sequence[str]] | None = None,
+        report: Any = None,
     ) -> None:
         known: dict[str, Feature] = {}
         for name, feature in [*features.items(), *(sequence_features or {}).items()]:
@@ -96,6 +100,7 @@ class Schema(Mapping[str, Feature]):
         object.__setattr__(self, "_features", known)
         object.__setattr__(self, "_sequences", None if sequence_features is None else frozenset(sequence_features))
         object.__setattr__(self, "sampling", sampling)
+        object.__setattr__(self, "report", report)
         object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -19,7 +19,7 @@ from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.blocks import block_nbytes
-from dask_tfrecord.columns.infer import infer_shards
+from dask_tfrecord.columns.infer import infer_examples
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import Window
@@ -27,7 +27,7 @@ from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
 
-__all__ = ["read_tfrecord"]
+__all__ = ["checked_chunks", "count_records", "read_tfrecord"]
 
 # One scanning task takes shards until they are this large together: small files are not worth a task each.
 _SCAN_NBYTES = 64 << 20
@@ -99,16 +99,17 @@ def read_tfrecord(
     """
     # All that can be said of the arguments by themselves comes before files are looked at.
     refuse_query_planning()
-    rows_or_bytes = _chunks(chunks, counts is not None)
+    rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     schema = _schema(shards, features, columns)
     if counts is None:
-        return Dataset(Lazy(UncountedSource(shards, schema, check_crc), None, len(shards)), list(schema))
-    collection = _counted(shards, counts, check_crc)
+        source = UncountedSource(shards, Parser(schema), check_crc)
+        return Dataset(Lazy(source, None, len(shards)), list(source.schema))
+    collection = count_records(shards, counts, check_crc)
     source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
     borders = _borders(source, rows_or_bytes)
-    return Dataset(Lazy(source, borders, len(borders) - 1), list(schema))
+    return Dataset(Lazy(source, borders, len(borders) - 1), list(source.schema))
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -120,7 +121,7 @@ def _check_columns(columns: Sequence[str] | None) -> None:
 
 def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Sequence[str] | None) -> Schema:
     if features is None:
-        schema = infer_shards(shards)
+        schema = infer_examples(shards)
     elif isinstance(features, Mapping):
         schema = features if isinstance(features, Schema) else Schema(features)
     else:
@@ -128,7 +129,8 @@ def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Seq
     return schema if columns is None else schema.select(columns)
 
 
-def _counted(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
+def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
+    """Count the records of shards, in parallel on the active scheduler, or take the user's counts."""
     if not isinstance(counts, str):
         numbers = _numbers(counts, len(shards))
         # A shard without records is never read, so nothing would tell of records that it has.
@@ -177,7 +179,7 @@ def _scan(shards: Shards, check_crc: bool) -> list[ShardIndex]:
     return [scan_shard(shard, check_crc=check_crc) for shard in shards]
 
 
-def _chunks(chunks: object, counted: bool) -> str | int | float:
+def checked_chunks(chunks: object, counted: bool) -> str | int | float:
     """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
     valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
     if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):

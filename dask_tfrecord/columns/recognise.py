@@ -1,7 +1,8 @@
 """What a payload is, by its wire format: an Example, another message, or no message at all.
 
 protobuf reads almost any message as an Example without features, so a parse that succeeds says little; the fields of
-each level have to be looked at. This serves inference and the text of errors; it never sees the records that decode.
+each level have to be looked at. This serves inference and the text of errors, which say what to use instead; it never
+sees the records that decode.
 """
 
 from __future__ import annotations
@@ -10,9 +11,20 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 
-from dask_tfrecord.messages import DecodeError, Example
+from dask_tfrecord.errors import FeatureError, Place
+from dask_tfrecord.messages import DecodeError, Example, SequenceExample
 
-__all__ = ["describe_payload", "looks_like_example", "parse_example"]
+__all__ = [
+    "NoMessageError",
+    "describe_payload",
+    "looks_like_example",
+    "message_fields",
+    "parse_example",
+    "parse_record",
+    "refusal",
+    "varint",
+    "what_to_use",
+]
 
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -23,16 +35,56 @@ _SIGNATURES = (
     (b"GIF8", "a GIF image"),
     (b"\x1f\x8b\x08", "gzip data"),
     (b"\x93NUMPY", "a NumPy .npy file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"PAR1", "a Parquet file"),
+    (b"PK\x03\x04", "a zip archive"),
 )
+# Protocols of pickles that begin with their number; they end with a dot.
+_PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
+
+_BAG = "to_bag(urlpath, decode=…) calls a function on every payload"
+_MESSAGE = (
+    "to_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
+)
+# What reads payloads that are no Examples, by what they look like.
+_USES = {
+    "an Example": "features= describes Examples, sequence_features= only SequenceExamples",
+    "a damaged Example": "what wrote it is at fault; read_records(urlpath) gives the payloads as they are",
+    "a SequenceExample": (
+        "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
+        "sequence_features= for the feature lists"
+    ),
+    "an ExampleListWithContext": _MESSAGE.format("ExampleListWithContext.FromString of TensorFlow Ranking or Serving"),
+    "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
+    "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
+    "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",
+    "UTF-8 text": "to_bag(urlpath, decode=bytes.decode) gives every payload as a string",
+    "a PNG image": f"{_BAG}, such as one that opens images",
+    "a JPEG image": f"{_BAG}, such as one that opens images",
+    "a GIF image": f"{_BAG}, such as one that opens images",
+    "gzip data": "to_bag(urlpath, decode=gzip.decompress) inflates every payload",
+    "a NumPy .npy file": "to_bag(urlpath, decode=lambda payload: numpy.load(io.BytesIO(payload))) gives the arrays",
+    "a pickle": "to_bag(urlpath, decode=pickle.loads) gives the objects; a pickle runs code of whoever wrote it",
+    "an Arrow file": f"{_BAG}, such as pyarrow.ipc.open_file",
+    "an Arrow stream": f"{_BAG}, such as pyarrow.ipc.open_stream",
+    "an Avro file": f"{_BAG}, such as one that reads Avro",
+    "a Parquet file": f"{_BAG}, such as one that reads Parquet",
+    "a zip archive": f"{_BAG}, such as one that opens archives",
+    "raw bytes": f"read_records(urlpath) gives the payloads as they are, and {_BAG}",
+    "an empty record": "read_records(urlpath) gives the payloads as they are",
+}
 # tf.Event as TensorBoard's logs hold it: wall_time, step, and then one of file_version, graph_def, summary, …
 _EVENT = {(1, _FIXED64), (2, _VARINT)} | {(number, _DELIMITED) for number in range(3, 11)}
 # A payload that happens to be millions of tiny fields is not walked to its end.
 _MOST_FIELDS = 100_000
 # Seconds since 1970 that a clock can have shown.
 _WALL_TIMES = (0.0, 1e11)
+# SequenceExamples without any feature: what TensorFlow writes, and the half of it.
+_EMPTY = (b"\x0a\x00\x12\x00", b"\x12\x00")
 
 
-class _NoMessageError(Exception):
+class NoMessageError(Exception):
     """The bytes are no protobuf message."""
 
 
@@ -50,13 +102,13 @@ def looks_like_example(payload: bytes) -> bool:
         False for every other message that is known to go about in TFRecord files, even where protobuf would parse it.
     """
     try:
-        fields = list(_fields(memoryview(payload)))
+        fields = list(message_fields(memoryview(payload)))
         features = [data for number, wire_type, data in fields if (number, wire_type) == (1, _DELIMITED)]
         if not features or any((number, wire_type) == (2, _DELIMITED) for number, wire_type, _ in fields):
             return False
         # No feature at all is fine if nothing else speaks against it.
         return any(map(_is_features, features)) or (not any(features) and len(features) == len(fields))
-    except _NoMessageError:
+    except NoMessageError:
         return False
 
 
@@ -77,6 +129,64 @@ def parse_example(payload: bytes) -> Example | None:
         return None
 
 
+def parse_record(payload: bytes) -> SequenceExample | None:
+    """Parse a record that is an Example or a SequenceExample, or return None.
+
+    The features of an Example are where the context of a SequenceExample is, so one parser serves both.
+
+    Parameters
+    ----------
+    payload : bytes
+        The record; an empty one can be either.
+
+    Returns
+    -------
+    SequenceExample or None
+        Of an Example without feature lists: nothing there tells it from a SequenceExample that has none.
+    """
+    try:
+        record = SequenceExample.FromString(payload)
+    # Of a key that is no UTF-8, pure Python protobuf says so in its own way.
+    except (DecodeError, UnicodeDecodeError):
+        return None
+    # A value that is set can't be there by chance; without one the fields have to be looked at.
+    for feature in record.context.feature.values():
+        if feature.WhichOneof("kind") is not None:
+            return record
+    for steps in record.feature_lists.feature_list.values():
+        if any(step.WhichOneof("kind") is not None for step in steps.feature):
+            return record
+    if not payload or payload in _EMPTY or describe_payload(payload) in ("an Example", "a SequenceExample"):
+        return record
+    return None
+
+
+def what_to_use(looks: str) -> str:
+    """Say what reads payloads of that look; see `describe_payload`."""
+    return _USES[looks]
+
+
+def refusal(payload: bytes, place: Place, expected: str = "an Example") -> FeatureError:
+    """Make the error for a record that is not what was expected.
+
+    Parameters
+    ----------
+    payload : bytes
+        The record.
+    place : Place
+        Where it is.
+    expected : str, default "an Example"
+        What it should have been.
+
+    Returns
+    -------
+    FeatureError
+        It says what the record looks like, and what reads such records.
+    """
+    looks = describe_payload(payload)
+    return FeatureError(f"expected {expected}, found {looks} of {len(payload)} bytes; {what_to_use(looks)}", place)
+
+
 def describe_payload(payload: bytes) -> str:
     """Say what a payload looks like.
 
@@ -90,16 +200,16 @@ def describe_payload(payload: bytes) -> str:
     str
         With its article, as in "found a tf.Event": "an Example", "a damaged Example", "a SequenceExample",
         "an ExampleListWithContext", "a tf.Event", "a protobuf message of another kind", "JSON text", "UTF-8 text",
-        "a PNG image", "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file", "raw bytes" or
-        "an empty record".
+        "a PNG image", "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file", "a pickle", "an Arrow file",
+        "an Arrow stream", "an Avro file", "a Parquet file", "a zip archive", "raw bytes" or "an empty record".
     """
     if not payload:
         return "an empty record"
     if looks_like_example(payload):
         return "a damaged Example" if parse_example(payload) is None else "an Example"
     try:
-        fields = list(_fields(memoryview(payload)))
-    except _NoMessageError:
+        fields = list(message_fields(memoryview(payload)))
+    except NoMessageError:
         fields = []
     first, second = ([data for *key, data in fields if key == [number, _DELIMITED]] for number in (1, 2))
     if any(map(_is_example, [*first, *second])):
@@ -109,6 +219,10 @@ def describe_payload(payload: bytes) -> str:
     for signature, name in _SIGNATURES:
         if payload.startswith(signature):
             return name
+    if payload.startswith(_PICKLES) and payload.endswith(b"."):
+        return "a pickle"
+    if _is_arrow_stream(payload):
+        return "an Arrow stream"
     if _is_event(fields):
         return "a tf.Event"
     text = _text(payload)
@@ -120,49 +234,49 @@ def describe_payload(payload: bytes) -> str:
     return "a protobuf message of another kind" if fields else "raw bytes"
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+def message_fields(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Walk a message: number, wire type and content of each field; a group comes as its bare start."""
     groups: list[int] = []
     at = walked = 0
     while at < len(data) and walked < _MOST_FIELDS:
-        tag, at = _varint(data, at)
+        tag, at = varint(data, at)
         number, wire_type, begin = tag >> 3, tag & 7, at
         if wire_type == _VARINT:
-            _, at = _varint(data, at)
+            _, at = varint(data, at)
         elif wire_type == _DELIMITED:
-            size, begin = _varint(data, at)
+            size, begin = varint(data, at)
             at = begin + size
         elif wire_type in _WIDTHS:
             at += _WIDTHS[wire_type]
         elif wire_type == _GROUP:
             groups.append(number)
         elif wire_type != _GROUP_END or not groups or groups.pop() != number:
-            raise _NoMessageError
+            raise NoMessageError
         if not 0 < number < 2**29 or at > len(data):
-            raise _NoMessageError
+            raise NoMessageError
         # What lies in a group is not a field of this message.
         if wire_type != _GROUP_END and len(groups) == (wire_type == _GROUP):
             yield number, wire_type, data[begin:at]
         walked += 1
     if groups:
-        raise _NoMessageError
+        raise NoMessageError
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
     """Read a varint: the value, and where it ends."""
     value = 0
     for length, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * length
         if byte < 0x80:
             return value, at + length + 1
-    raise _NoMessageError
+    raise NoMessageError
 
 
 def _holds(data: memoryview, number: int, fits: Callable[[memoryview], bool]) -> bool:
     """Whether a message has a length-delimited field of that number that fits; not so if it is no message."""
     try:
-        return any(fits(field) for *key, field in _fields(data) if key == [number, _DELIMITED])
-    except _NoMessageError:
+        return any(fits(field) for *key, field in message_fields(data) if key == [number, _DELIMITED])
+    except NoMessageError:
         return False
 
 
@@ -192,8 +306,8 @@ def _is_feature(data: memoryview) -> bool:
 
 def _is_list(data: memoryview) -> bool:
     try:
-        return not data or any(number == 1 for number, _, _ in _fields(data))
-    except _NoMessageError:
+        return not data or any(number == 1 for number, _, _ in message_fields(data))
+    except NoMessageError:
         return False
 
 
@@ -202,6 +316,12 @@ def _is_event(fields: list[tuple[int, int, memoryview]]) -> bool:
         return False
     times = [struct.unpack("<d", data)[0] for number, _, data in fields if number == 1]
     return bool(times) and all(_WALL_TIMES[0] <= time < _WALL_TIMES[1] for time in times)
+
+
+def _is_arrow_stream(payload: bytes) -> bool:
+    """Whether the payload begins with a message of Arrow's: a mark, and the length of a schema padded to 8 bytes."""
+    length = int.from_bytes(payload[4:8], "little")
+    return payload.startswith(b"\xff" * 4) and 0 < length <= len(payload) - 8 and length % 8 == 0
 
 
 def _text(payload: bytes) -> str | None:

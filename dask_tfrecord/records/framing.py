@@ -323,7 +323,9 @@ def read_records(
     return (payload for shard in shards for _, payload in iterate(shard, check_crc=check_crc))
 
 
-def iterate(shard: Shard, *, check_crc: bool = True) -> Generator[tuple[int, bytes], None, None]:
+def iterate(
+    shard: Shard, *, check_crc: bool = True, record: int = 0, offset: int = 0
+) -> Generator[tuple[int, bytes], None, None]:
     """Iterate over the records of one shard.
 
     Parameters
@@ -332,6 +334,8 @@ def iterate(shard: Shard, *, check_crc: bool = True) -> Generator[tuple[int, byt
         What to read; its file is open until the generator ends or is closed.
     check_crc : bool, default True
         Whether both CRCs of every record have to hold.
+    record, offset : int, default 0
+        Number of the record to begin with, and where its header is.
 
     Yields
     ------
@@ -340,8 +344,7 @@ def iterate(shard: Shard, *, check_crc: bool = True) -> Generator[tuple[int, byt
     payload : bytes
         What the record holds.
     """
-    record = 0
-    with Window(shard) as window:
+    with Window(shard, offset) as window:
         while window.fill(HEADER):
             length, stored = _HEAD.unpack(window.view(0, HEADER))
             if check_crc and masked_crc32c(window.view(0, 8)) != stored:
