@@ -24,3 +24,12 @@ def corpus() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no corpus at {folder}; DASK_TFRECORD_CORPUS says where it is")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> str:
+    """The interpreter of an environment that has TensorFlow."""
+    python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
+    if not python:
+        pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")
+    return python

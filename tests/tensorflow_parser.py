@@ -1,0 +1,77 @@
+"""Run by an interpreter that has TensorFlow, and nothing of this library: parses cases and tells what came out.
+
+Standard input holds a pickle ``(alone, cases)``, and each case is ``(kind, context, sequences, payloads)``: kind is
+"Example" or "SequenceExample", the next two say the features by class name and arguments, None where there are none.
+With `alone` every record is parsed by itself too.
+
+Standard output is a pickle with one answer per case: ``("refused", text)``, or ``("read", columns)`` where an array is
+``(dtype, shape, data)``, a sparse tensor ``("sparse", indices, values, dense_shape)`` and a ragged one
+``("ragged", values, [row_splits…])``. Plain values alone pass: the two interpreters may differ in every version.
+"""
+
+import os
+import pickle
+import sys
+
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+answers_to = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # TensorFlow may greet on standard output
+
+import tensorflow as tf  # noqa: E402
+
+
+def feature(said):
+    """The object of `tf.io` that a class name and arguments mean; anything else as it is."""
+    if not isinstance(said, tuple):
+        return said
+    name, arguments = said[0], dict(said[1])
+    if "partitions" in arguments:
+        arguments["partitions"] = [partition(one) for one in arguments["partitions"]]
+    return getattr(tf.io, name)(**arguments)
+
+
+def partition(said):
+    return getattr(tf.io.RaggedFeature, said[0])(said[1]) if isinstance(said, tuple) else said
+
+
+def features(said):
+    return None if said is None else {name: feature(one) for name, one in said.items()}
+
+
+def plain(tensor):
+    """A tensor as plain values."""
+    if isinstance(tensor, tf.SparseTensor):
+        return ("sparse", *(plain(part) for part in (tensor.indices, tensor.values, tensor.dense_shape)))
+    if isinstance(tensor, tf.RaggedTensor):
+        return ("ragged", plain(tensor.flat_values), [plain(splits) for splits in tensor.nested_row_splits])
+    array = tensor.numpy()
+    if tensor.dtype == tf.string:
+        return ("bytes", array.shape, array.ravel().tolist())
+    return (array.dtype.name, array.shape, array.tobytes())
+
+
+def parse(kind, context, sequences, payloads):
+    """Parse the payloads as one batch; the columns by name, lengths as ``NAME.lengths``."""
+    if kind == "Example":
+        return {name: plain(tensor) for name, tensor in tf.io.parse_example(payloads, features(context)).items()}
+    parsed = tf.io.parse_sequence_example(payloads, features(context), features(sequences))
+    columns = {name: plain(tensor) for part in parsed[:2] for name, tensor in part.items()}
+    return columns | {f"{name}.lengths": plain(tensor) for name, tensor in parsed[2].items()}
+
+
+def answer(alone, kind, context, sequences, payloads):
+    """What TensorFlow makes of a case."""
+    try:
+        if alone:
+            # Counts of a batch are added up before they are judged: what one record lacks, another makes good.
+            for payload in payloads:
+                parse(kind, context, sequences, [payload])
+        return ("read", parse(kind, context, sequences, payloads))
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        return ("refused", f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    alone, cases = pickle.load(sys.stdin.buffer)
+    pickle.dump([answer(alone, *case) for case in cases], answers_to)
+    answers_to.close()

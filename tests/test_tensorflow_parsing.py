@@ -1,0 +1,153 @@
+"""TensorFlow as the judge of parsing: random specs over random records, read or refused alike, equal bit for bit.
+
+Cases come from `parsing_cases`, answers from `tensorflow_parser`, which runs under the interpreter that
+``DASK_TFRECORD_TENSORFLOW`` names. Where the two differ on purpose (docs/tensorflow.md), a case says so beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parsing_cases import CONTEXT, EXAMPLE, SEQUENCE, Case, cases
+from parsing_compare import Answer, Asked, ask_tensorflow, bits, columns, read, rows, walk
+
+import dask_tfrecord as dtf
+from dask_tfrecord.schema import Schema
+
+pytestmark = pytest.mark.tensorflow
+
+SEED = 20260
+COUNTS = {"Example": 1500, "SequenceExample": 800}
+
+Judged = dict[str, list[tuple[Case, Answer]]]
+
+
+@pytest.fixture(scope="module")
+def judged(tensorflow: str) -> Judged:
+    """Every case with TensorFlow's answer, from one process."""
+    made = {kind: cases(SEED, count, kind) for kind, count in COUNTS.items()}
+    answers = iter(ask_tensorflow(tensorflow, [asked(case) for kind in made for case in made[kind]], alone=True))
+    return {kind: [(case, next(answers)) for case in made[kind]] for kind in made}
+
+
+def asked(case: Case) -> Asked:
+    return (case.kind, case.context, case.sequences, case.payloads)
+
+
+def difference(case: Case, answer: Answer, ours: tuple[str, Any]) -> str:
+    """In what the two differ that the case does not announce; "" for nothing."""
+    verdict = (answer[0], ours[0])
+    if case.filled:
+        return "" if verdict == ("refused", "read") else f"a default for an empty list: {verdict}"
+    if case.refused:
+        return "" if ours[0] == "refused" else "read what lies outside of what the spec says"
+    if verdict == ("refused", "refused"):
+        return ""
+    if verdict != ("read", "read"):
+        return f"TensorFlow {answer[0]}, we {ours[0]}: {answer[1] if answer[0] == 'refused' else ours[1]}"
+    wanted = columns(answer[1], (case.context or {}) | (case.sequences or {}), case.steps)
+    if set(wanted) != set(ours[1]):
+        return f"columns {sorted(ours[1])} instead of {sorted(wanted)}"
+    for name, (levels, values) in wanted.items():
+        found = rows(ours[1][name], levels)
+        if walk(found, bits) != walk(values, bits):
+            return f"{name}: {found} instead of {values}"
+    return ""
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_random_specs_over_random_records(judged: Judged, kind: str, tmp_path: Path) -> None:
+    differences = []
+    for number, (case, answer) in enumerate(judged[kind]):
+        found = difference(case, answer, read(asked(case), tmp_path / f"{number}.tfrecord"))
+        if found:
+            differences.append(f"{number}: {found[:1000]}\n{case!s:.3000}")
+    assert not differences, f"{len(differences)} cases differ, the first:\n" + "\n\n".join(differences[:3])
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_cases_are_worth_comparing(judged: Judged, kind: str) -> None:
+    # Otherwise agreement would say little: all that is not changed is read, and changes are often refused.
+    assert all(answer[0] == "read" for case, answer in judged[kind] if not case.change)
+    seen = Counter((case.changed[0], answer[0]) for case, answer in judged[kind] if case.changed)
+    classes = EXAMPLE if kind == "Example" else [*CONTEXT, *SEQUENCE]
+    assert all(seen[cls, verdict] >= 10 for cls in classes for verdict in ("read", "refused")), seen
+    assert sum(case.refused and answer[0] == "read" for case, answer in judged[kind]) >= 5
+    assert sum(case.filled for case, _ in judged[kind]) >= 5
+
+
+# Loads what judges features without the rest of the package, whose dependencies an interpreter with TensorFlow may
+# lack; what it imports by then is written down before TensorFlow is there.
+OBJECTS = f"""
+import json, sys, types
+package = types.ModuleType("dask_tfrecord")
+package.__path__ = [{str(Path(dtf.__file__).parent)!r}]
+sys.modules["dask_tfrecord"] = package
+from dask_tfrecord.schema import Schema
+imported = "tensorflow" in sys.modules
+import tensorflow as tf
+R = tf.io.RaggedFeature
+context = {{
+    "fixed": tf.io.FixedLenFeature([], tf.int64),
+    "shape": tf.io.FixedLenFeature(tf.TensorShape([2, 3]), tf.float32),
+    "whole": tf.io.FixedLenFeature(2, tf.string, [b"a", "b"]),
+    "tensor": tf.io.FixedLenFeature((2,), tf.int64, tf.constant([4, 5], tf.int64)),
+    "varlen": tf.io.VarLenFeature(tf.string),
+    "named": tf.io.VarLenFeature("float32"),
+    "sparse": tf.io.SparseFeature("ix", "val", tf.float32, 10),
+    "sparse2": tf.io.SparseFeature(["i", "j"], "v", tf.int64, [3, 4], already_sorted=True),
+    "ragged": R(tf.int64),
+    "cut": R(tf.string, "vals", [R.RowLengths("l"), R.UniformRowLength(2), R.RowSplits("s")], tf.int64, True),
+    "more": R(tf.float32, partitions=(R.ValueRowIds("v"), R.RowLimits("e"), R.RowStarts("b"))),
+    "padded": tf.io.FixedLenSequenceFeature([4], tf.float32, allow_missing=True, default_value=-1.0),
+}}
+sequences = {{
+    "steps": tf.io.FixedLenSequenceFeature([], tf.string),
+    "tokens": tf.io.VarLenFeature(tf.int64),
+    "words": R(tf.string, "w", [R.RowLengths("n")]),
+}}
+print(json.dumps([imported, Schema(context).to_json(), Schema(context, sequence_features=sequences).to_json()]))
+"""
+
+
+def test_features_of_tensorflow_are_taken_by_their_fields(tensorflow: str) -> None:
+    R = dtf.RaggedFeature
+    context = {
+        "fixed": dtf.FixedLenFeature((), "int64"),
+        "shape": dtf.FixedLenFeature((2, 3), "float32"),
+        "whole": dtf.FixedLenFeature((2,), "bytes", (b"a", b"b")),
+        "tensor": dtf.FixedLenFeature((2,), "int64", (4, 5)),
+        "varlen": dtf.VarLenFeature("bytes"),
+        "named": dtf.VarLenFeature("float32"),
+        "sparse": dtf.SparseFeature("ix", "val", "float32", 10),
+        "sparse2": dtf.SparseFeature(("i", "j"), "v", "int64", (3, 4), already_sorted=True),
+        "ragged": R("int64"),
+        "cut": R("bytes", "vals", [R.RowLengths("l"), R.UniformRowLength(2), R.RowSplits("s")]),
+        "more": R("float32", partitions=[R.ValueRowIds("v"), R.RowLimits("e"), R.RowStarts("b")]),
+        "padded": dtf.FixedLenSequenceFeature((4,), "float32", allow_missing=True, default_value=-1.0),
+    }
+    sequences = {
+        "steps": dtf.FixedLenSequenceFeature((), "bytes"),
+        "tokens": dtf.VarLenFeature("int64"),
+        "words": R("bytes", "w", [R.RowLengths("n")]),
+    }
+    quiet = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [tensorflow, "-c", OBJECTS], env=os.environ | quiet, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    imported, examples, with_lists = json.loads(done.stdout.splitlines()[-1])
+    assert not imported
+    assert Schema.from_json(examples) == Schema(context)
+    assert Schema.from_json(with_lists) == Schema(context, sequence_features=sequences)
+
+
+def test_this_interpreter_never_imported_tensorflow() -> None:
+    assert "tensorflow" not in sys.modules
