@@ -69,6 +69,8 @@ class Window:
         Offset in the decompressed stream to begin at.
     block_size : int, default 1 MiB
         Bytes to read at a time. It may be changed between two calls of `fill`.
+    stop : int, optional
+        How far reading will go in the decompressed stream, as far as is known; see `expect`.
 
     Attributes
     ----------
@@ -85,16 +87,16 @@ class Window:
 
     __slots__ = ("_size", "_stream", "_view", "begin", "block_size", "buffer", "compression", "end", "offset", "shard")
 
-    def __init__(self, shard: Shard, start: int = 0, *, block_size: int = 1 << 20) -> None:
+    def __init__(self, shard: Shard, start: int = 0, *, block_size: int = 1 << 20, stop: int | None = None) -> None:
         self.shard = shard
         self.block_size = block_size
-        self._stream = open_stream(shard)
+        self._stream = open_stream(shard, start, stop)
         self.compression = self._stream.compression
         # Known from the start only where bytes are as they are stored.
         self._size = shard.size if self.compression is None else None
         self.begin = self.end = 0
         try:
-            self.offset = self._stream.seek(start)
+            self.offset = self._stream.position
             if self.offset < start:
                 raise CorruptRecordError(
                     f"expected at least {start} bytes, the stream ends after {self.offset}: the file has changed since "
@@ -106,6 +108,16 @@ class Window:
             raise
         self.buffer: NDArray[np.uint8] = np.empty(block_size, np.uint8)
         self._view = self.buffer.data
+
+    def expect(self, stop: int) -> None:
+        """Know that reading will go on to `stop`, and probably no further: ranges of remote files are cut to fit.
+
+        Parameters
+        ----------
+        stop : int
+            A byte of the decompressed stream.
+        """
+        self._stream.expect(stop)
 
     def fill(self, need: int = 1) -> bool:
         """Bring `need` bytes into view.

@@ -1,7 +1,7 @@
 """Decompressed bytes of a shard, whatever its name says: compression is found from the bytes.
 
 gzip (several members in a row too) and zlib are inflated in bounded memory, by isal where it is installed. Imports
-errors, files and streams only.
+errors, access, shards and streams only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, Self
 import crc32c
 
 from dask_tfrecord.errors import CorruptRecordError, Place
-from dask_tfrecord.storage.files import Shard
+from dask_tfrecord.storage.access import AccessPoint, access_points, prime
+from dask_tfrecord.storage.shards import Shard
 from dask_tfrecord.storage.streams import ByteSink, ByteStream, StoredStream, open_sink, open_stored
 
 try:
@@ -25,13 +26,31 @@ except ImportError:
 else:
     _inflate = isal_zlib
 
-__all__ = ["ByteSink", "ByteStream", "create_stream", "mask_crc32c", "masked_crc32c", "open_stream", "sniff"]
+__all__ = [
+    "MOST_INFLATED",
+    "ByteSink",
+    "ByteStream",
+    "create_stream",
+    "mask_crc32c",
+    "masked_crc32c",
+    "open_stream",
+    "sniff",
+]
 
 # Bytes looked at: a TFRecord header takes 12, an inflater shows within some hundred what is no zlib stream.
 _HEAD = 512
 
 # What inflate takes to read one format and no other.
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
+
+_TRUNCATED = "the {} data ends before its last block: the file is truncated"
+
+# A gzip member ends with a CRC and its size.
+_TRAILER = 8
+
+# Deflate gains no more than 1032 times, and nothing that anybody would read comes near it for long.
+MOST_INFLATED = 1000
+_MODEST = 64 << 20
 
 _READ = 256 << 10
 # An inflater copies what it did not use of its input: small pieces keep that cheap where members are tiny.
@@ -82,32 +101,44 @@ def _is_zlib(head: bytes) -> bool:
     return True
 
 
-def open_stream(shard: Shard) -> ByteStream:
+def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteStream:
     """Open the decompressed bytes of a shard.
 
     Parameters
     ----------
     shard : Shard
         Its `compression` says how to read it; ``"infer"`` looks at the bytes.
+    start : int, default 0
+        Where in the decompressed stream to begin.
+    stop : int, optional
+        How far reading will go, as far as is known: remote ranges are cut to fit.
 
     Returns
     -------
     ByteStream
-        A context manager; `compression` is what was found.
+        A context manager; `compression` is what was found. It stands at `start`, or at its end if that comes before.
     """
     stored = open_stored(shard)
     try:
+        if start == 0 and stop is not None:
+            # The look at the head is the beginning of it.
+            stored.expect(stop)
         compression = sniff(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
+        stream: ByteStream = stored if compression is None else InflatedStream(stored, compression)
+        if stop is not None:
+            stream.expect(stop)
+        stream.seek(start)
+        return stream
     except BaseException:
         stored.close()
         raise
-    return stored if compression is None else InflatedStream(stored, compression)
 
 
 class InflatedStream:
     """What a gzip or zlib file holds, inflated as it is asked for.
 
-    A file that ends early, breaks off or goes on with something else raises `CorruptRecordError`.
+    A file that ends early, breaks off, goes on with something else or inflates to more than `MOST_INFLATED` times its
+    size raises `CorruptRecordError`. Where access points lie beside the file, `seek` inflates from the last one before.
     """
 
     def __init__(self, stored: StoredStream, compression: str) -> None:
@@ -120,6 +151,9 @@ class InflatedStream:
         self._read_buffer = memoryview(bytearray(_READ))
         self._input = self._read_buffer[:0]  # read, and not yet fed
         self._rest: Any = b""  # fed, and not yet used
+        self._trailer = 0  # stored bytes between the deflate data and the next member
+        self._began = (0, 0)  # where inflating began: stored, inflated
+        self._points = access_points(stored.shard) if compression == "gzip" and stored.shard.access else None
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill `buffer` as far as the stream goes; 0 only at the end."""
@@ -130,10 +164,22 @@ class InflatedStream:
 
     def seek(self, offset: int) -> int:
         """Inflate and drop up to `offset`, or to the end of the stream if that comes before."""
+        if self._points is not None:
+            number = self._points.before(offset)
+            if number >= 0 and self._points.inflated(number) > self.position:
+                self._enter(self._points.load(number))
         scratch = memoryview(bytearray(min(_DROP, max(0, offset - self.position))))
         while self.position < offset and self.readinto(scratch[: offset - self.position]):
             pass
         return self.position
+
+    def expect(self, stop: int) -> None:
+        """Know that reading will go on to `stop`, and probably no further."""
+        if self._points is not None:
+            self._stored.expect(self._points.stored_past(stop))
+        elif stop >= self._stored.shard.size:
+            # Of data that shrink by compression, this much is most of it.
+            self._stored.expect(self._stored.shard.size)
 
     def close(self) -> None:
         """Close the file."""
@@ -156,13 +202,15 @@ class InflatedStream:
             raise self._broken(f"the {self.compression} data is damaged ({error})") from error
         buffer[: len(data)] = data
         self.position += len(data)
+        if self.position - self._began[1] > _MODEST:
+            self._check_ratio()
         if self._inflater.eof:
             self._rest = self._inflater.unused_data
             self._inflater = None
         else:
             self._rest = self._inflater.unconsumed_tail
             if not piece and not data:
-                raise self._broken(f"the {self.compression} data ends before its last block: the file is truncated")
+                raise self._broken(_TRUNCATED.format(self.compression))
         return len(data)
 
     def _take(self) -> memoryview:
@@ -172,9 +220,34 @@ class InflatedStream:
         piece, self._input = self._input[:_FEED], self._input[_FEED:]
         return piece
 
+    def _enter(self, point: AccessPoint) -> None:
+        """Go on from an access point."""
+        self._stored.seek(point.stored - (1 if point.bits else 0))
+        self._input = self._read_buffer[:0]
+        self._rest = b""
+        if point.bits:
+            piece = bytes(self._take())
+            self._rest = prime(piece[0], point.bits) + piece[1:]
+        # Raw deflate data: the header of the member lies before, the trailer is no business of theirs.
+        self._inflater = _inflate.decompressobj(wbits=-15, zdict=point.window)
+        self._trailer = _TRAILER
+        self._members += 1
+        self.position = point.inflated
+        self._began = (point.stored, point.inflated)
+
+    def _check_ratio(self) -> None:
+        """Refuse what inflates to a thousand times its size and does not end."""
+        stored, inflated = self._stored.position - self._began[0], self.position - self._began[1]
+        if inflated > MOST_INFLATED * stored:
+            raise self._broken(
+                f"the {self.compression} data inflate to more than {MOST_INFLATED} times their size, as decompression "
+                f"bombs do"
+            )
+
     def _next_member(self) -> bool:
         """Begin the next member, if there is one; zeros after the last are padding, as gzip(1) has it."""
         if self._members:
+            self._skip_trailer()
             rest = bytes(self._rest).lstrip(b"\0")
             while len(rest) < 2 and (piece := self._take()):
                 rest = (rest + piece).lstrip(b"\0")
@@ -186,6 +259,14 @@ class InflatedStream:
         self._inflater = _inflate.decompressobj(wbits=self._bits)
         self._members += 1
         return True
+
+    def _skip_trailer(self) -> None:
+        """Leave out what an inflater of raw data does not take for its own."""
+        while self._trailer:
+            piece = self._rest or self._take()
+            if not piece:
+                raise self._broken(_TRUNCATED.format(self.compression))
+            self._rest, self._trailer = piece[self._trailer :], max(0, self._trailer - len(piece))
 
     def _broken(self, what: str) -> CorruptRecordError:
         size = self._stored.shard.size

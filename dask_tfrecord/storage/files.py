@@ -1,7 +1,7 @@
 """Which files a collection is made of: paths, URLs, globs, directories and shard templates become `Shards`.
 
 Everything is looked up through fsspec, local files too, with one listing per directory. What is opened, and how, is
-the business of `dask_tfrecord.storage.streams`. Imports errors and schema only.
+the business of `dask_tfrecord.storage.streams`. Imports errors, schema, retry and shards only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Place, ShardNotFoundError, TFRecordError
 from dask_tfrecord.schema import near_misses
+from dask_tfrecord.storage.retry import persist
 from dask_tfrecord.storage.shards import Shard, Shards, is_local, version_of
 
 __all__ = ["COMPRESSIONS", "Shard", "Shards", "find_shards", "is_local"]
@@ -144,7 +145,7 @@ class _Search:
         if info is not None and info["size"] is not None and not info.get("islink"):
             return info
         try:
-            return dict(self.fs.info(path))
+            return dict(persist(lambda: self.fs.info(path), path, "look for it"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError:
@@ -179,7 +180,8 @@ class _Search:
         return [info for info in files if info["type"] == "file"]
 
     def _directory(self) -> list[dict[str, Any]]:
-        inside = [info for info in self.fs.ls(self.path, detail=True) if _base(info["name"]) != ""]
+        listed = persist(lambda: self.fs.ls(self.path, detail=True), self.path, "list it")
+        inside = [info for info in listed if _base(info["name"]) != ""]
         files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
         if not files:
             directories = sum(info["type"] == "directory" for info in inside)
@@ -193,7 +195,7 @@ class _Search:
     def _glob(self) -> list[dict[str, Any]]:
         if not _is_glob(self.path):
             return []
-        matched = self.fs.glob(self.path, detail=True)
+        matched = persist(lambda: self.fs.glob(self.path, detail=True), self.path, "list its directory")
         pattern = self.path.split("/")
         fixed = next(index for index, part in enumerate(pattern) if _is_glob(part))
         wild = pattern[fixed:]
@@ -234,7 +236,8 @@ class _Search:
     def listing(self, directory: str) -> dict[str, dict[str, Any]]:
         """List a directory, by path; nothing if it can't be listed."""
         try:
-            return {info["name"]: info for info in self.fs.ls(directory, detail=True)}
+            listed = persist(lambda: self.fs.ls(directory, detail=True), directory, "list it")
+            return {info["name"]: info for info in listed}
         except (FileNotFoundError, NotADirectoryError, NotImplementedError):
             return {}
 

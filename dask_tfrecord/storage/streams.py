@@ -1,7 +1,7 @@
-"""Stored bytes of one file, in and out: local files by system calls, everything else by ranges of fsspec.
+"""Stored bytes of one file, in and out: local files by system calls, everything else by large ranges, read ahead.
 
-No file is mapped: a mapped file that somebody truncates kills the process, a read of it returns less. Imports errors
-and files only.
+No file is mapped: a mapped file that somebody truncates kills the process, a read of it returns less. Imports errors,
+remote and shards only.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import os
 import tempfile
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_tfrecord.errors import CorruptRecordError, Place, ShardNotFoundError
-from dask_tfrecord.storage.files import Shard, is_local
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.storage.remote import Fetch, changed, gone, open_ranges
+from dask_tfrecord.storage.shards import Shard, has_changed, is_local
 
-__all__ = ["ByteSink", "ByteStream", "StoredStream", "open_sink", "open_stored"]
+__all__ = ["RANGE", "ByteSink", "ByteStream", "StoredStream", "open_sink", "open_stored"]
 
-# Remote ranges start small, for a look at the head or a few records, and double while reading goes on in one piece.
+# Bytes of a remote range, and of one that may be all that is looked at.
+RANGE = 8 << 20
 _FIRST_RANGE = 256 << 10
-_LARGEST_RANGE = 8 << 20
 
 _WRITE_BUFFER = 1 << 20
 
@@ -51,6 +53,9 @@ class ByteStream(Protocol):
 
     def seek(self, offset: int) -> int:
         """Go forward to `offset`, or to the end of the stream if that comes before; return the new position."""
+
+    def expect(self, stop: int) -> None:
+        """Know that reading will go on to `stop`, and probably no further: ranges are cut to fit."""
 
     def close(self) -> None:
         """Give back what is open."""
@@ -82,14 +87,15 @@ class _Source(Protocol):
 
     def seek(self, offset: int, /) -> object: ...
 
+    def expect(self, stop: int) -> None: ...
+
     def close(self) -> None: ...
 
 
 class StoredStream:
     """A file as it is stored.
 
-    Its size is the one of the listing: what is appended later is not part of the plan, and a file that became shorter
-    is an error, not an end.
+    A file that is not the one of the listing any more is an error: nothing that was planned for it holds.
     """
 
     compression: str | None = None
@@ -107,12 +113,12 @@ class StoredStream:
         try:
             count = self._source.readinto(buffer if len(buffer) <= left else buffer[:left])
         except OSError as error:
-            if error.filename is None and error.errno is not None:
+            if not isinstance(error, TFRecordError) and error.filename is None and error.errno is not None:
                 # A read knows no name: say which file the disk or the network gave up on.
                 raise OSError(error.errno, error.strerror, self.shard.path) from error
             raise
         if not count:
-            raise _shrunk(self.shard, self.position)
+            raise changed(self.shard, self.position)
         self.position += count
         return count
 
@@ -123,6 +129,10 @@ class StoredStream:
             self._source.seek(offset)
             self.position = offset
         return offset
+
+    def expect(self, stop: int) -> None:
+        """Know that reading will go on to `stop`, and probably no further."""
+        self._source.expect(stop)
 
     def peek(self, count: int) -> bytes:
         """Look at the first bytes, and stay before them."""
@@ -146,54 +156,96 @@ class StoredStream:
         self.close()
 
 
-class _Ranges:
-    """Large ranges of a file that fsspec opened, held once."""
+class _LocalFile(io.FileIO):
+    """Unbuffered: reads go from the kernel to the caller's buffer, by one call each, without the GIL."""
 
-    def __init__(self, file: BinaryIO, fs: object) -> None:
-        self._file = file
-        # An archive is closed with the file system that looks into it.
-        self._fs = fs
-        self._file_at = 0
+    def expect(self, stop: int) -> None:
+        """Do nothing: the kernel reads ahead by itself."""
+
+
+class _Ahead(NamedTuple):
+    """A range that is being fetched while another one is used."""
+
+    start: int
+    stop: int
+    data: Future[bytes]
+
+
+class RangeReader:
+    """A remote file in large ranges: one is held, the next one comes in meanwhile.
+
+    As long as nobody says how far reading will go, ranges start small, for a look at the head or a few records. Where
+    that is known, they are `RANGE` bytes long, end exactly there, and the next one is fetched ahead.
+    """
+
+    def __init__(self, fetch: Fetch, size: int) -> None:
+        self._fetch = fetch
+        self._size = size
         self._offset = 0
         self._held = memoryview(b"")
         self._held_at = 0
-        self._range = _FIRST_RANGE
+        self._stop = 0
+        self._goes_on = False
+        self._ahead: _Ahead | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     def readinto(self, buffer: memoryview, /) -> int:
+        """Read what is held of the bytes asked for; fetch some if nothing is."""
+        if not self._held_at <= self._offset < self._held_at + len(self._held):
+            self._turn(len(buffer))
         within = self._offset - self._held_at
-        if not 0 <= within < len(self._held):
-            self._fetch(len(buffer))
-            within = 0
         part = self._held[within : within + len(buffer)]
         buffer[: len(part)] = part
         self._offset += len(part)
         return len(part)
 
     def seek(self, offset: int, /) -> None:
+        """Go anywhere; nothing is fetched yet."""
         self._offset = offset
 
+    def expect(self, stop: int) -> None:
+        """Know that reading will go on to `stop`, and probably no further."""
+        self._stop = min(stop, self._size)
+
     def close(self) -> None:
-        self._file.close()
+        """Wait for nothing: what is still being fetched is closed when it has come."""
+        self._held = memoryview(b"")
+        self._fetch.stop()
+        if self._pool is not None:
+            self._pool.submit(self._fetch.close)
+            self._pool.shutdown(wait=False)
+        else:
+            self._fetch.close()
 
-    def _fetch(self, wanted: int) -> None:
-        """Hold the range that begins at the offset."""
-        goes_on = self._offset == self._file_at
-        self._range = min(2 * self._range, _LARGEST_RANGE) if goes_on and self._file_at else _FIRST_RANGE
-        if not goes_on:
-            self._go_to(self._offset)
-        self._held = memoryview(b"")  # one range at a time in memory
-        self._held = memoryview(self._file.read(max(wanted, self._range)))
-        self._held_at = self._offset
-        self._file_at = self._offset + len(self._held)
+    def _turn(self, wanted: int) -> None:
+        """Hold a range that the offset is in."""
+        start = self._offset
+        self._goes_on = start > 0 and start == self._held_at + len(self._held)
+        self._held = memoryview(b"")  # no third range in memory
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.start <= start < ahead.stop:
+            data, self._held_at = ahead.data.result(), ahead.start
+        else:
+            stop = self._end(start, wanted)
+            # One range at a time: there may be one on its way that nobody wants any more.
+            data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
+            self._held_at = start
+        self._held = memoryview(data)
+        self._read_on(self._held_at + len(data))
 
-    def _go_to(self, offset: int) -> None:
-        try:
-            self._file.seek(offset)
-        except ValueError:
-            # A server without ranges gives a stream that can only be read on; UnsupportedOperation is a ValueError.
-            gap = offset - self._file_at
-            while gap > 0 and (dropped := len(self._file.read(min(gap, _LARGEST_RANGE)))):
-                gap -= dropped
+    def _read_on(self, start: int) -> None:
+        if start < self._stop or (self._goes_on and start < self._size):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "dask_tfrecord-read-ahead")
+            self._goes_on = True
+            stop = self._end(start, 1)
+            self._ahead = _Ahead(start, stop, self._pool.submit(self._fetch, start, stop))
+
+    def _end(self, start: int, wanted: int) -> int:
+        """Choose where a range ends that begins at `start`."""
+        if start < self._stop:
+            return max(min(start + RANGE, self._stop), min(start + wanted, self._size))
+        return min(start + max(wanted, RANGE if self._goes_on else _FIRST_RANGE), self._size)
 
 
 def open_stored(shard: Shard) -> StoredStream:
@@ -203,41 +255,24 @@ def open_stored(shard: Shard) -> StoredStream:
     ------
     ShardNotFoundError
         If the file is gone since it was listed.
-    CorruptRecordError
-        If it is shorter than it was.
+    ShardChangedError
+        If it is not what it was, where that is known before a byte is read.
     """
     try:
-        return _open_local(shard) if is_local(shard.path) else StoredStream(shard, _open_remote(shard))
+        if is_local(shard.path):
+            return _open_local(shard)
+        return StoredStream(shard, RangeReader(open_ranges(shard), shard.size))
     except FileNotFoundError as error:
-        message = "the file is gone since it was listed; read the collection again"
-        raise ShardNotFoundError(message, Place(shard.path)) from error
+        raise gone(shard) from error
 
 
 def _open_local(shard: Shard) -> StoredStream:
-    # Unbuffered: reads go from the kernel to the caller's buffer, by one call each, without the GIL.
-    file = io.FileIO(shard.path)
-    size = os.fstat(file.fileno()).st_size
-    if size < shard.size:
+    file = _LocalFile(shard.path)
+    status = os.fstat(file.fileno())
+    if has_changed(shard, {"size": status.st_size, "mtime": status.st_mtime}):
         file.close()
-        raise _shrunk(shard, size)
+        raise changed(shard, status.st_size)
     return StoredStream(shard, file)
-
-
-def _open_remote(shard: Shard) -> _Ranges:
-    fs, path = fsspec.core.url_to_fs(shard.path, **shard.storage_options)
-    file: BinaryIO = fs.open(path, "rb", block_size=_LARGEST_RANGE, cache_type="none")
-    if isinstance(file, io.BytesIO):
-        # A memory file is one object for all who opened it: its position would be theirs too. This shares the bytes.
-        file = io.BytesIO(file.getvalue())
-    return _Ranges(file, fs)
-
-
-def _shrunk(shard: Shard, size: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"the file had {shard.size} bytes when it was listed and ends after {size} now: it was truncated or replaced; "
-        f"read the collection again",
-        Place(shard.path),
-    )
 
 
 def open_sink(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ByteSink:
