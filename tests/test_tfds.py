@@ -1,0 +1,423 @@
+"""Data sets that TFDS wrote, read by what lies beside them: splits, counts, features, names of classes.
+
+`data/tfds/every` holds each feature class of tensorflow-datasets 4.9.10, written by its own writer; `every.npz` is what
+its own reader made of it, and `splits.json` which records it takes for some hundred splits.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.tfds import Selection, Split, TFDSFolder, find_tfds
+from dask_tfrecord.columns.tfds_features import schema_of_features
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    ImageFeature,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    TextFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+
+DATA = Path(__file__).parent / "data" / "tfds"
+EVERY = DATA / "every" / "1.0.0"
+OCTO = "octo-models__octo/tests/debug_dataset/bridge_dataset"
+TRAX = "google__trax/trax/data/testdata"
+
+
+def scalar(dtype: str, default: Any = None) -> FixedLenFeature:
+    return FixedLenFeature((), dtype, default)
+
+
+def ragged(name: str, dtype: str, *partitions: Any) -> RaggedFeature:
+    return RaggedFeature(dtype, f"{name}/ragged_flat_values", partitions)
+
+
+def lengths(name: str, level: int = 0) -> RowLengths:
+    return RowLengths(f"{name}/ragged_row_lengths_{level}")
+
+
+# Of each feature of the data set, what reads it.
+FEATURES: dict[str, Feature] = {
+    **{
+        f"scalar/{dtype}": scalar(dtype)
+        for dtype in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+    },
+    **{f"scalar/{dtype}": scalar(dtype) for dtype in ("float16", "float32", "float64")},
+    "string": scalar("bytes"),
+    "a/b": scalar("int64"),
+    "tensor": FixedLenFeature((2, 3), "float32"),
+    "tensor_bool": FixedLenFeature((4,), "bool"),
+    "tensor_string": FixedLenFeature((2,), "bytes"),
+    "open": VarLenFeature("int32"),
+    "open_rows": VarLenFeature("float64", shape=(-1, 2)),
+    "open_second": VarLenFeature("int32"),
+    "raw": RawFeature((2, 3), "float64"),
+    "raw_bool": RawFeature((3,), "bool"),
+    "raw_open": RawFeature((-1, 2), "int16"),
+    "raw_dynamic/shape": FixedLenFeature((3,), "int32"),
+    "raw_dynamic/value": RawFeature((-1,), "uint8"),
+    "zlib": scalar("bytes"),
+    "label": scalar("int64"),
+    "label_unnamed": scalar("int64"),
+    "text": TextFeature(),
+    "translation/de": TextFeature(),
+    "translation/en": TextFeature(),
+    "various/language": VarLenFeature("bytes"),
+    "various/translation": VarLenFeature("bytes"),
+    "box": FixedLenFeature((4,), "float32"),
+    "png": ImageFeature((4, 5, 3), channels=3),
+    "png_any": ImageFeature((None, None, 3), channels=3),
+    "png_gray": ImageFeature((4, 5, 1), channels=1),
+    "png_alpha": ImageFeature((4, 5, 4), channels=4),
+    "png16": ImageFeature((4, 5, 1), "uint16", channels=1),
+    "png_float": ImageFeature((4, 5, 4), channels=4),
+    "segments": ImageFeature((4, 5, 1), channels=1),
+    "video": ImageFeature((-1, 4, 5, 3), channels=3),
+    "video_fixed": ImageFeature((-1, 4, 5, 3), channels=3),
+    "audio": VarLenFeature("int64"),
+    "audio_stereo": VarLenFeature("int32", shape=(-1, 2)),
+    "missing_int": scalar("int32", -(2**31)),
+    "missing_float": scalar("float32", -3.4028234663852886e38),
+    "missing_bool": scalar("bool", False),
+    "missing_uint8": FixedLenFeature((2,), "uint8", 0),
+    "missing_string": scalar("bytes", b""),
+    "sequence/int": VarLenFeature("int32"),
+    "sequence/fixed": FixedLenFeature((3,), "int32"),
+    "sequence/text": VarLenFeature("bytes"),
+    "sequence/text_fixed": FixedLenFeature((2,), "bytes"),
+    "sequence/bool": VarLenFeature("bool"),
+    "sequence/tensor": VarLenFeature("float32", shape=(-1, 2)),
+    "sequence/box": VarLenFeature("float32", shape=(-1, 4)),
+    "sequence/label": VarLenFeature("int64"),
+    "sequence/image": ImageFeature((-1, 4, 5, 3), channels=3),
+    "sequence/image_any": VarLenFeature("bytes"),
+    "sequence/dict/id": VarLenFeature("int64"),
+    "sequence/dict/name": VarLenFeature("bytes"),
+    "sequence/dict/deep/x": VarLenFeature("float32"),
+    "sequence/raw": VarLenFeature("bytes"),
+    "ragged/two": ragged("ragged/two", "int32", lengths("ragged/two")),
+    "ragged/three": ragged("ragged/three", "int64", lengths("ragged/three"), lengths("ragged/three", 1)),
+    "ragged/text": ragged("ragged/text", "bytes", lengths("ragged/text")),
+    "ragged/tensor": ragged(
+        "ragged/tensor", "float32", lengths("ragged/tensor"), UniformRowLength(2), UniformRowLength(2)
+    ),
+    "ragged/box/boxes": ragged("ragged/box/boxes", "float32", lengths("ragged/box/boxes"), UniformRowLength(4)),
+    "ragged/box/label": VarLenFeature("int64"),
+    "ragged/video": ragged("ragged/video", "bytes", lengths("ragged/video")),
+    "steps/action": VarLenFeature("float32", shape=(-1, 3)),
+    "steps/is_last": VarLenFeature("bool"),
+    "steps/instruction": VarLenFeature("bytes"),
+    "steps/observation/image": ImageFeature((-1, 4, 5, 3), channels=3),
+    "steps/observation/words": ragged("steps/observation/words", "bytes", lengths("steps/observation/words")),
+}
+
+
+def found(path: Any, **options: Any) -> TFDSFolder:
+    folder = find_tfds(path, options)
+    assert folder is not None
+    return folder
+
+
+def features_of(path: Path) -> dtf.Schema:
+    schema = found(path).schema()
+    assert schema is not None
+    return schema
+
+
+def rows_of(selection: Selection) -> list[tuple[str, int]]:
+    """Each record of a selection, as its file and its number there."""
+    assert selection.counts is not None
+    there = [
+        (Path(file).name, number)
+        for file, count in zip(selection.files, selection.counts, strict=True)
+        for number in range(count)
+    ]
+    return there if selection.spans is None else [row for start, stop in selection.spans for row in there[start:stop]]
+
+
+# -- features
+
+
+def test_every_class_becomes_what_reads_it() -> None:
+    schema = features_of(EVERY)
+    assert {name: schema[name] for name in schema} == FEATURES
+    assert dict(schema.classes) == {
+        "label": ("cat", "dog", "rabbit hole"),
+        "segments": ("sky", "ground"),
+        "sequence/label": ("up", "down"),
+        "ragged/box/label": ("a", "b"),
+    }
+
+
+def old(cls: str, content: Any, proto: str | None = None) -> dict[str, Any]:
+    """A feature in the form of 2020."""
+    made = {"type": f"tensorflow_datasets.core.features.some.{cls}", "content": content}
+    return made if proto is None else {**made, "proto_cls": f"tensorflow_datasets.{proto}"}
+
+
+OLD = {
+    "id": (old("Tensor", {"shape": [], "dtype": "int64"}), scalar("int64")),
+    "name": (old("Tensor", {"shape": [], "dtype": "string", "encoding": "none"}), scalar("bytes")),
+    "open": (old("Tensor", {"shape": [None, 2], "dtype": "uint8"}), VarLenFeature("uint8", shape=(-1, 2))),
+    "raw": (old("Tensor", {"shape": [2], "dtype": "int64", "encoding": "bytes"}), RawFeature((2,), "int64")),
+    "text": (old("Text", {}), TextFeature()),
+    "words": (old("Text", {"use_encoder": True}), VarLenFeature("int64")),
+    "label": (old("ClassLabel", {"num_classes": 3}), scalar("int64")),
+    "box": (old("BBoxFeature", {}), FixedLenFeature((4,), "float32")),
+    "image": (
+        old("Image", {"shape": [28, 28, 1], "dtype": "uint8", "encoding_format": "png", "use_colormap": None}),
+        ImageFeature((28, 28, 1), channels=1),
+    ),
+    "sound": (
+        old("Audio", {"file_format": None, "shape": [None], "dtype": "int64", "sample_rate": 16000}),
+        VarLenFeature("int64"),
+    ),
+    "flac": (
+        old("Audio", {"file_format": "flac", "shape": [None], "dtype": "int16", "lazy_decode": True}),
+        scalar("bytes"),
+    ),
+    "film": (
+        old("Video", {"shape": [None, 4, 4, 3], "encoding_format": "png", "ffmpeg_extra_args": []}),
+        ImageFeature((-1, 4, 4, 3), channels=3),
+    ),
+    "faces": (
+        old("Sequence", {"feature": old("BBoxFeature", {}), "length": None}),
+        VarLenFeature("float32", shape=(-1, 4)),
+    ),
+    "pair": (
+        old("Sequence", {"feature": old("Tensor", {"shape": [], "dtype": "int32"}), "length": 2}),
+        FixedLenFeature((2,), "int32"),
+    ),
+    "proto": (
+        old("Image", {"shape": {"dimensions": ["4", "-1", "3"]}, "dtype": "uint8"}, "ImageFeature"),
+        ImageFeature((4, None, 3), channels=3),
+    ),
+    "proto_text": (old("ClassLabel", '{"numClasses": "3"}', "ClassLabel"), scalar("int64")),
+}
+
+
+def test_the_older_form_of_the_file_is_read() -> None:
+    tree = old("FeaturesDict", {name: feature for name, (feature, _) in OLD.items()})
+    schema = schema_of_features(json.dumps(tree))
+    assert {name: schema[name] for name in schema} == {name: wanted for name, (_, wanted) in OLD.items()}
+
+
+def test_nested_names_and_their_files_of_labels() -> None:
+    label = old("ClassLabel", {"num_classes": 2})
+    tree = old("FeaturesDict", {"a": old("FeaturesDict", {"b/c": label, "d": label}), "e": label})
+    asked: list[str] = []
+
+    def labels(stem: str) -> list[str] | None:
+        asked.append(stem)
+        return ["x", "y"] if stem == "a-b.c" else None
+
+    schema = schema_of_features(json.dumps(tree), labels)
+    assert list(schema) == ["a/b/c", "a/d", "e"]
+    assert asked == ["a-b.c", "a-d", "e"]
+    assert dict(schema.classes) == {"a/b/c": ("x", "y")}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "features.json can't be read"),
+        (json.dumps(old("Text", {})), "the outermost feature of a data set is a FeaturesDict; got text"),
+        (
+            json.dumps(old("FeaturesDict", {"x": old("MyFeature", {})})),
+            "nothing is known of how class 'MyFeature' is stored",
+        ),
+        (
+            '{"featuresDict": {"features": {"x": {"pythonClassName": "my.Own", "jsonFeature": {"json": "{}"}}}}}',
+            "nothing is known of how class 'Own' is stored",
+        ),
+        (
+            json.dumps(old("FeaturesDict", {"x": old("Tensor", {"shape": [], "dtype": "complex64"})})),
+            "feature 'x': FixedLenFeature takes dtype",
+        ),
+    ],
+)
+def test_what_can_not_be_read_says_so(text: str, reason: str) -> None:
+    with pytest.raises(SchemaError, match="infer_schema") as caught:
+        schema_of_features(text)
+    assert reason in str(caught.value)
+
+
+# -- splits
+
+
+def test_splits_mean_what_tfds_takes_them_for() -> None:
+    golden = json.loads((DATA / "splits.json").read_text())
+    splits = tuple(
+        Split(name, tuple(f"/d/x-{name}.tfrecord-{i:05d}-of-{len(n):05d}" for i in range(len(n))), tuple(n))
+        for name, n in golden["lengths"].items()
+    )
+    folder = TFDSFolder("/d", splits, {})
+    answers: Mapping[str, Any] = golden["splits"]
+    assert sum(bool(answer) for answer in answers.values()) > 100
+    for spec, answer in answers.items():
+        wanted = [(file, number) for file, skip, take in answer or () for number in range(skip, skip + take)]
+        if wanted:
+            assert rows_of(folder.select(spec)) == wanted, spec
+        else:
+            with pytest.raises(SchemaError):
+                folder.select(spec)
+
+
+def test_a_slice_opens_no_file_beside_it() -> None:
+    folder = found(EVERY)
+    names = [f"every-train.tfrecord-{shard:05d}-of-00003" for shard in range(3)]
+    assert [Path(file).name for file in folder.select("train").files] == names
+    assert folder.select("train") == Selection(tuple(str(EVERY / name) for name in names), (2, 3, 2), None)
+    assert folder.select("train[2:5]") == Selection((str(EVERY / names[1]),), (3,), None)
+    assert folder.select("train[3:4]") == Selection((str(EVERY / names[1]),), (3,), ((1, 2),))
+    both = folder.select("test+train[-1:]")
+    assert (both.counts, both.spans) == ((1, 1, 1, 2), ((0, 3), (4, 5)))
+
+
+@pytest.mark.parametrize(
+    ("split", "reason"),
+    [
+        (None, "a TFDS data set with 2 splits: give split=, one of 'train', 'test'"),
+        ("trian", r"no split 'trian'; there are 'train' \(7 records\), 'test' \(3 records\)"),
+        ("train[:8]", "reaches past the 7 records"),
+        ("train[:101%]", "percent are from -100 to 100"),
+        ("train[3]", r"\[3\] is no slice: a split is a name, NAME\[from:to\]"),
+        ("train[2:2]", "holds no records"),
+        ("all[:2]", "'all' takes no slice"),
+        ("train[", r"'train\[' is none"),
+        (3, "split is a string"),
+    ],
+)
+def test_a_split_that_is_none_lists_those_there_are(split: Any, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason) as caught:
+        found(EVERY).select(split)
+    if isinstance(split, str) or split is None:
+        assert caught.value.place is not None
+        assert caught.value.place.file == str(EVERY)
+
+
+# -- directories
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[..., Path]:
+    """The directory with other metadata."""
+
+    def make(**changes: Any) -> Path:
+        folder = tmp_path / "every" / "1.0.0"
+        shutil.copytree(EVERY, folder, dirs_exist_ok=True)
+        info = json.loads((EVERY / "dataset_info.json").read_text())
+        (folder / "dataset_info.json").write_text(json.dumps({**info, **changes}))
+        return folder
+
+    return make
+
+
+def test_the_only_version_is_found_in_the_directory_above(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    assert found(folder.parent) == found(folder)
+    # What is no version, or none of a data set, is none.
+    (folder.parent / "2.0.0").mkdir()
+    (folder.parent / "incomplete.1.0.1").mkdir()
+    assert found(folder.parent) == found(folder)
+    shutil.copytree(folder, folder.parent / "1.1.0")
+    with pytest.raises(SchemaError, match=r"several versions of a TFDS data set: name one of 1\.0\.0, 1\.1\.0"):
+        find_tfds(folder.parent)
+    assert find_tfds(folder.parent.parent) is None
+    assert find_tfds(folder / "features.json") is None
+    assert find_tfds(folder / "not_there") is None
+
+
+def test_templates_name_the_shards(copy: Callable[..., Path]) -> None:
+    def files(template: str | None, count: int, name: str = "every") -> list[str]:
+        split = {"name": "train", "shardLengths": ["1"] * count}
+        folder = copy(name=name, splits=[split if template is None else {**split, "filepathTemplate": template}])
+        return [str(Path(file).relative_to(folder)) for file in found(folder).select("train").files]
+
+    assert files(None, 2) == ["every-train.tfrecord-00000-of-00002", "every-train.tfrecord-00001-of-00002"]
+    assert files("", 1, "other") == ["other-train.tfrecord-00000-of-00001"]
+    assert files("{SPLIT}/part.{FILEFORMAT}-{SHARD_INDEX}", 2) == [
+        "train/part.tfrecord-00000",
+        "train/part.tfrecord-00001",
+    ]
+    assert files("{SHARD_INDEX}_{NUM_SHARDS}", 100_000)[-1] == "099999_100000"
+    with pytest.raises(SchemaError, match="names 'SHARD', which is none of DATASET, SPLIT"):
+        files("{SHARD}", 1)
+
+
+def test_counts_that_nobody_knows(copy: Callable[..., Path]) -> None:
+    """An old data set may tell the number of shards alone."""
+    folder = found(copy(splits=[{"name": "train", "numShards": "3"}, {"name": "test", "shardLengths": ["2"]}]))
+    assert folder.select("train").counts is None
+    assert len(folder.select("train").files) == 3
+    assert folder.select("all").counts is None
+    with pytest.raises(SchemaError, match="does not tell the records of 'train'"):
+        folder.select("train[:1]")
+    with pytest.raises(SchemaError, match="take slices one by one"):
+        folder.select("train+test[:1]")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"fileFormat": "array_record"}, "in the format 'array_record'"),
+        ({"splits": [{"name": "train", "shardLengths": ["many"]}]}, "invalid literal"),
+        ({"splits": [{"shardLengths": ["1"]}]}, "'name'"),
+        ({"splits": 3}, "not iterable"),
+    ],
+)
+def test_metadata_that_can_not_be_read_say_so(copy: Callable[..., Path], changes: dict[str, Any], reason: str) -> None:
+    folder = copy(**changes)
+    with pytest.raises(SchemaError, match=reason) as caught:
+        find_tfds(folder)
+    assert caught.value.place is not None
+    assert caught.value.place.file == str(folder / "dataset_info.json")
+
+
+def test_a_second_format_beside_the_first(copy: Callable[..., Path]) -> None:
+    folder = copy(fileFormat="array_record", alternativeFileFormats=["tfrecord"])
+    assert found(folder).select("test").files[0].endswith("every-test.tfrecord-00000-of-00003")
+
+
+def test_on_any_file_system() -> None:
+    fs = fsspec.filesystem("memory")
+    for path in EVERY.iterdir():
+        fs.pipe_file(f"/tfds-test/every/1.0.0/{path.name}", path.read_bytes())
+    try:
+        for url in ("memory://tfds-test/every/1.0.0", "memory://tfds-test/every/", "memory://tfds-test/every"):
+            folder = found(url)
+            assert folder.schema() == features_of(EVERY)
+            assert folder.select("test").files[0].endswith("1.0.0/every-test.tfrecord-00000-of-00003")
+            assert folder.select("test").files[0].startswith("memory://")
+    finally:
+        fs.rm("/tfds-test", recursive=True)
+
+
+def test_folders_of_other_people(corpus: Path) -> None:
+    octo = found(corpus / OCTO)
+    assert [(split.name, split.counts) for split in octo.splits] == [("train", (25,)), ("val", (25,))]
+    schema = octo.schema()
+    assert schema is not None
+    assert len(schema) == 20
+    assert schema["steps/observation/image_0"] == ImageFeature((-1, 64, 64, 3), channels=3)
+    assert schema["episode_metadata/episode_id"] == scalar("int32")
+    old = found(corpus / TRAX / "para_crawl" / "ende")
+    assert old.schema() == dtf.Schema({"de": TextFeature(), "en": TextFeature()})
+    # Before 2020 there was no features.json.
+    older = found(corpus / TRAX / "squad" / "v1.1")
+    assert older.schema() is None
+    assert older.select("validation").counts == (10,)
