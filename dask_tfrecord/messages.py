@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
+from google.protobuf.text_format import ParseError
 
 __all__ = [
     "BytesList",
@@ -26,18 +27,22 @@ __all__ = [
     "Features",
     "FloatList",
     "Int64List",
+    "MetadataSchema",
+    "ParseError",
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
+    "metadata_text",
+    "parse_metadata",
 ]
 
+_Table = dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...]]
 _PACKAGE = "tensorflow"
-_FILE = "dask_tfrecord/messages.proto"
 
 # Message: its fields, as (name, form, type) or (name, form, type, number); without a number it is the next one, from 1
 # on. The forms are "one", "repeated", "packed", "map" (with string keys) and "oneof"; what is no scalar type names
-# another message of the table, and enums are int32, which is how they are written.
-_MESSAGES: dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...]] = {
+# another message of the table, or an enum; of these, TensorFlow's are int32 here, which is how they are written.
+_MESSAGES: _Table = {
     "BytesList": (("value", "repeated", "bytes"),),
     "FloatList": (("value", "packed", "float"),),
     "Int64List": (("value", "packed", "int64"),),
@@ -75,6 +80,91 @@ _MESSAGES: dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...
 # The name of the only oneof there is, in Feature.
 _ONEOF = "kind"
 
+# Of the schema of TensorFlow Metadata what says how values are stored; the rest is left out when a text is parsed.
+# Members of its oneofs are plain fields here, which are written the same.
+_METADATA_PACKAGE = "tensorflow.metadata.v0"
+_METADATA: _Table = {
+    "Schema": (
+        ("feature", "repeated", "Feature"),
+        ("sparse_feature", "repeated", "SparseFeature", 6),
+        ("tensor_representation_group", "map", "TensorRepresentationGroup", 13),
+    ),
+    "Feature": (
+        ("name", "one", "string"),
+        ("deprecated", "one", "bool"),
+        ("value_count", "one", "ValueCount", 5),
+        ("type", "one", "FeatureType"),
+        ("int_domain", "one", "IntDomain", 9),
+        ("bool_domain", "one", "BoolDomain", 13),
+        ("presence", "one", "FeaturePresence"),
+        ("lifecycle_stage", "one", "LifecycleStage", 22),
+        ("shape", "one", "FixedShape"),
+        ("natural_language_domain", "one", "NaturalLanguageDomain"),
+        ("image_domain", "one", "ImageDomain"),
+        ("struct_domain", "one", "StructDomain", 29),
+    ),
+    "FeaturePresence": (("min_fraction", "one", "double"), ("min_count", "one", "int64")),
+    "FixedShape": (("dim", "repeated", "Dim", 2),),
+    "Dim": (("size", "one", "int64"), ("name", "one", "string")),
+    "ValueCount": (("min", "one", "int64"), ("max", "one", "int64")),
+    "IntDomain": (
+        ("name", "one", "string"),
+        ("min", "one", "int64", 3),
+        ("max", "one", "int64"),
+        ("is_categorical", "one", "bool"),
+    ),
+    "BoolDomain": (("name", "one", "string"),),
+    "NaturalLanguageDomain": (("vocabulary", "one", "string"),),
+    "ImageDomain": (("minimum_supported_image_fraction", "one", "float"),),
+    "StructDomain": (("feature", "repeated", "Feature"), ("sparse_feature", "repeated", "SparseFeature")),
+    "SparseFeature": (
+        ("name", "one", "string"),
+        ("deprecated", "one", "bool"),
+        ("dense_shape", "one", "FixedShape", 5),
+        ("index_feature", "repeated", "NamedFeature"),
+        ("lifecycle_stage", "one", "LifecycleStage"),
+        ("is_sorted", "one", "bool"),
+        ("value_feature", "one", "NamedFeature"),
+    ),
+    "NamedFeature": (("name", "one", "string"),),
+    "TensorRepresentationGroup": (("tensor_representation", "map", "TensorRepresentation"),),
+    "TensorRepresentation": (
+        ("dense_tensor", "one", "DenseTensor"),
+        ("varlen_sparse_tensor", "one", "VarLenSparseTensor"),
+        ("sparse_tensor", "one", "SparseTensor"),
+        ("ragged_tensor", "one", "RaggedTensor"),
+    ),
+    "DenseTensor": (
+        ("column_name", "one", "string"),
+        ("shape", "one", "FixedShape"),
+        ("default_value", "one", "DefaultValue"),
+    ),
+    "DefaultValue": (
+        ("float_value", "one", "double"),
+        ("int_value", "one", "int64"),
+        ("bytes_value", "one", "bytes"),
+        ("uint_value", "one", "uint64"),
+    ),
+    "VarLenSparseTensor": (("column_name", "one", "string"),),
+    "SparseTensor": (
+        ("dense_shape", "one", "FixedShape"),
+        ("index_column_names", "repeated", "string"),
+        ("value_column_name", "one", "string"),
+        ("already_sorted", "one", "bool"),
+    ),
+    "RaggedTensor": (("feature_path", "one", "Path"), ("partition", "repeated", "Partition", 3)),
+    "Path": (("step", "repeated", "string"),),
+    "Partition": (("uniform_row_length", "one", "int64"), ("row_length", "one", "string")),
+}
+# Names of values in the order of their numbers; None is a number that is not used.
+_ENUMS: dict[str, tuple[str | None, ...]] = {
+    "FeatureType": ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT"),
+    "LifecycleStage": (
+        "UNKNOWN_STAGE", "PLANNED", "ALPHA", "BETA", "PRODUCTION", "DEPRECATED", "DEBUG_ONLY", "DISABLED", None,
+        "VALIDATION_DERIVED",
+    ),
+}  # fmt: skip
+
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "bool": _Field.TYPE_BOOL,
@@ -89,35 +179,35 @@ _SCALARS = {
 }
 
 
-def _set_type(field: descriptor_pb2.FieldDescriptorProto, type_name: str) -> None:
+def _set_type(field: descriptor_pb2.FieldDescriptorProto, type_name: str, package: str) -> None:
     if type_name in _SCALARS:
         field.type = _SCALARS[type_name]
     else:
-        field.type = _Field.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{type_name}"
+        field.type = _Field.TYPE_ENUM if type_name in _ENUMS else _Field.TYPE_MESSAGE
+        field.type_name = f".{package}.{type_name}"
 
 
-def _add_map_entry(message: descriptor_pb2.DescriptorProto, field_name: str, type_name: str) -> str:
+def _add_map_entry(message: descriptor_pb2.DescriptorProto, field_name: str, type_name: str, package: str) -> str:
     """Declare the entry message that stands behind a map field, and return its name."""
     entry = message.nested_type.add(name="".join(part.title() for part in field_name.split("_")) + "Entry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
-    _set_type(entry.field.add(name="value", number=2, label=_Field.LABEL_OPTIONAL), type_name)
+    _set_type(entry.field.add(name="value", number=2, label=_Field.LABEL_OPTIONAL), type_name, package)
     return f"{message.name}.{entry.name}"
 
 
-def _describe(name: str) -> descriptor_pb2.DescriptorProto:
+def _describe(name: str, table: _Table, package: str) -> descriptor_pb2.DescriptorProto:
     """Descriptor of one message of the table."""
     message = descriptor_pb2.DescriptorProto(name=name)
     number = 0
-    for field_name, form, type_name, *given in _MESSAGES[name]:
+    for field_name, form, type_name, *given in table[name]:
         number = given[0] if given else number + 1
         repeated = form in ("repeated", "packed", "map")
         label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
         field = message.field.add(name=field_name, number=number, label=label)
         if form == "map":
-            type_name = _add_map_entry(message, field_name, type_name)
-        _set_type(field, type_name)
+            type_name = _add_map_entry(message, field_name, type_name, package)
+        _set_type(field, type_name, package)
         if form == "packed":
             field.options.packed = True
         if form == "oneof":
@@ -128,13 +218,25 @@ def _describe(name: str) -> descriptor_pb2.DescriptorProto:
 
 
 def _private_pool() -> descriptor_pool.DescriptorPool:
-    file = descriptor_pb2.FileDescriptorProto(
-        name=_FILE, package=_PACKAGE, syntax="proto3", message_type=[_describe(name) for name in _MESSAGES]
-    )
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
+    # What a field holds that is not there is no matter in a record, but it is in a schema: hence two syntaxes.
+    for package, syntax, table in ((_PACKAGE, "proto3", _MESSAGES), (_METADATA_PACKAGE, "proto2", _METADATA)):
+        file = descriptor_pb2.FileDescriptorProto(
+            name=f"dask_tfrecord/{package}.proto",
+            package=package,
+            syntax=syntax,
+            message_type=[_describe(name, table, package) for name in table],
+        )
+        for name, values in _ENUMS.items() if table is _METADATA else ():
+            enum = file.enum_type.add(name=name)
+            for number, value in enumerate(values):
+                if value is not None:
+                    enum.value.add(name=value, number=number)
+        pool.AddSerializedFile(file.SerializeToString())
     return pool
 
+
+_POOL = _private_pool()
 
 if TYPE_CHECKING:
     # What a type checker can't see: the classes that the other branch makes.
@@ -201,9 +303,8 @@ else:
 
     def _message_classes() -> Iterator[type[Any]]:
         """Make the classes, in the order of the table."""
-        pool = _private_pool()
         for name in _MESSAGES:
-            cls = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+            cls = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
             # Where pickle finds it again; protobuf leaves this open.
             cls.__module__ = __name__
             yield cls
@@ -212,3 +313,22 @@ else:
         BytesList, FloatList, Int64List, Feature, Features, Example, FeatureList, FeatureLists, SequenceExample,
         Dim, TensorShapeProto, TensorProto,
     ) = _message_classes()  # fmt: skip
+
+# The schema of TensorFlow Metadata, and through its fields every message within.
+MetadataSchema: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_METADATA_PACKAGE}.Schema"))
+
+
+def parse_metadata(text: str) -> Any:
+    """Parse the text of a `schema.pbtxt`; fields that are not in the table are left out.
+
+    Raises
+    ------
+    ParseError
+        If it is no such text.
+    """
+    return text_format.Parse(text, MetadataSchema(), allow_unknown_field=True)
+
+
+def metadata_text(schema: Any) -> str:
+    """Write a `MetadataSchema` as the text of a `schema.pbtxt`."""
+    return text_format.MessageToString(schema, as_utf8=True)
