@@ -127,6 +127,16 @@ class TestRanges:
         assert asked.range == f"bytes={start}-{start + length - 1}"
         assert asked.sent == length
 
+    def test_several_ranges_end_where_reading_will_end(self, ranged: Store) -> None:
+        ranged.put("x", DATA)
+        [shard] = find_shards(f"{ranged.url}/x", storage_options=ranged.options)
+        ranged.log.clear()
+        stop = 2 * RANGE + 1000
+        assert read(shard, 0, stop) == DATA[:stop]
+        assert [asked.range for asked in ranged.log.asked] == [
+            f"bytes={start}-{min(start + RANGE, stop) - 1}" for start in range(0, stop, RANGE)
+        ]
+
     def test_a_look_takes_little(self, ranged: Store) -> None:
         ranged.put("x", DATA)
         [shard] = find_shards(f"{ranged.url}/x", storage_options=ranged.options)

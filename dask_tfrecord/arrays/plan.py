@@ -78,8 +78,8 @@ class Collection:
     @classmethod
     def indexed(cls, shards: Shards, indexes: Sequence[ShardIndex]) -> Collection:
         """Make a collection of shards that were scanned."""
-        # Nothing but the beginning of a compressed shard is reached without inflating what lies before it.
-        marks = [len(index.records) if index.compression is None else 1 for index in indexes]
+        # Without access points, nothing but the beginning of a compressed shard is reached directly.
+        marks = [len(index.records) if index.reachable else 1 for index in indexes]
         empty = np.zeros(0, np.int64)
         return cls(
             shards,

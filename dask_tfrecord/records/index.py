@@ -6,6 +6,7 @@ by walking headers from the one before it. Imports errors and storage, and scans
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error
-from dask_tfrecord.storage.files import Shard, is_local
+from dask_tfrecord.storage.shards import Shard, is_local
+from dask_tfrecord.storage.streams import RANGE
 
-__all__ = ["ShardIndex", "cut_error", "scan_shard"]
+__all__ = ["BETWEEN_MARKS", "ShardIndex", "Step", "cut_error", "scan_shard", "walk"]
 
-_BETWEEN_MARKS = 1 << 20
+BETWEEN_MARKS = 1 << 20
 
 # Blocks end within marks' distance, so that marks lie little further apart than they have to.
 _BLOCK = 512 << 10
@@ -43,6 +45,8 @@ class ShardIndex:
         Length of the decompressed stream.
     compression : str or None
         As found: None, ``"gzip"`` or ``"zlib"``.
+    access : bool
+        Whether access points lead to the marks of compressed data.
     """
 
     count: int
@@ -50,6 +54,12 @@ class ShardIndex:
     offsets: NDArray[np.int64]
     nbytes: int
     compression: str | None
+    access: bool = False
+
+    @property
+    def reachable(self) -> bool:
+        """Whether a mark is reached without reading all that lies before it."""
+        return self.compression is None or self.access
 
 
 def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
@@ -58,7 +68,7 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
     Parameters
     ----------
     shard : Shard
-        What to scan. Large records of a plain local file are skipped unread.
+        What to scan. Large records are skipped unread, as far as nothing is compressed.
     check_crc : bool, default True
         Whether the CRC of every length has to hold. Payloads are not looked at.
 
@@ -72,29 +82,78 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
     CorruptRecordError
         If a header does not hold, or the shard ends within a record.
     """
-    count = 0
     records, offsets = [0], [0]
-    with Window(shard, block_size=_BLOCK) as window:
-        can_skip = window.compression is None and is_local(shard.path)
-        while window.fill(HEADER):
-            if window.offset - offsets[-1] >= _BETWEEN_MARKS:
-                records.append(count)
-                offsets.append(window.offset)
-            border = window.offset
-            walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, window.end, -1, check_crc)
-            whole = window.advance(nbytes)
-            if not whole:
-                raise cut_error(shard, border, count, walked)
-            count += walked
-            if reason == _native.FRAMING or walked == 0:
-                raise framing_error(window, count)
-            if can_skip:
-                window.block_size = _HEADER_BLOCK if nbytes >= walked * _LARGE_RECORD else _BLOCK
-        if not window.exhausted:
-            raise framing_error(window, count)
+    with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
+        count = 0
+        for step in walk(window, check_crc=check_crc):
+            if step.offset - offsets[-1] >= BETWEEN_MARKS:
+                records.append(step.first)
+                offsets.append(step.offset)
+            count = step.first + step.count
         return ShardIndex(
             count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset, window.compression
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Records whose headers are in view together.
+
+    Attributes
+    ----------
+    first : int
+        Number of the first one in the shard.
+    count : int
+        How many.
+    offset : int
+        Byte of the first one's header in the decompressed stream.
+    """
+
+    first: int
+    count: int
+    offset: int
+
+
+def walk(window: Window, *, check_crc: bool = True) -> Iterator[Step]:
+    """Walk the headers from where a window stands to the end of its shard, a block at a time.
+
+    Parameters
+    ----------
+    window : Window
+        Stands at record 0. It stays at the records of a step until the next one is asked for.
+    check_crc : bool, default True
+        Whether the CRC of every length has to hold.
+
+    Yields
+    ------
+    Step
+        Records that are whole, but for the last one, which may reach beyond what is in view.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a header does not hold, or the shard ends within a record.
+    """
+    shard, count = window.shard, 0
+    local = is_local(shard.path)
+    large = _LARGE_RECORD if local else RANGE
+    while window.fill(HEADER):
+        border = window.offset
+        walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, window.end, -1, check_crc)
+        if walked:
+            yield Step(count, walked, border)
+        if not window.advance(nbytes):
+            raise cut_error(shard, border, count, walked)
+        count += walked
+        if reason == _native.FRAMING or walked == 0:
+            raise framing_error(window, count)
+        if window.compression is None:
+            # Not to be read for their headers: large records, and remote ones that take longer than a request.
+            skips = nbytes >= walked * large
+            window.block_size = _HEADER_BLOCK if skips else _BLOCK
+            window.expect(window.offset + _HEADER_BLOCK if skips and not local else shard.size)
+    if not window.exhausted:
+        raise framing_error(window, count)
 
 
 def cut_error(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:

@@ -220,6 +220,7 @@ class RangeReader:
     def _turn(self, wanted: int) -> None:
         """Hold a range that the offset is in."""
         start = self._offset
+        known = start < self._stop
         self._goes_on = start > 0 and start == self._held_at + len(self._held)
         self._held = memoryview(b"")  # no third range in memory
         ahead, self._ahead = self._ahead, None
@@ -231,10 +232,11 @@ class RangeReader:
             data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
             self._held_at = start
         self._held = memoryview(data)
-        self._read_on(self._held_at + len(data))
+        self._read_on(self._held_at + len(data), known)
 
-    def _read_on(self, start: int) -> None:
-        if start < self._stop or (self._goes_on and start < self._size):
+    def _read_on(self, start: int, known: bool) -> None:
+        """Fetch what comes next, if it will be wanted: up to where that is known, or since reading went on so far."""
+        if start < (self._stop if known or not self._goes_on else self._size):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dask_tfrecord-read-ahead")
             self._goes_on = True

@@ -1,0 +1,192 @@
+"""Counting the records of shards, on whatever scheduler is active: from sidecars where they fit, else by their headers.
+
+Also where sidecars are made. What takes longer than two seconds shows its progress on a terminal, and says how the
+next time takes none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import dask
+from dask.callbacks import Callback
+from rich.console import Console
+from rich.progress import Progress
+
+from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.records.sidecar import SUFFIX, Counted, Written, index_shard, write_sidecars
+from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
+from dask_tfrecord.storage.files import Shards, find_shards
+from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
+
+__all__ = ["build_index", "count_records"]
+
+# One task takes shards until they are this large together: small files are not worth a task each.
+_TASK_NBYTES = 64 << 20
+_TASK_SHARDS = 64
+
+# Seconds after which somebody may wonder.
+_PATIENCE = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+def build_index(
+    urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[str, ...]:
+    """Write the index of each shard beside it, so that opening need not read the shards.
+
+    ``FILE.idx`` has a line for each record, the byte of its header and the length of the whole record: the format of
+    DALI's and of vahidk's ``tfrecord2idx``, whose readers take it. For a gzip shard the bytes are those of the inflated
+    stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds places where inflating can begin. Shards are read in
+    parallel, on the active scheduler.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+    compression : {"infer", None, "gzip", "zlib"}
+        ``"infer"`` looks at the bytes, never at the name.
+    storage_options : mapping, optional
+        What fsspec takes beside a URL.
+
+    Returns
+    -------
+    tuple of str
+        The files written, in the order of the shards. Each appeared whole, in the place of an older one.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If nothing is there.
+    CorruptRecordError
+        If a shard is damaged; it gets no index.
+    TFRecordError
+        If a shard is gzip and indexed_gzip is not installed (``pip install "dask-tfrecord[gzip-index]"``), if it is
+        zlib, which can't be entered but at its beginning, or if it is on a web server.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> [path.rpartition("/")[2] for path in dtf.build_index("train-*.tfrecord")]
+    ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
+    """
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    parts = [(shards[part],) for part in _parts(shards.sizes.tolist())]
+    written: list[Written] = _compute(_write, parts, "Indexing")
+    return tuple(path for each in written for path in each.paths)
+
+
+def count_records(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
+    """Find where the records of shards are.
+
+    Parameters
+    ----------
+    shards : Shards
+        What is to be counted.
+    sidecars : bool
+        Whether ``FILE.idx`` is believed where it fits.
+    check_crc : bool, default True
+        Whether the CRC of every length that is looked at has to hold.
+
+    Returns
+    -------
+    shards : Shards
+        The same, with what was found of their compression.
+    indexes : list of ShardIndex
+        One for each.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a header does not hold, or a shard is cut off.
+    """
+    access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
+    shards = replace(shards, access=tuple(access))
+    found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
+    costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
+    parts = [(shards[part], found[part], check_crc) for part in _parts(costs)]
+    began = time.monotonic()
+    counted: list[Counted] = _compute(_count, parts, "Counting records")
+    if found.count(None) and time.monotonic() - began > _PATIENCE:
+        _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
+    _warn([each.stale for each in counted if each.stale is not None])
+    indexes = [each.index for each in counted]
+    return shards.looked_at([index.compression for index in indexes], [index.access for index in indexes]), indexes
+
+
+def _count(shards: Shards, sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[Counted]:
+    pairs = zip(shards, sidecars, strict=True)
+    return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
+
+
+def _write(shards: Shards) -> list[Written]:
+    return [write_sidecars(shard) for shard in shards]
+
+
+def _warn(stale: Sequence[str]) -> None:
+    if stale:
+        more = f" ({len(stale) - 1} more like it)" if stale[1:] else ""
+        warnings.warn(
+            f"{stale[0]}{more}. The records were counted anew; `dask-tfrecord index` makes a new index",
+            stacklevel=4,
+        )
+
+
+def _parts(costs: Sequence[int]) -> Iterator[slice]:
+    """Cut shards into groups that are worth a task."""
+    start, nbytes = 0, 0
+    for place, cost in enumerate(costs):
+        if place > start and (nbytes + cost > _TASK_NBYTES or place - start >= _TASK_SHARDS):
+            yield slice(start, place)
+            start, nbytes = place, 0
+        nbytes += cost
+    yield slice(start, len(costs))
+
+
+def _compute(function: Callable[..., list[Any]], parts: Sequence[tuple[Any, ...]], what: str) -> list[Any]:
+    """Call a function with each of the arguments on the active scheduler, and chain the results."""
+    tasks = [dask.delayed(function, pure=False, traverse=False)(*part) for part in parts]
+    with _progress(what, len(tasks)):
+        return [result for part in dask.compute(*tasks) for result in part]
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[None]:
+    """Show how far local schedulers are, from two seconds on."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not dask.config.get("dask-tfrecord.progress", True):
+        yield
+        return
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task(what, total=total, visible=False)
+        with _Ticks(progress, task):
+            yield
+
+
+class _Ticks(Callback):
+    """Moves a bar as tasks end."""
+
+    def __init__(self, progress: Progress, task: Any) -> None:
+        self._progress, self._task, self._began = progress, task, time.monotonic()
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        visible = time.monotonic() - self._began > _PATIENCE
+        self._progress.update(self._task, advance=1, visible=visible, refresh=visible)
+
+
+def _hint(text: str) -> None:
+    _log.info("%s", text)
+    if sys.stderr.isatty() and dask.config.get("dask-tfrecord.progress", True):
+        sys.stderr.write(f"{text}\n")
