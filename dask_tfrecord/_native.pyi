@@ -20,14 +20,36 @@ def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[byt
 def release_memory() -> None:
     """Give memory that was freed back to the system, where the allocator keeps it."""
 
-class Decoder:
-    """Records into columns: key, kind, layout, count, swap, text and boolean of each."""
+class Column:
+    """What one column takes of a record: a key, the kind and layout of its values, and what they have to be."""
 
     def __init__(
-        self, columns: Sequence[tuple[bytes, int, int, int, int, bool, bool]], check_crc: bool, closed: bool
+        self,
+        key: bytes,
+        kind: int,
+        layout: int,
+        *,
+        count: int = 1,
+        swap: int = 1,
+        text: bool = False,
+        boolean: bool = False,
+        list: bool = False,
+        optional: bool = False,
+        cast: int = 0,
+        fallback: Sequence[bytes] = (),
+        tensor_dtype: int = 0,
+        tensor_item: int = 0,
+        tensor_shape: Sequence[int] = (),
+    ) -> None: ...
+
+class Decoder:
+    """Records into columns."""
+
+    def __init__(
+        self, columns: Sequence[Column], check_crc: bool, closed: bool, sequence_example: bool = False
     ) -> None: ...
     def lend(self, column: int, memory: NDArray[np.uint8]) -> None:
-        """Let a fixed or raw column write into `memory`, which holds every row to come."""
+        """Let a dense column write into `memory`, which holds every row to come."""
 
     def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[int, int, int, int]:
         """Decode records of ``buffer[begin:end]``: records, bytes consumed, why it stopped, bytes needed."""
@@ -35,10 +57,16 @@ class Decoder:
     def expect(self, times: float) -> None:
         """Reserve room for about `times` what was decoded so far."""
 
-    def problem(self) -> tuple[int, int, int, bytes]:
-        """After `FEATURE`: the fault, the column or -1, what was found, the unknown key."""
+    def problem(self) -> tuple[int, int, int, int, bytes]:
+        """After `FEATURE`: the fault, the column or -1, the step or -1, what was found, and a text about it."""
 
     def take(
         self, column: int
-    ) -> tuple[NDArray[np.generic] | None, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Values (None where they were lent), splits between bytes values, row splits; each once."""
+    ) -> tuple[
+        NDArray[np.uint8] | None,
+        NDArray[np.int64] | None,
+        NDArray[np.int64] | None,
+        NDArray[np.int64] | None,
+        NDArray[np.int64] | None,
+    ]:
+        """Bytes of the values (None where memory was lent), and where bytes values, steps and rows end, and shapes."""

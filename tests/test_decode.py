@@ -24,6 +24,7 @@ from dask_tfrecord import _native, messages, testing
 from dask_tfrecord.columns import decode as decode_module
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
 from dask_tfrecord.columns.decode import Run, decode
+from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.index import scan_shard
@@ -31,7 +32,7 @@ from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.storage.files import find_shards
 
 MALFORMED, NOT_EXAMPLE, KIND, COUNT, SIZE, UNKNOWN_KEY, FULL = 1, 2, 4, 5, 6, 8, 10
-FIXED, RAGGED, RAW, SKIPPED, UNSET = range(5)
+FIXED, RAGGED, RAW, SKIPPED, UNSET, TENSOR = range(6)
 BYTES, FLOATS, INT64 = 1, 2, 3
 
 
@@ -39,7 +40,7 @@ def read(path: Path, schema: Mapping[str, Feature], count: int | None = None, **
     """All records of a file; with a count, into arrays of that many rows."""
     [shard] = find_shards(path)
     run = Run(shard, first=0, count=count, mark=0, offset=0, past=shard.size, last=True)
-    return decode([run], Schema(schema), list(schema), rows=count, **options)
+    return decode([run], Parser(Schema(schema)), list(schema), rows=count, **options)
 
 
 def assert_same(blocks: Mapping[str, Block], expected: Mapping[str, NDArray[Any]]) -> None:
@@ -192,7 +193,7 @@ def test_no_records(rows: int | None, tmp_path: Path) -> None:
     features += [VarLenFeature("bytes", shape=(-1, 2)), VarLenFeature("int64"), RawFeature((2,), ">f4"), TextFeature()]
     schema = {str(number): feature for number, feature in enumerate(features)}
     (tmp_path / "x").write_bytes(b"")
-    for blocks in (decode([], Schema(schema), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
+    for blocks in (decode([], Parser(Schema(schema)), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
         assert_same(blocks, {name: to_array(zero_rows(feature)) for name, feature in schema.items()})
 
 
@@ -258,8 +259,8 @@ def frame(payload: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(struct.pack("<QI", len(payload), 0) + payload + bytes(4), np.uint8)
 
 
-def spec(key: bytes, kind: int = INT64, layout: int = RAGGED, count: int = 1, swap: int = 1) -> tuple[Any, ...]:
-    return key, kind, layout, count, swap, False, False
+def spec(key: bytes, kind: int = INT64, layout: int = RAGGED, **options: Any) -> _native.Column:
+    return _native.Column(key, kind, layout, **options)
 
 
 def by_decoder(payload: bytes, kinds: dict[bytes, int]) -> int | Lists:
@@ -269,7 +270,7 @@ def by_decoder(payload: bytes, kinds: dict[bytes, int]) -> int | Lists:
         columns = [spec(key, kind, RAGGED if kind else UNSET) for key, kind in kinds.items()]
         decoder = _native.Decoder(columns, False, True)
         _, _, stop, _ = decoder.feed(record, 0, len(record), 1)
-        fault, column, found, key = decoder.problem()
+        fault, column, _, found, key = decoder.problem()
         if stop == _native.LIMIT:
             lists = enumerate(kinds.items())
             return {name.decode(): (kind, values_of(decoder, at, kind)) for at, (name, kind) in lists}
@@ -283,7 +284,7 @@ def by_decoder(payload: bytes, kinds: dict[bytes, int]) -> int | Lists:
 
 
 def values_of(decoder: _native.Decoder, column: int, kind: int) -> list[Any]:
-    values, splits, _ = decoder.take(column)
+    values, splits, *_ = decoder.take(column)
     if not kind:
         return []
     assert values is not None
@@ -291,7 +292,7 @@ def values_of(decoder: _native.Decoder, column: int, kind: int) -> list[Any]:
         assert splits is not None
         data, ends = values.tobytes(), splits.tolist()
         return [data[begin:end] for begin, end in pairwise(ends)]
-    return values.view(np.uint32).tolist() if kind == FLOATS else values.tolist()
+    return values.view(np.uint32 if kind == FLOATS else np.int64).tolist()
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -576,7 +577,7 @@ def test_blocks_of_any_size(tmp_path: Path, block: int, monkeypatch: pytest.Monk
     assert_same(read(tmp_path / "x", schema, 12), expected)
     runs = [Run(shard, first, 3, 0, 0, shard.size, last=False) for first in (2, 8)]
     rows = [2, 3, 4, 8, 9, 10]
-    blocks = decode(runs, Schema(schema), ["t"], rows=6)
+    blocks = decode(runs, Parser(Schema(schema)), ["t"], rows=6)
     assert_same(blocks, {"t": expected["t"][rows]})
     assert scan_shard(shard).count == 12
 
@@ -627,7 +628,7 @@ def test_a_record_that_is_not_what_the_schema_says(case: str, tmp_path: Path) ->
 
 def decode_all(path: Path, schema: Schema, count: int) -> dict[str, Block]:
     [shard] = find_shards(path)
-    return decode([Run(shard, 0, count, 0, 0, shard.size, last=True)], schema, list(schema), rows=count)
+    return decode([Run(shard, 0, count, 0, 0, shard.size, last=True)], Parser(schema), list(schema), rows=count)
 
 
 @pytest.mark.parametrize(
@@ -701,50 +702,72 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "columns",
+    "options",
     [
-        [spec(b"k"), spec(b"k", FLOATS)],
-        [spec(b"k")[:6]],
-        [(*spec(b"k"), False)],
-        [spec(b"k", kind=4)],
-        [spec(b"k", kind=-1)],
-        [spec(b"k", layout=5)],
-        [spec(b"k", layout=-1)],
-        [spec(b"k", layout=RAGGED, count=0)],
-        [spec(b"k", layout=FIXED, count=2**59 + 1)],
-        [spec(b"k", layout=FIXED, count=2**61)],
-        [spec(b"k", layout=FIXED, count=2**64)],
-        [spec(b"k", layout=FIXED, count=-1)],
-        [spec(b"k", BYTES, RAW, count=6, swap=4)],
-        [spec(b"k", BYTES, RAW, count=6, swap=0)],
-        [spec(b"k", INT64, RAW, count=8)],
-        [(b"k", INT64, FIXED, 1, 1, True, False)],
-        [("k", INT64, FIXED, 1, 1, True, False)],
-        [(b"k", "3", FIXED, 1, 1, False, False)],
-        [None],
-        [()],
+        {"key": "k"},
+        {"kind": 4},
+        {"kind": -1},
+        {"kind": "3"},
+        {"layout": 6},
+        {"layout": -1},
+        {"count": 0},
+        {"layout": FIXED, "count": 2**59 + 1},
+        {"layout": FIXED, "count": 2**61},
+        {"layout": FIXED, "count": 2**64},
+        {"layout": FIXED, "count": -1},
+        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 4},
+        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 0},
+        {"layout": RAW, "count": 8},
+        {"layout": FIXED, "text": True},
+        {"kind": BYTES, "layout": RAW, "count": 8, "text": True},
+        {"kind": BYTES, "layout": RAW, "count": 8, "list": True},
+        {"cast": 12},
+        {"cast": -1},
+        {"cast": 9},  # to a float
+        {"kind": FLOATS, "cast": 4},  # to an integer
+        {"kind": BYTES, "cast": 4},
+        {"layout": UNSET, "cast": 4},
+        {"fallback": [b"12345678"]},  # of a ragged column
+        {"layout": FIXED, "fallback": [b"1234"]},
+        {"layout": FIXED, "fallback": [b"12345678", b"12345678"]},
+        {"layout": FIXED, "fallback": ["12345678"]},
+        {"layout": FIXED, "list": True, "fallback": [b"12345678"]},
+        {"kind": BYTES, "layout": FIXED, "count": 2, "fallback": [b""]},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 17},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [-2]},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2**40, 2**40]},
+        {"layout": TENSOR, "tensor_item": 4},
+        {"nothing": 1},
     ],
 )
-def test_columns_that_are_none(columns: list[Any]) -> None:
+def test_columns_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        _native.Column(**{"key": b"k", "kind": INT64, "layout": RAGGED, **options})
+
+
+@pytest.mark.parametrize("columns", [[spec(b"k"), spec(b"k", FLOATS)], [None], [()], [b"k"]])
+def test_decoders_that_are_none(columns: list[Any]) -> None:
     with pytest.raises((ValueError, TypeError, RuntimeError)):
         _native.Decoder(columns, True, False)
 
 
 def test_counts_that_no_record_has() -> None:
     record = frame(example(k=[1], b=[b"x"]))
-    for column in (spec(b"k", INT64, FIXED, 2**59), spec(b"k", INT64, RAGGED, 2**59), spec(b"b", BYTES, RAW, 2**59)):
-        decoder = _native.Decoder([column], False, False)
-        decoder.lend(0, np.empty(0, np.uint8)) if column[2] != RAGGED else None
+    for key, kind, layout in ((b"k", INT64, FIXED), (b"k", INT64, RAGGED), (b"b", BYTES, RAW)):
+        decoder = _native.Decoder([spec(key, kind, layout, count=2**59)], False, False)
+        decoder.lend(0, np.empty(0, np.uint8)) if layout != RAGGED else None
         assert decoder.feed(record, 0, len(record), -1)[0] == 0
         assert decoder.problem()[0] in (COUNT, SIZE, FULL)
-    decoder = _native.Decoder([spec(b"k", INT64, FIXED, 0)], False, False)
+    decoder = _native.Decoder([spec(b"k", INT64, FIXED, count=0)], False, False)
     record = frame(delimited(1, entry(b"k", delimited(3, b""))))
     assert decoder.feed(record, 0, len(record), -1)[0] == 1
 
 
 def test_lent_memory_that_does_not_fit() -> None:
     def decoder() -> _native.Decoder:
-        return _native.Decoder([spec(b"i", INT64, FIXED, 2), spec(b"r", BYTES, RAW, 4), spec(b"v")], False, False)
+        return _native.Decoder(
+            [spec(b"i", INT64, FIXED, count=2), spec(b"r", BYTES, RAW, count=4), spec(b"v")], False, False
+        )
 
     whole = np.empty(64, np.uint8)
     aligned = whole[-whole.ctypes.data % 8 :]
@@ -786,7 +809,7 @@ def test_more_records_than_lent_memory_holds() -> None:
     record = frame(example(k=[1, 2]))
     block = np.tile(record, 5)
     memory = np.zeros(2 * 16 + 16, np.uint8)
-    decoder = _native.Decoder([spec(b"k", INT64, FIXED, 2)], False, False)
+    decoder = _native.Decoder([spec(b"k", INT64, FIXED, count=2)], False, False)
     decoder.lend(0, memory[:32])
     assert decoder.feed(block, 0, len(block), -1)[:3] == (2, 2 * len(record), _native.FEATURE)
     assert decoder.problem()[:2] == (FULL, 0)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dask_tfrecord import testing
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, conform, rows_of
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, rows_of
+from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.features import FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores import feed, layout

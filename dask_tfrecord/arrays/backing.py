@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import pick_rows
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
-from dask_tfrecord.columns.blocks import Block, concatenate, conform, feature_of, frozen, take_rows, zero_rows
+from dask_tfrecord.columns.blocks import Block, concatenate, frozen, take_rows, zero_rows
+from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 

@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.display import html_table, text_table
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
-from dask_tfrecord.columns.blocks import feature_of
+from dask_tfrecord.columns.conform import feature_of
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, VarLenFeature
 from dask_tfrecord.schema import Schema, near_misses

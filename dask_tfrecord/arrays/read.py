@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.graph import refuse_query_planning
+from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_examples
+from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import Window
@@ -41,6 +43,7 @@ def read_tfrecord(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     features: Mapping[str, Feature] | None = None,
     *,
+    sequence_features: Mapping[str, Feature] | None = None,
     columns: Sequence[str] | None = None,
     chunks: str | int = "auto",
     counts: str | Sequence[int] | None = "auto",
@@ -56,7 +59,12 @@ def read_tfrecord(
         A path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list. Shards come in
         natural order; a list keeps its own.
     features : mapping of str to feature, or Schema, optional
-        What to read, as for `tf.io.parse_example`. By default inferred from the first records of some shards.
+        What to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`. By default inferred
+        from the first records of some shards. The lengths of `FixedLenSequenceFeature` that are not given are counted:
+        those features are read once.
+    sequence_features : mapping of str to feature, optional
+        The feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
+        context. The number of steps is ``NAME.lengths``.
     columns : sequence of str, optional
         Only these features.
     chunks : "auto", "shard", int or str, default "auto"
@@ -102,14 +110,21 @@ def read_tfrecord(
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    schema = _schema(shards, features, columns)
+    schema = _schema(shards, features, sequence_features, columns)
     if counts is None:
-        source = UncountedSource(shards, Parser(schema), check_crc)
-        return Dataset(Lazy(source, None, len(shards)), list(source.schema))
+        return _uncounted(shards, schema, check_crc)
     collection = count_records(shards, counts, check_crc)
+    schema = with_lengths(collection, schema, check_crc)
     source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
     borders = _borders(source, rows_or_bytes)
     return Dataset(Lazy(source, borders, len(borders) - 1), list(source.schema))
+
+
+def _uncounted(shards: Shards, schema: Schema, check_crc: bool) -> Dataset:
+    for name, feature in open_lengths(schema).items():
+        raise SchemaError(f"feature {name!r}: with counts=None nothing is counted; say how long {feature} is: length=")
+    source = UncountedSource(shards, Parser(schema), check_crc)
+    return Dataset(Lazy(source, None, len(shards)), list(source.schema))
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -119,13 +134,21 @@ def _check_columns(columns: Sequence[str] | None) -> None:
         raise SchemaError(f"columns are picked once each; got {list(columns)}")
 
 
-def _schema(shards: Shards, features: Mapping[str, Feature] | None, columns: Sequence[str] | None) -> Schema:
-    if features is None:
+def _schema(
+    shards: Shards,
+    features: Mapping[str, Feature] | None,
+    sequence_features: Mapping[str, Feature] | None,
+    columns: Sequence[str] | None,
+) -> Schema:
+    for name, given in (("features", features), ("sequence_features", sequence_features)):
+        if given is not None and not isinstance(given, Mapping):
+            raise SchemaError(f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}")
+    if features is None and sequence_features is None:
         schema = infer_examples(shards)
-    elif isinstance(features, Mapping):
-        schema = features if isinstance(features, Schema) else Schema(features)
+    elif isinstance(features, Schema) and sequence_features is None:
+        schema = features
     else:
-        raise SchemaError(f"features is a mapping of names to features, or a Schema; got {features!r:.100}")
+        schema = Schema(features or {}, sequence_features=sequence_features)
     return schema if columns is None else schema.select(columns)
 
 

@@ -16,8 +16,10 @@ from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import Collection, Rows, finer_borders, pick_rows, row_runs
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, conform, take_rows, to_array, zero_rows
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, take_rows, to_array, zero_rows
+from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.columns.decode import Run, decode, decode_pieces
+from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
@@ -72,8 +74,8 @@ class RecordSource:
     ----------
     collection : Collection
         The shards, their counts and marks.
-    schema : Schema
-        What their records hold.
+    parser : Parser
+        What their records hold, and the columns made of it.
     rows : range or ndarray of int64
         The rows of the collection that are rows here.
     check_crc : bool
@@ -83,7 +85,7 @@ class RecordSource:
     """
 
     collection: Collection
-    schema: Schema
+    parser: Parser
     rows: Rows
     check_crc: bool
     token: str
@@ -93,10 +95,15 @@ class RecordSource:
         """Make a source with its token."""
         # Marks follow from the shards; counts may be the user's word.
         token = tokenize(collection.shards, collection.starts, schema, rows, check_crc)
-        return cls(collection, schema, rows, check_crc, token)
+        return cls(collection, Parser(schema), rows, check_crc, token)
 
     def __dask_tokenize__(self) -> str:
         return self.token
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.parser.columns
 
     @property
     def nrows(self) -> int:
@@ -110,7 +117,8 @@ class RecordSource:
 
     def select(self, key: Any) -> RecordSource:
         """Restrict the source to those rows."""
-        return RecordSource.make(self.collection, self.schema, pick_rows(self.rows, key), self.check_crc)
+        rows = pick_rows(self.rows, key)
+        return RecordSource.make(self.collection, self.parser.schema, rows, self.check_crc)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Borders at marks of uncompressed shards too."""
@@ -127,7 +135,7 @@ class RecordSource:
         into = out if order is None else None
         blocks = decode(
             row_runs(self.collection, ascending),
-            self.schema,
+            self.parser,
             names,
             rows=len(ascending),
             check_crc=self.check_crc,
@@ -147,7 +155,7 @@ class RecordSource:
         runs = (
             (row_runs(self.collection, self.rows[key]), key.stop - key.start, into) for key, into in parts(spans, out)
         )
-        return decode_pieces(runs, self.schema, names, check_crc=self.check_crc)
+        return decode_pieces(runs, self.parser, names, check_crc=self.check_crc)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,18 +166,23 @@ class UncountedSource:
     ----------
     shards : Shards
         The files.
-    schema : Schema
-        What their records hold.
+    parser : Parser
+        What their records hold, and the columns made of it.
     check_crc : bool
         Check the CRCs of what is read.
     """
 
     shards: Shards
-    schema: Schema
+    parser: Parser
     check_crc: bool
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.UncountedSource", self.shards, self.schema, self.check_crc))
+        return normalize_token(("dask_tfrecord.UncountedSource", self.shards, self.parser, self.check_crc))
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.parser.columns
 
     @property
     def nrows(self) -> None:
@@ -192,7 +205,7 @@ class UncountedSource:
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """All rows of shard number `key`."""
         run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, past=int(self.shards.sizes[key]), last=True)
-        return decode([run], self.schema, names, rows=None, check_crc=self.check_crc)
+        return decode([run], self.parser, names, rows=None, check_crc=self.check_crc)
 
     def pieces(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None

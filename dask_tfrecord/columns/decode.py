@@ -7,39 +7,32 @@ place to start reading from; the decoder is fed windows of a few MiB, so memory 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, to_text
-from dask_tfrecord.columns.recognise import describe_payload
+from dask_tfrecord.columns.blocks import Block
+from dask_tfrecord.columns.parts import Layout, Taken, idle_column
+from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.refusals import Refused, feature_error, foreign_error, unknown_error
+from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
-from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import cut_error
-from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard
 
 __all__ = ["Run", "decode", "decode_pieces"]
-
-# The numbers of native/columns.hpp.
-_KINDS = {"bytes": 1, "float32": 2, "int64": 3}
-_FIXED, _RAGGED, _RAW, _SKIPPED, _UNSET = range(5)
-_MALFORMED, _NOT_EXAMPLE, _MISSING, _KIND, _COUNT, _SIZE, _UTF8, _UNKNOWN_KEY, _BOOLEAN = range(1, 10)
 
 # Bytes read at once: no more than a block, which stays in cache, and no less than a few pages.
 _BLOCK = 1 << 20
 _LEAST = 16 << 10
 
 _log = logging.getLogger(__name__)
-
-_Spec = tuple[bytes, int, int, int, int, bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ class Run:
 
 def decode(
     runs: Iterable[Run],
-    schema: Schema,
+    parser: Parser,
     names: Sequence[str],
     *,
     rows: int | None,
@@ -88,10 +81,10 @@ def decode(
     ----------
     runs : iterable of Run
         In the order of the rows; those of one shard ascend.
-    schema : Schema
+    parser : Parser
         All that is known of the records.
     names : sequence of str
-        The features to decode.
+        The columns to make.
     rows : int or None
         Records of all runs together, None where that is not known.
     check_crc : bool, default True
@@ -111,13 +104,13 @@ def decode(
     FeatureError
         If a record is no Example or not what the schema says.
     """
-    with closing(decode_pieces([(runs, rows, dict(out or {}))], schema, names, check_crc=check_crc)) as pieces:
+    with closing(decode_pieces([(runs, rows, dict(out or {}))], parser, names, check_crc=check_crc)) as pieces:
         return next(pieces)
 
 
 def decode_pieces(
     pieces: Iterable[tuple[Iterable[Run], int | None, dict[str, NDArray[Any]]]],
-    schema: Schema,
+    parser: Parser,
     names: Sequence[str],
     *,
     check_crc: bool = True,
@@ -128,7 +121,7 @@ def decode_pieces(
     ----------
     pieces : iterable of (runs, rows, out)
         Each as `decode` takes it. The next one is asked for when the blocks of the one before are done with.
-    schema, names, check_crc
+    parser, names, check_crc
         As `decode` takes them.
 
     Yields
@@ -140,13 +133,14 @@ def decode_pieces(
     try:
         for runs, rows, out in pieces:
             runs = list(runs)
-            job = _Job(schema, tuple(names), rows, check_crc, out)
+            job = _Job(parser, tuple(names), rows, check_crc, out)
             job.nbytes = sum(run.past - run.offset for run in runs)
             for run in runs:
                 if reader is None or not reader.reaches(run):
                     if reader is not None:
                         reader.window.close()
                     reader = _Reader(run, check_crc)
+                job.runs.append((job.records, run))
                 reader.read(run, job)
             yield job.blocks()
     finally:
@@ -155,30 +149,40 @@ def decode_pieces(
 
 
 class _Job:
-    """The decoder of one call, and the arrays it fills."""
+    """The decoder of one call, and the blocks made of what it reads."""
 
     def __init__(
-        self, schema: Schema, names: tuple[str, ...], rows: int | None, check_crc: bool, out: dict[str, NDArray[Any]]
+        self, parser: Parser, names: Sequence[str], rows: int | None, check_crc: bool, out: dict[str, NDArray[Any]]
     ) -> None:
-        self.schema, self.names, self.rows = schema, names, rows
+        self.parser, self.rows, self.out = parser, rows, out
+        self.recipes = {name: parser.recipes[name] for name in names}
         self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
         self.records = 0  # decoded so far
+        self.runs: list[tuple[int, Run]] = []  # and which of the records is the first of each run
+        self.parts = list(dict.fromkeys(part for recipe in self.recipes.values() for part in recipe.parts))
+        schema = parser.schema
         # An inferred schema has only seen a sample: when all of it is read, a key that it lacks would be lost.
-        sampling = schema.sampling if schema.sampling is not None and set(names) == set(schema) else None
+        sampling = schema.sampling if len(names) == len(parser.recipes) else None
         self.unset = sampling.unset if sampling else ()
-        specs = [_spec(name, schema[name]) for name in names]
-        specs += [_idle(name, _SKIPPED) for name in schema if name not in set(names)]
-        specs += [_idle(name, _UNSET) for name in self.unset]
-        self.decoder = _native.Decoder(specs, check_crc, sampling is not None)
-        self.arrays: dict[str, NDArray[Any]] = {}
-        for index, name in enumerate(names):
-            feature = schema[name]
-            if rows is not None and _is_dense(feature):
-                array = out.get(name)
+        columns = [part.column() for part in self.parts]
+        wanted = {(part.key, part.steps) for part in self.parts}
+        if sampling is not None:
+            known = {(part.key, part.steps) for recipe in parser.recipes.values() for part in recipe.parts}
+            columns += [idle_column(key, Layout.SKIPPED, steps=steps) for key, steps in known - wanted]
+        self.first_unset = len(columns)
+        columns += [idle_column(key, Layout.UNSET, steps=False) for key in self.unset]
+        self.decoder = _native.Decoder(columns, check_crc, sampling is not None, schema.message == "SequenceExample")
+        self.arrays = {name: array for name, array in self._dense_arrays(rows)}
+
+    def _dense_arrays(self, rows: int | None) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Arrays that the decoder writes into."""
+        for name, recipe in self.recipes.items():
+            if recipe.make is None and rows is not None:
+                array = self.out.get(name)
                 if array is None:
-                    array = np.empty((rows, *feature.block_shape), feature.block_dtype)
-                self.decoder.lend(index, array.reshape(-1).view(np.uint8))
-                self.arrays[name] = array
+                    array = np.empty((rows, *recipe.feature.item_shape), recipe.feature.item_dtype)
+                self.decoder.lend(self.parts.index(recipe.parts[0]), array.reshape(-1).view(np.uint8))
+                yield name, array
 
     def learn(self, records: int, consumed: int) -> None:
         """Take note of records; the first block of them says how much room all will take."""
@@ -189,49 +193,27 @@ class _Job:
             self.nbytes = 0
 
     def blocks(self) -> dict[str, Block]:
-        """Hand out what was decoded, feature by feature."""
-        return {name: self._block(index, name) for index, name in enumerate(self.names)}
+        """Hand out what was decoded, column by column."""
+        taken = {part: Taken(*self.decoder.take(index)) for index, part in enumerate(self.parts)}
+        return {name: self._block(name, [taken[part] for part in self.recipes[name].parts]) for name in self.recipes}
 
-    def _block(self, index: int, name: str) -> Block:
-        feature = self.schema[name]
+    def _block(self, name: str, taken: list[Taken]) -> Block:
         if name in self.arrays:
             return self.arrays[name]
-        values, value_splits, row_splits = self.decoder.take(index)
-        if isinstance(feature, VarLenFeature):
-            inner = feature.shape[1:]
-            each = math.prod(inner)
-            items: Any = values
-            if value_splits is not None:
-                items = BytesBlock(items, value_splits, ((len(value_splits) - 1) // each, *inner))
-            elif inner:
-                items = items.reshape(-1, *inner)
-            return RaggedBlock(items, row_splits // each if each > 1 else row_splits)  # type: ignore[operator, arg-type]
-        if value_splits is not None:
-            block = BytesBlock(values, value_splits, (self.records, *feature.block_shape))  # type: ignore[arg-type]
-            return to_text(block) if isinstance(feature, TextFeature) else block
+        recipe = self.recipes[name]
+        if recipe.make is not None:
+            try:
+                return recipe.make(recipe.parsed, taken, self.records, self.out.get(name))
+            except RowError as error:
+                raise row_error(error, recipe.source, *self._run_of(error.row)) from None
         # The number of rows was not known, so the decoder's own memory has grown with them.
-        dense: NDArray[Any] = values.view(feature.block_dtype)  # type: ignore[union-attr]
-        return dense.reshape(self.records, *feature.block_shape)
+        dense: NDArray[Any] = taken[0].values.view(recipe.feature.item_dtype)  # type: ignore[union-attr]
+        return dense.reshape(self.records, *recipe.feature.item_shape)
 
-
-def _is_dense(feature: Feature) -> bool:
-    return isinstance(feature, RawFeature) or (isinstance(feature, FixedLenFeature) and feature.dtype != "bytes")
-
-
-def _spec(name: str, feature: Feature) -> _Spec:
-    key = name.encode()
-    if isinstance(feature, RawFeature):
-        dtype = feature.stored_dtype
-        swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
-        return key, _KINDS["bytes"], _RAW, feature.nbytes, swap, False, dtype.kind == "b"
-    kind = _KINDS[feature.dtype]
-    if isinstance(feature, VarLenFeature):
-        return key, kind, _RAGGED, math.prod(feature.shape[1:]), 1, False, False
-    return key, kind, _FIXED, math.prod(feature.shape), 1, isinstance(feature, TextFeature), False
-
-
-def _idle(name: str, layout: int) -> _Spec:
-    return name.encode(), 0, layout, 1, 1, False, False
+    def _run_of(self, row: int) -> tuple[Run, int]:
+        """Find the run that a row comes from, and its number in the shard."""
+        first, run = next((first, run) for first, run in reversed(self.runs) if first <= row)
+        return run, run.first + row - first
 
 
 class _Reader:
@@ -249,11 +231,13 @@ class _Reader:
 
     def read(self, run: Run, job: _Job) -> None:
         """Decode the run."""
-        _log.debug("decode %s from record %d, %s of them, of %s", job.names, run.first, run.count, run.shard.path)
+        _log.debug(
+            "decode %s from record %d, %s of them, of %s", tuple(job.recipes), run.first, run.count, run.shard.path
+        )
         if run.mark > self.record:
             self.window.advance(run.offset - self.window.offset)
             self.record = run.mark
-        self._skip(run)
+        self.skip(run)
         left = -1 if run.count is None else run.count
         window = self.window
         while left != 0:
@@ -284,7 +268,8 @@ class _Reader:
         window.block_size = min(max(left, need, _LEAST), _BLOCK) if left > 0 else _BLOCK
         return window.fill(need)
 
-    def _skip(self, run: Run) -> None:
+    def skip(self, run: Run) -> None:
+        """Go to the first record of the run."""
         count = run.first - self.record
         while count > 0:
             window, border = self.window, self.window.offset
@@ -308,52 +293,27 @@ class _Reader:
         )
 
     def _feature_error(self, job: _Job) -> FeatureError:
-        fault, column, found, key = job.decoder.problem()
+        """Say what is wrong with the record that the decoder has stopped at."""
         place = Place(self.shard.path, self.record, self.window.offset)
-        if fault in (_MALFORMED, _NOT_EXAMPLE):
+        fault, column, step, found, text = job.decoder.problem()
+        refused = Refused(fault, step, found, text.decode())
+        if refused.is_foreign:
             length = int.from_bytes(self.window.view(0, 8), "little")
             payload = bytes(self.window.view(HEADER, HEADER + length))
-            return FeatureError(
-                f"expected an Example, found {describe_payload(payload)} of {length} bytes"
-                + (" that protobuf can't parse as one" if fault == _MALFORMED else "")
-                + "; read_records(urlpath) gives the payloads as they are",
-                place,
-            )
-        if fault == _UNKNOWN_KEY:
-            text = f"feature {key.decode()!r} is not among those of the schema"
-            name = key.decode()
-        elif column >= len(job.names):
-            name = job.unset[column - len(job.schema)]
-            text = f"feature {name!r} holds {_kind_name(found)}, and was never set in the records sampled"
-        else:
-            name = job.names[column]
-            text = f"feature {name!r} {_difference(job.schema[name], fault, found)}"
-        if job.schema.sampling is not None:
-            text += (
-                f" (inferred from {job.schema.sampling.records} records; infer_schema(urlpath, sample=None) reads all "
-                f"of them, or give features=)"
-            )
-        return FeatureError(text, Place(place.file, place.record, place.offset, name))
+            return foreign_error(payload, refused, job.parser.schema.message, place)
+        sampling = job.parser.schema.sampling
+        if 0 <= column < len(job.parts):
+            part = job.parts[column]
+            recipe = next(recipe for recipe in job.recipes.values() if part in recipe.parts)
+            return feature_error(recipe, part, refused, sampling, place)
+        key = job.unset[column - job.first_unset] if column >= 0 else text.decode()
+        return unknown_error(key, refused, sampling, place)
 
 
-def _kind_name(kind: int) -> str:
-    return {1: "a bytes list", 2: "a float list", 3: "an int64 list"}.get(kind, "no list")
-
-
-def _difference(feature: Feature, fault: int, found: int) -> str:
-    """Say what was found where the feature takes something else."""
-    if fault == _MISSING:
-        return f"is missing where {feature} needs it"
-    if fault == _KIND:
-        return f"holds {_kind_name(found)} where {feature} takes {_kind_name(_KINDS.get(feature.dtype, 1))}"
-    if fault == _SIZE and isinstance(feature, RawFeature):
-        return f"holds {found} bytes where {feature} takes {feature.nbytes}"
-    if fault == _UTF8:
-        return f"is no UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
-    if fault == _BOOLEAN:
-        return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
-    values = f"{found} value{'' if found == 1 else 's'}"
-    if isinstance(feature, VarLenFeature):
-        return f"holds {values} where {feature} takes a multiple of {math.prod(feature.shape[1:])}"
-    takes = 1 if isinstance(feature, RawFeature) else math.prod(feature.shape)
-    return f"holds {values} where {feature} takes {takes}"
+def row_error(error: RowError, source: str, run: Run, record: int) -> FeatureError:
+    """Say where a row is that a column could not be made of: its byte is looked for only now."""
+    reader = _Reader(run, check_crc=False)
+    with reader.window:
+        reader.skip(replace(run, first=record))
+        offset = reader.window.offset
+    return FeatureError(f"feature {source!r} {error.message}", Place(run.shard.path, record, offset, source))

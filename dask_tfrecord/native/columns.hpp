@@ -1,10 +1,13 @@
 // Where decoded values go: one column per feature, filled record by record.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "buffer.hpp"
+#include "casts.hpp"
+#include "tensor.hpp"
 
 namespace dtf {
 
@@ -12,18 +15,19 @@ namespace dtf {
 enum class Kind : int { none = 0, bytes = 1, floats = 2, int64 = 3 };
 
 enum class Layout : int {
-    fixed = 0,   // the same number of values in every record
-    ragged = 1,  // any number of values, with row_splits
-    raw = 2,     // one bytes value of a known size, copied into its slot
-    skipped = 3, // a key that is known and not wanted
-    unset = 4,   // a key that must not hold a kind
+    fixed = 0,    // the same number of values in every record, or in every step
+    ragged = 1,   // any number of values
+    raw = 2,      // one bytes value of a known size, copied into its slot
+    skipped = 3,  // a key that is known and not wanted
+    unset = 4,    // a key that must not hold a kind
+    tensor = 5,   // one bytes value that is a TensorProto
 };
 
 enum class Fault : int {
     none = 0,
     malformed = 1,    // no legal protobuf message
     not_example = 2,  // a legal message of another type
-    missing = 3,      // a fixed feature that the record lacks
+    missing = 3,      // a feature that the record lacks
     kind = 4,         // a list of another kind
     count = 5,        // another number of values
     size = 6,         // a raw value of another size
@@ -31,30 +35,52 @@ enum class Fault : int {
     unknown_key = 8,  // a feature that the schema has not
     boolean = 9,      // a raw bool that is neither 0 nor 1
     full = 10,        // the memory lent for the column has no place for another record
+    cast = 11,        // a value that the narrower type does not hold
+    tensor = 12,      // bytes that are no TensorProto, or one of another dtype, shape or size
 };
 
 struct Problem {
     Fault fault = Fault::none;
     int column = -1;          // index of the column, if it is one column's
-    std::uint64_t found = 0;  // a Kind, a count or a size, as the fault has it
-    std::string key;          // of an unknown feature
+    std::int64_t step = -1;   // of a feature list
+    std::uint64_t found = 0;  // a Kind, a count, a size or a value, as the fault has it
+    std::string text;         // of an unknown feature its key; of a tensor what was found
 };
 
 struct ColumnSpec {
     std::string key;
     Kind kind = Kind::none;
     Layout layout = Layout::skipped;
-    std::size_t count = 1;  // fixed: values per record; ragged: a record's number of values is a multiple; raw: bytes
+    std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes
     std::size_t swap = 1;   // raw: bytes per item whose order is turned round, 1 for none
     bool text = false;      // bytes values are UTF-8
     bool boolean = false;   // raw: every byte is 0 or 1
+    bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
+    bool optional = false;  // a record may lack the list
+    Cast cast = Cast::none;
+    std::vector<std::string> fallback;  // fixed: what a record without values has, as it is stored: all of it, or one
+                                        // string for each bytes value; empty where such a record is refused
+    TensorSpec tensor;
 };
+
+// Whether a size of the tensors differs from record to record.
+inline bool is_open(const TensorSpec& spec) {
+    return std::find(spec.shape.begin(), spec.shape.end(), -1) != spec.shape.end();
+}
+
+// Bytes of a tensor whose sizes are all known; the product is below 2^59.
+inline std::size_t nbytes(const TensorSpec& spec) {
+    std::size_t size = spec.item;
+    for (const std::int64_t length : spec.shape) size *= static_cast<std::size_t>(length);
+    return size;
+}
 
 class Column {
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
-        if (spec_.layout == Layout::ragged) row_splits.push(std::int64_t{0});
+        if (has_rows()) row_splits.push(std::int64_t{0});
         if (stores_bytes()) value_splits.push(std::int64_t{0});
+        if (has_steps()) step_splits.push(std::int64_t{0});
     }
 
     const ColumnSpec& spec() const { return spec_; }
@@ -64,50 +90,77 @@ public:
     }
 
     void expect(double times) {
-        values.expect(times);
-        value_splits.expect(times);
-        row_splits.expect(times);
+        for (Buffer* buffer : {&values, &value_splits, &step_splits, &row_splits, &shapes}) buffer->expect(times);
     }
 
     bool stores_bytes() const {
+        if (spec_.layout == Layout::tensor) return spec_.tensor.item == 0;
         return spec_.kind == Kind::bytes && (spec_.layout == Layout::fixed || spec_.layout == Layout::ragged);
     }
+    // Rows end somewhere among the values, or among the steps.
+    bool has_rows() const { return spec_.layout == Layout::ragged || spec_.list || has_shapes(); }
+    bool has_steps() const { return spec_.list && spec_.layout == Layout::ragged; }
+    // Every row is an array of a shape of its own.
+    bool has_shapes() const { return spec_.layout == Layout::tensor && is_open(spec_.tensor); }
 
-    // Bytes of a record's values in memory of a fixed size; `count` is below 2^60.
+    // Bytes of a record's values in memory of a fixed size; `count` is below 2^59.
     std::size_t slot() const {
-        const std::size_t each = spec_.layout == Layout::raw ? 1 : spec_.kind == Kind::int64 ? 8 : 4;
-        return spec_.count * each;
+        if (spec_.layout == Layout::raw) return spec_.count;
+        if (spec_.layout == Layout::tensor) return nbytes(spec_.tensor);
+        return spec_.count * item();
     }
 
     bool full() const { return values.borrowed() && values.room() < slot(); }
 
     // The record was refused: nothing of it stays, in no column.
     void undo(std::uint64_t record) {
-        if (seen_ == record) rollback();
+        if (seen_ == record) rollback(record_);
         seen_ = never;
-        if (spec_.layout == Layout::ragged) {
-            row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
-        }
+        if (has_rows()) row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
     }
 
     // The key comes up in a record: what an earlier entry of the same record left is dropped, the last one wins.
     void open(std::uint64_t record) {
         if (seen_ == record) {
-            rollback();
+            rollback(record_);
         } else {
             seen_ = record;
-            begin_values_ = values.size();
-            begin_splits_ = value_splits.size();
+            record_ = mark();
         }
+        steps_ = 0;
+        step_fault_ = Fault::none;
+        there_ = true;
+        open_feature();
+    }
+
+    // A Feature message begins: that of the key, or the next step of its list.
+    void open_feature() {
+        feature_ = mark();
         found_ = Kind::none;
         values_found_ = 0;
+    }
+
+    // A step of a feature list is over. An entry that another one overrides may hold anything, so that what is wrong
+    // is kept until the record is over.
+    void close_step() {
+        Problem problem;
+        if (step_fault_ == Fault::none && !step_fits(problem)) {
+            step_fault_ = problem.fault;
+            step_found_ = problem.found;
+            bad_step_ = steps_;
+        }
+        ++steps_;
+        if (has_steps()) {
+            const auto before = last(step_splits);
+            step_splits.push(before + static_cast<std::int64_t>(values_found_));
+        }
     }
 
     // A list of some kind within the feature: another kind than before drops that one's values, the same one adds.
     // Answers whether the values are wanted.
     bool list(Kind kind) {
         if (kind != found_) {
-            rollback();
+            rollback(feature_);
             values_found_ = 0;
             found_ = kind;
         }
@@ -126,10 +179,11 @@ public:
         const std::size_t most = wanted(packed.left());  // a value takes at least one byte
         std::size_t written = 0;
         if (most > 0) {
-            if (!values.reserve(most * sizeof(std::int64_t))) return false;
-            auto* out = reinterpret_cast<std::int64_t*>(values.data() + values.size());
+            Buffer& into = target();
+            if (!into.reserve(most * sizeof(std::int64_t))) return false;
+            auto* out = reinterpret_cast<std::int64_t*>(into.data() + into.size());
             if (!packed.varints(out, most, written)) return false;
-            values.grow(written * sizeof(std::int64_t));
+            into.grow(written * sizeof(std::int64_t));
         }
         values_found_ += written;
         for (std::uint64_t ignored; !packed.empty(); ++values_found_) {
@@ -143,7 +197,7 @@ public:
         const std::size_t count = packed.left() / sizeof(float);
         const std::size_t size = wanted(count) * sizeof(float);
         if (size > 0) {
-            std::uint8_t* place = values.grow(size);
+            std::uint8_t* place = target().grow(size);
             if (place == nullptr) return false;
             std::memcpy(place, packed.take(size), size);
         }
@@ -152,6 +206,10 @@ public:
 
     bool add_bytes(Cursor value) {
         const std::size_t size = value.left();
+        if (spec_.layout == Layout::tensor) {
+            encoded_ = value;
+            return counted(1);
+        }
         if (spec_.layout == Layout::raw) {
             bytes_found_ = size;
             if (values_found_ == 0 && size == spec_.count) {
@@ -162,26 +220,80 @@ public:
             return counted(1);
         }
         if (spec_.layout == Layout::fixed && values_found_ >= spec_.count) return counted(1);
-        std::uint8_t* place = values.grow(size);
-        if (place == nullptr) return false;
-        if (size > 0) std::memcpy(place, value.take(size), size);
-        return value_splits.push(static_cast<std::int64_t>(values.size())) && counted(1);
+        return append(value.take(size), size) && counted(1);
     }
 
     // The record is over: is what it said of this feature what the column takes?
     bool close(std::uint64_t record, Problem& problem) {
         if (seen_ != record) {
-            begin_values_ = values.size();
-            begin_splits_ = value_splits.size();
-            found_ = Kind::none;
-            values_found_ = 0;
+            open(record);
+            there_ = false;
         }
         if (spec_.layout == Layout::skipped) return true;
+        if (spec_.list) return close_list(problem);
         if (found_ != spec_.kind && found_ != Kind::none) {
             return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         }
-        if (spec_.layout == Layout::ragged) return close_ragged(problem);
+        if (spec_.layout == Layout::ragged) {
+            if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
+            return check_text(problem) && end_row(values_found_) && finish(problem);
+        }
+        if (values_found_ == 0 && !spec_.fallback.empty()) return fall_back(problem);
         if (found_ == Kind::none) return spec_.layout == Layout::unset || fail(problem, Fault::missing, 0);
+        return close_one(problem);
+    }
+
+    Buffer values;        // as they are stored: numbers of the column's type, or bytes
+    Buffer value_splits;  // int64: where each bytes value ends
+    Buffer step_splits;   // int64: where each step's values end, in values
+    Buffer row_splits;    // int64: where each record's values end, in values, or its steps
+    Buffer shapes;        // int64: the sizes of each row
+
+private:
+    // How much there is of a column: what came later is dropped by going back to it.
+    struct Mark {
+        std::size_t target, values, value_splits, step_splits, shapes;
+    };
+
+    Mark mark() { return {target().size(), values.size(), value_splits.size(), step_splits.size(), shapes.size()}; }
+
+    void rollback(const Mark& to) {
+        target().truncate(to.target);
+        values.truncate(to.values);
+        value_splits.truncate(to.value_splits);
+        step_splits.truncate(to.step_splits);
+        shapes.truncate(to.shapes);
+    }
+
+    // Where numbers are written as they are read: the values themselves, or what is cast when the record is over.
+    Buffer& target() { return spec_.cast == Cast::none ? values : wide_; }
+
+    std::size_t item() const {
+        if (spec_.cast != Cast::none) return item_size(spec_.cast);
+        return spec_.kind == Kind::int64 ? 8 : 4;
+    }
+
+    static std::int64_t last(const Buffer& splits) {
+        return splits.at<std::int64_t>(splits.size() / sizeof(std::int64_t) - 1);
+    }
+
+    bool end_row(std::uint64_t more) {
+        return row_splits.push(last(row_splits) + static_cast<std::int64_t>(more));
+    }
+
+    bool append(const std::uint8_t* data, std::size_t size) {
+        std::uint8_t* place = values.grow(size);
+        if (place == nullptr) return false;
+        if (size > 0) std::memcpy(place, data, size);
+        return value_splits.push(static_cast<std::int64_t>(values.size()));
+    }
+
+    // The one value, or the fixed number of them, that a record has.
+    bool close_one(Problem& problem) {
+        if (spec_.layout == Layout::tensor) {
+            if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
+            return close_tensor(problem);
+        }
         if (spec_.layout == Layout::raw) {
             if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
             if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
@@ -190,26 +302,72 @@ public:
         if (spec_.layout == Layout::fixed && values_found_ != spec_.count) {
             return fail(problem, Fault::count, values_found_);
         }
-        return check_text(problem);
+        return check_text(problem) && finish(problem);
     }
 
-    Buffer values;        // int64, float32 or bytes
-    Buffer value_splits;  // int64: where each bytes value ends
-    Buffer row_splits;    // int64: where each record's values end, in values
+    bool close_tensor(Problem& problem) {
+        TensorProblem found;
+        const std::size_t before = values.size(), strings = value_splits.size();
+        Buffer* splits = stores_bytes() ? &value_splits : nullptr;
+        if (!read_tensor(encoded_, spec_.tensor, values, splits, has_shapes() ? &shapes : nullptr, found)) {
+            problem.text = found.text;
+            if (found.fault == TensorFault::full) return fail(problem, Fault::full, 0);
+            return fail(problem, Fault::tensor, static_cast<std::uint64_t>(found.dtype));
+        }
+        if (!has_shapes()) return true;
+        return end_row(stores_bytes() ? (value_splits.size() - strings) / sizeof(std::int64_t)
+                                      : (values.size() - before) / spec_.tensor.item);
+    }
 
-private:
-    bool close_ragged(Problem& problem) {
-        if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
-        if (!check_text(problem)) return false;
-        const auto before = row_splits.at<std::int64_t>(row_splits.size() / sizeof(std::int64_t) - 1);
-        return row_splits.push(before + static_cast<std::int64_t>(values_found_));
+    bool step_fits(Problem& problem) const {
+        const bool ragged = spec_.layout == Layout::ragged;
+        if (found_ != spec_.kind && found_ != Kind::none) {
+            return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
+        }
+        const bool counts = ragged ? values_found_ % spec_.count == 0 : values_found_ == spec_.count;
+        return counts || fail(problem, Fault::count, values_found_);
+    }
+
+    bool close_list(Problem& problem) {
+        if (!there_ && !spec_.optional) return fail(problem, Fault::missing, 0);
+        if (step_fault_ != Fault::none) {
+            problem.step = static_cast<std::int64_t>(bad_step_);
+            return fail(problem, step_fault_, step_found_);
+        }
+        return check_text(problem) && end_row(steps_) && finish(problem);
+    }
+
+    // What a record without values has instead.
+    bool fall_back(Problem& problem) {
+        for (const std::string& part : spec_.fallback) {
+            const auto* data = reinterpret_cast<const std::uint8_t*>(part.data());
+            if (stores_bytes()) {
+                if (!append(data, part.size())) return fail(problem, Fault::full, 0);
+                continue;
+            }
+            std::uint8_t* place = values.grow(part.size());
+            if (place == nullptr) return fail(problem, Fault::full, 0);
+            if (!part.empty()) std::memcpy(place, data, part.size());
+        }
+        return true;
+    }
+
+    // Values that were read in their stored type become what the column holds.
+    bool finish(Problem& problem) {
+        if (spec_.cast == Cast::none) return true;
+        const std::size_t stored = spec_.kind == Kind::int64 ? 8 : 4;
+        std::uint64_t refused = 0;
+        if (!values.reserve(wide_.size() / stored * item())) return fail(problem, Fault::full, 0);
+        if (!cast_values(spec_.cast, wide_, values, refused)) return fail(problem, Fault::cast, refused);
+        wide_.truncate(0);
+        return true;
     }
 
     bool check_text(Problem& problem) {
         if (!spec_.text) return true;
         constexpr std::size_t each = sizeof(std::int64_t);
-        std::size_t begin = begin_values_;
-        for (std::size_t i = begin_splits_ / each; i < value_splits.size() / each; ++i) {
+        std::size_t begin = record_.values;
+        for (std::size_t i = record_.value_splits / each; i < value_splits.size() / each; ++i) {
             const auto end = static_cast<std::size_t>(value_splits.at<std::int64_t>(i));
             if (!is_utf8(values.data() + begin, end - begin)) return fail(problem, Fault::utf8, 0);
             begin = end;
@@ -219,21 +377,16 @@ private:
 
     bool check_boolean(Problem& problem) {
         if (!spec_.boolean) return true;
-        for (std::size_t i = begin_values_; i < values.size(); ++i) {
+        for (std::size_t i = record_.values; i < values.size(); ++i) {
             if (values.data()[i] > 1) return fail(problem, Fault::boolean, values.data()[i]);
         }
         return true;
     }
 
-    bool fail(Problem& problem, Fault fault, std::uint64_t found) const {
+    static bool fail(Problem& problem, Fault fault, std::uint64_t found) {
         problem.fault = fault;
         problem.found = found;
         return false;
-    }
-
-    void rollback() {
-        values.truncate(begin_values_);
-        value_splits.truncate(begin_splits_);
     }
 
     // How many of `count` more values have a place.
@@ -251,7 +404,7 @@ private:
 
     template <class T>
     bool store(T value) {
-        return values.push(value) && counted(1);
+        return target().push(value) && counted(1);
     }
 
     void copy(std::uint8_t* to, const std::uint8_t* from, std::size_t size) const {
@@ -268,12 +421,19 @@ private:
     static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
     ColumnSpec spec_;
+    Buffer wide_;  // a record's numbers before they are cast
     std::uint64_t seen_ = never;
     std::uint64_t values_found_ = 0;
     std::uint64_t bytes_found_ = 0;
-    std::size_t begin_values_ = 0;
-    std::size_t begin_splits_ = 0;
+    std::uint64_t steps_ = 0;
+    std::uint64_t step_found_ = 0;
+    std::uint64_t bad_step_ = 0;
+    Cursor encoded_{nullptr, 0};  // of the record at hand
+    Mark record_{};
+    Mark feature_{};
     Kind found_ = Kind::none;
+    Fault step_fault_ = Fault::none;
+    bool there_ = false;  // the record has the key
 };
 
 }  // namespace dtf

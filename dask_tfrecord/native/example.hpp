@@ -1,4 +1,4 @@
-// tf.train.Example as protobuf reads it, any legal encoding, straight into columns.
+// tf.train.Example and SequenceExample as protobuf reads them, any legal encoding, straight into columns.
 #pragma once
 
 #include <string_view>
@@ -10,15 +10,52 @@
 
 namespace dtf {
 
+// The keys of one map: which column each stands for. Records of a file mostly repeat the order of their keys, so the
+// column that stood here last time is tried first.
+class Keys {
+public:
+    void add(const std::string& key, int column) { known_.emplace(key, column); }
+    void begin_record() { entry_ = 0; }
+
+    // The column of a key, or -1.
+    int find(const std::vector<Column>& columns, Cursor key) {
+        const std::size_t size = key.left();
+        const std::size_t place = entry_++;
+        if (place < predicted_.size()) {
+            const int likely = predicted_[place];
+            if (columns[static_cast<std::size_t>(likely)].is_named(key.here(), size)) return likely;
+        }
+        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), size));
+        if (known == known_.end()) return -1;
+        if (place < predicted_.size()) {
+            predicted_[place] = known->second;
+        } else if (place == predicted_.size() && place < most_predicted) {
+            predicted_.push_back(known->second);
+        }
+        return known->second;
+    }
+
+private:
+    static constexpr std::size_t most_predicted = 1024;
+
+    std::unordered_map<std::string_view, int> known_;  // views of the columns' own keys
+    std::vector<int> predicted_;
+    std::size_t entry_ = 0;
+};
+
+enum class Message : int { example = 0, sequence_example = 1 };
+
 // Records into columns: framing, CRCs and decoding in one pass while a record is in cache.
 class Decoder {
 public:
-    Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed) : framing_(check_crc), closed_(closed) {
+    Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed, Message message = Message::example)
+        : framing_(check_crc), closed_(closed), message_(message) {
         columns_.reserve(specs.size());
         for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
         for (std::size_t i = 0; i < columns_.size(); ++i) {
-            known_.emplace(columns_[i].spec().key, static_cast<int>(i));
-            if (columns_[i].spec().layout != Layout::skipped) checked_.push_back(i);
+            const ColumnSpec& spec = columns_[i].spec();
+            (spec.list ? lists_ : features_).add(spec.key, static_cast<int>(i));
+            if (spec.layout != Layout::skipped) checked_.push_back(i);
         }
     }
 
@@ -41,7 +78,7 @@ public:
         walk.stop = Stop::limit;
         while (walk.records < limit) {
             if (!framing_.next(block, payload, walk)) break;
-            if (!example(payload)) {
+            if (!record(payload)) {
                 undo();
                 walk.stop = Stop::feature;
                 break;
@@ -55,7 +92,7 @@ public:
 
 private:
     // How deep messages lie in a record; unknown groups within count on from there.
-    enum Level : std::size_t { in_example, in_features, in_entry, in_feature, in_list };
+    enum Level : std::size_t { in_record, in_map, in_entry, in_value, in_step };
 
     bool fail(Fault fault) {
         problem_.fault = fault;
@@ -73,25 +110,29 @@ private:
         }
     }
 
-    // message Example { Features features = 1; }: a repeated `features` adds to the ones before.
-    bool example(Cursor record) {
-        problem_.fault = Fault::none;
-        problem_.column = -1;
-        problem_.found = 0;
-        entry_ = 0;
+    // message Example { Features features = 1; }
+    // message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
+    // A repeated field adds to the ones before.
+    bool record(Cursor record) {
+        problem_ = Problem{};
+        features_.begin_record();
+        lists_.begin_record();
         has_values_ = has_oddities_ = false;
         bool foreign = false;
         while (!record.empty()) {
             std::uint32_t tag;
             if (!record.tag(tag)) return fail(Fault::malformed);
-            if (tag == length_delimited(1)) {
+            const bool is_lists = tag == length_delimited(2) && message_ == Message::sequence_example;
+            if (tag == length_delimited(1) || is_lists) {
                 Cursor map(record.here(), 0);
                 if (!record.delimited(map)) return fail(Fault::malformed);
-                if (!features_map(map)) return problem_.fault != Fault::none ? false : fail(Fault::malformed);
+                if (!(is_lists ? map_of_lists(map) : map_of_features(map))) {
+                    return problem_.fault != Fault::none ? false : fail(Fault::malformed);
+                }
             } else {
                 foreign = foreign || tag == length_delimited(2);  // a SequenceExample has its feature lists here
                 has_oddities_ = true;
-                if (!record.skip(tag, in_example)) return fail(Fault::malformed);
+                if (!record.skip(tag, in_record)) return fail(Fault::malformed);
             }
         }
         // Not one feature, but things that no writer of Examples makes: another message, whose fields happen to be
@@ -111,23 +152,36 @@ private:
     }
 
     // message Features { map<string, Feature> feature = 1; }
-    bool features_map(Cursor map) {
+    bool map_of_features(Cursor map) {
+        return entries(map, features_, [this](Cursor value, Column& column) {
+            return feature(value, column, in_value);
+        });
+    }
+
+    // message FeatureLists { map<string, FeatureList> feature_list = 1; }
+    bool map_of_lists(Cursor map) {
+        return entries(map, lists_, [this](Cursor value, Column& column) { return feature_list(value, column); });
+    }
+
+    template <class Read>
+    bool entries(Cursor map, Keys& keys, Read read) {
         while (!map.empty()) {
             std::uint32_t tag;
             if (!map.tag(tag)) return false;
             if (tag == length_delimited(1)) {
-                Cursor entry(map.here(), 0);
-                if (!map.delimited(entry) || !map_entry(entry)) return false;
+                Cursor one(map.here(), 0);
+                if (!map.delimited(one) || !entry(one, keys, read)) return false;
             } else {
                 has_oddities_ = true;
-                if (!map.skip(tag, in_features)) return false;
+                if (!map.skip(tag, in_map)) return false;
             }
         }
         return true;
     }
 
-    // A map entry { string key = 1; Feature value = 2; }, as nearly every writer lays it out: key, value, end.
-    bool map_entry(Cursor entry) {
+    // A map entry { string key = 1; value = 2; }, as nearly every writer lays it out: key, value, end.
+    template <class Read>
+    bool entry(Cursor entry, Keys& keys, Read read) {
         Cursor quick = entry;
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
@@ -136,14 +190,17 @@ private:
             tag == length_delimited(2) && quick.delimited(value) && quick.empty()) {
             Column* column;
             has_values_ = true;
-            if (!find(key, column)) return false;
-            return column == nullptr || feature(value, *column);
+            if (!find(key, keys, column)) return false;
+            if (column == nullptr) return true;
+            column->open(record_);
+            return read(value, *column);
         }
-        return any_map_entry(entry);
+        return any_entry(entry, keys, read);
     }
 
     // Fields in any order, any number of times: the last key counts, and values add up as messages do.
-    bool any_map_entry(const Cursor entry) {
+    template <class Read>
+    bool any_entry(const Cursor entry, Keys& keys, Read read) {
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
         bool valued = false;
@@ -159,7 +216,7 @@ private:
         }
         (valued ? has_values_ : has_oddities_) = true;
         Column* column;
-        if (!find(key, column)) return false;
+        if (!find(key, keys, column)) return false;
         if (column == nullptr) return true;
         column->open(record_);
         for (Cursor rest = entry; !rest.empty();) {
@@ -167,26 +224,39 @@ private:
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(2)) {
                 if (!rest.skip(tag, in_entry)) return false;
-            } else if (!rest.delimited(value) || !feature_fields(value, *column)) {
+            } else if (!rest.delimited(value) || !read(value, *column)) {
                 return false;
             }
         }
         return true;
     }
 
-    bool feature(Cursor value, Column& column) {
-        column.open(record_);
-        return feature_fields(value, column);
+    // message FeatureList { repeated Feature feature = 1; }
+    bool feature_list(Cursor list, Column& column) {
+        while (!list.empty()) {
+            std::uint32_t tag;
+            if (!list.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                Cursor step(list.here(), 0);
+                if (!list.delimited(step)) return false;
+                column.open_feature();
+                if (!feature(step, column, in_step)) return false;
+                column.close_step();
+            } else if (!list.skip(tag, in_value)) {
+                return false;
+            }
+        }
+        return true;
     }
 
-    // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
-    bool feature_fields(Cursor value, Column& column) {
+    // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, so many levels deep.
+    bool feature(Cursor value, Column& column, std::size_t level) {
         while (!value.empty()) {
             std::uint32_t tag;
             if (!value.tag(tag)) return false;
             const std::uint32_t field = tag >> 3;
             if ((tag & 7) != 2 || field > 3) {
-                if (!value.skip(tag, in_feature)) return false;
+                if (!value.skip(tag, level)) return false;
                 continue;
             }
             Cursor list(value.here(), 0);
@@ -194,15 +264,15 @@ private:
             const Kind kind = static_cast<Kind>(field);
             // A list that is not wanted has to be one all the same: protobuf parses it before it is overridden.
             Column& into = column.list(kind) ? column : counted_only_;
-            const bool read = kind == Kind::int64    ? int64_list(list, into)
-                              : kind == Kind::floats ? float_list(list, into)
-                                                     : bytes_list(list, into);
+            const bool read = kind == Kind::int64    ? int64_list(list, into, level + 1)
+                              : kind == Kind::floats ? float_list(list, into, level + 1)
+                                                     : bytes_list(list, into, level + 1);
             if (!read) return false;
         }
         return true;
     }
 
-    static bool int64_list(Cursor list, Column& column) {
+    static bool int64_list(Cursor list, Column& column, std::size_t level) {
         while (!list.empty()) {
             std::uint32_t tag;
             std::uint64_t value;
@@ -212,14 +282,14 @@ private:
                 if (!list.delimited(packed) || !column.add_packed_int64(packed)) return false;
             } else if (tag == (1u << 3)) {
                 if (!list.varint(value) || !column.add_int64(static_cast<std::int64_t>(value))) return false;
-            } else if (!list.skip(tag, in_list)) {
+            } else if (!list.skip(tag, level)) {
                 return false;
             }
         }
         return true;
     }
 
-    static bool float_list(Cursor list, Column& column) {
+    static bool float_list(Cursor list, Column& column, std::size_t level) {
         while (!list.empty()) {
             std::uint32_t tag;
             Cursor packed(list.here(), 0);
@@ -229,49 +299,34 @@ private:
             } else if (tag == (1u << 3 | 5u)) {
                 const std::uint8_t* bits = list.take(4);
                 if (bits == nullptr || !column.add_float(load<std::uint32_t>(bits))) return false;
-            } else if (!list.skip(tag, in_list)) {
+            } else if (!list.skip(tag, level)) {
                 return false;
             }
         }
         return true;
     }
 
-    static bool bytes_list(Cursor list, Column& column) {
+    static bool bytes_list(Cursor list, Column& column, std::size_t level) {
         while (!list.empty()) {
             std::uint32_t tag;
             Cursor value(list.here(), 0);
             if (!list.tag(tag)) return false;
             if (tag == length_delimited(1)) {
                 if (!list.delimited(value) || !column.add_bytes(value)) return false;
-            } else if (!list.skip(tag, in_list)) {
+            } else if (!list.skip(tag, level)) {
                 return false;
             }
         }
         return true;
     }
 
-    // The column of a key, or none where it is not wanted; false if the key is an error. Records of a file mostly
-    // repeat the order of their keys, so the column that stood here last time is tried first.
-    bool find(Cursor key, Column*& column) {
+    // The column of a key, or none where it is not wanted; false if the key is an error.
+    bool find(Cursor key, Keys& keys, Column*& column) {
+        const int known = keys.find(columns_, key);
         column = nullptr;
-        const std::size_t size = key.left();
-        const std::size_t place = entry_++;
-        if (place < predicted_.size()) {
-            Column& likely = columns_[static_cast<std::size_t>(predicted_[place])];
-            if (likely.is_named(key.here(), size)) {
-                if (likely.spec().layout != Layout::skipped) column = &likely;
-                return true;
-            }
-        }
-        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), size));
-        if (known == known_.end()) return unknown(key);
-        if (place < predicted_.size()) {
-            predicted_[place] = known->second;
-        } else if (place == predicted_.size() && place < most_predicted) {
-            predicted_.push_back(known->second);
-        }
-        Column& right = columns_[static_cast<std::size_t>(known->second)];
-        if (right.spec().layout != Layout::skipped) column = &right;
+        if (known < 0) return unknown(key);
+        Column& found = columns_[static_cast<std::size_t>(known)];
+        if (found.spec().layout != Layout::skipped) column = &found;
         return true;
     }
 
@@ -283,25 +338,31 @@ private:
         const auto* text = reinterpret_cast<const char*>(key.here());
         std::size_t shown = size < longest_shown ? size : longest_shown;
         while (shown < size && (text[shown] & 0xc0) == 0x80) --shown;  // not within a character
-        problem_.key.assign(text, shown);
+        problem_.text.assign(text, shown);
         return false;
     }
 
+    static ColumnSpec nothing() {
+        ColumnSpec spec;
+        spec.layout = Layout::fixed;
+        spec.count = 0;
+        return spec;
+    }
+
     static constexpr std::uint32_t length_delimited(std::uint32_t field) { return field << 3 | 2; }
-    static constexpr std::size_t most_predicted = 1024;
     static constexpr std::size_t longest_shown = 1000;
 
     Framing framing_;
     bool closed_;
+    Message message_;
     std::vector<Column> columns_;
-    Column counted_only_{ColumnSpec{{}, Kind::none, Layout::fixed, 0}};  // keeps nothing of what it is given
-    std::unordered_map<std::string_view, int> known_;  // views of the columns' keys
+    Column counted_only_{nothing()};  // keeps nothing of what it is given
+    Keys features_;
+    Keys lists_;
     std::vector<std::size_t> checked_;  // the columns that are not skipped
-    std::vector<int> predicted_;
-    std::size_t entry_ = 0;
     std::uint64_t record_ = 0;
-    bool has_values_ = false;     // this record: a map entry with a value
-    bool has_oddities_ = false;   // unknown fields, or a map entry without a value
+    bool has_values_ = false;    // this record: a map entry with a value
+    bool has_oddities_ = false;  // unknown fields, or a map entry without a value
     Problem problem_;
 };
 

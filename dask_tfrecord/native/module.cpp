@@ -84,42 +84,87 @@ nb::object array(dtf::Buffer& buffer) {
 }
 
 void check(const dtf::ColumnSpec& spec) {
-    const bool bytes = spec.kind == dtf::Kind::bytes;
-    const bool raw = spec.layout == dtf::Layout::raw;
-    if (spec.kind < dtf::Kind::none || spec.kind > dtf::Kind::int64) throw nb::value_error("no such kind");
-    if (spec.layout < dtf::Layout::fixed || spec.layout > dtf::Layout::unset) throw nb::value_error("no such layout");
-    if ((raw && !bytes) || (spec.text && (!bytes || raw))) throw nb::value_error("raw values and text are bytes");
+    using dtf::Kind;
+    using dtf::Layout;
+    const bool fixed = spec.layout == Layout::fixed;
+    const bool encoded = spec.layout == Layout::raw || spec.layout == Layout::tensor;
+    if (spec.kind < Kind::none || spec.kind > Kind::int64) throw nb::value_error("no such kind");
+    if (spec.layout < Layout::fixed || spec.layout > Layout::tensor) throw nb::value_error("no such layout");
+    if (spec.cast < dtf::Cast::none || spec.cast > dtf::Cast::float64) throw nb::value_error("no such cast");
+    if ((encoded || spec.text) && spec.kind != Kind::bytes) throw nb::value_error("raw values and text are bytes");
+    if (spec.text && encoded) throw nb::value_error("raw values are no text");
     if (spec.count > most_values) throw nb::value_error("no record holds so many values");
-    if (spec.swap == 0 || (raw && spec.count % spec.swap != 0)) {
+    if (spec.swap == 0 || (spec.layout == Layout::raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("a raw value is a whole number of items");
     }
-    if (spec.layout == dtf::Layout::ragged && spec.count == 0) throw nb::value_error("rows of no values");
+    if (spec.layout == Layout::ragged && spec.count == 0) throw nb::value_error("rows of no values");
+    if (spec.list && !fixed && spec.layout != Layout::ragged && spec.layout != Layout::skipped) {
+        throw nb::value_error("steps of a feature list are fixed or ragged");
+    }
+    if (spec.cast != dtf::Cast::none) {
+        const bool integers = spec.cast < dtf::Cast::float16;
+        if (!fixed && spec.layout != Layout::ragged) throw nb::value_error("only lists of numbers are cast");
+        if (spec.kind != (integers ? Kind::int64 : Kind::floats)) throw nb::value_error("another kind is cast to that");
+    }
 }
 
-dtf::ColumnSpec column_spec(nb::handle item) {
-    const auto fields = nb::cast<nb::tuple>(item);
-    if (fields.size() != 7) throw nb::value_error("a column is key, kind, layout, count, swap, text and boolean");
-    const auto key = nb::cast<nb::bytes>(fields[0]);
-    int kind, layout;
+void check_fallback(const dtf::ColumnSpec& spec) {
+    if (spec.fallback.empty()) return;
+    const dtf::Column column(spec);
+    if (spec.layout != dtf::Layout::fixed || spec.list) throw nb::value_error("fixed features fall back");
+    if (column.stores_bytes() ? spec.fallback.size() != spec.count
+                              : spec.fallback.size() != 1 || spec.fallback[0].size() != column.slot()) {
+        throw nb::value_error("a record falls back to as many values as it should have");
+    }
+}
+
+void check_tensor(const dtf::TensorSpec& spec) {
+    std::size_t left = most_values;
+    if (spec.item > 16) throw nb::value_error("no dtype has such items");
+    for (const std::int64_t size : spec.shape) {
+        if (size < -1) throw nb::value_error("a size is -1 where it is open");
+        if (size > 0) left /= static_cast<std::size_t>(size);
+    }
+    if (left == 0) throw nb::value_error("no record holds so many values");
+}
+
+dtf::ColumnSpec column_spec(const nb::bytes& key, int kind, int layout, std::size_t count, std::size_t swap, bool text,
+                            bool boolean, bool list, bool optional, int cast, const nb::sequence& fallback,
+                            int tensor_dtype, std::size_t tensor_item, const nb::sequence& tensor_shape) {
     dtf::ColumnSpec spec;
     spec.key.assign(key.c_str(), key.size());
-    if (!nb::try_cast(fields[1], kind) || !nb::try_cast(fields[2], layout) || !nb::try_cast(fields[3], spec.count) ||
-        !nb::try_cast(fields[4], spec.swap) || !nb::try_cast(fields[5], spec.text) ||
-        !nb::try_cast(fields[6], spec.boolean)) {
-        throw nb::value_error("a field of a column is of another type, or too large");
-    }
     spec.kind = static_cast<dtf::Kind>(kind);
     spec.layout = static_cast<dtf::Layout>(layout);
+    spec.count = count;
+    spec.swap = swap;
+    spec.text = text;
+    spec.boolean = boolean;
+    spec.list = list;
+    spec.optional = optional;
+    spec.cast = static_cast<dtf::Cast>(cast);
+    for (nb::handle item : fallback) {
+        nb::bytes part;
+        if (!nb::try_cast(item, part)) throw nb::type_error("a fallback is bytes");
+        spec.fallback.emplace_back(part.c_str(), part.size());
+    }
+    spec.tensor.dtype = tensor_dtype;
+    spec.tensor.item = tensor_item;
+    for (nb::handle size : tensor_shape) {
+        spec.tensor.shape.push_back(0);
+        if (!nb::try_cast(size, spec.tensor.shape.back())) throw nb::type_error("a size is an integer");
+    }
     check(spec);
+    check_fallback(spec);
+    check_tensor(spec.tensor);
     return spec;
 }
 
 std::vector<dtf::ColumnSpec> column_specs(const nb::sequence& items) {
     std::vector<dtf::ColumnSpec> specs;
-    std::unordered_set<std::string> keys;
+    std::unordered_set<std::string> keys[2];
     for (nb::handle item : items) {
-        specs.push_back(column_spec(item));
-        if (!keys.insert(specs.back().key).second) throw nb::value_error("a key has one column");
+        specs.push_back(nb::cast<dtf::ColumnSpec>(item));
+        if (!keys[specs.back().list].insert(specs.back().key).second) throw nb::value_error("a key has one column");
     }
     return specs;
 }
@@ -141,8 +186,9 @@ private:
 // A decoder and the arrays that it writes into: memory is lent, then records are fed, then columns are taken.
 class PyDecoder {
 public:
-    PyDecoder(const nb::sequence& columns, bool check_crc, bool closed)
-        : decoder_(column_specs(columns), check_crc, closed) {}
+    PyDecoder(const nb::sequence& columns, bool check_crc, bool closed, bool sequence_example)
+        : decoder_(column_specs(columns), check_crc, closed,
+                   sequence_example ? dtf::Message::sequence_example : dtf::Message::example) {}
     PyDecoder(const PyDecoder&) = delete;
     PyDecoder& operator=(const PyDecoder&) = delete;
 
@@ -151,12 +197,14 @@ public:
         dtf::Column& target = at(column);
         if (fed_) throw nb::value_error("memory is lent before records are fed");
         const dtf::Layout layout = target.spec().layout;
-        if (target.stores_bytes() || (layout != dtf::Layout::fixed && layout != dtf::Layout::raw)) {
+        if (target.stores_bytes() || target.has_rows() || layout == dtf::Layout::skipped ||
+            layout == dtf::Layout::unset) {
             throw nb::value_error("only fixed numeric and raw columns write into memory of a known size");
         }
         const std::size_t slot = target.slot();
         if (slot != 0 && memory.size() % slot != 0) throw nb::value_error("the memory is no whole number of records");
-        if (target.spec().kind == dtf::Kind::int64 && reinterpret_cast<std::uintptr_t>(memory.data()) % 8 != 0) {
+        const bool as_read = target.spec().kind == dtf::Kind::int64 && target.spec().cast == dtf::Cast::none;
+        if (as_read && reinterpret_cast<std::uintptr_t>(memory.data()) % 8 != 0) {
             throw nb::value_error("the memory of integers is aligned to them");
         }
         target.values = dtf::Buffer(memory.data(), memory.size());
@@ -184,24 +232,22 @@ public:
     Result problem() {
         const Turn turn(busy_);
         const dtf::Problem& problem = decoder_.problem();
-        return nb::make_tuple(static_cast<int>(problem.fault), problem.column, problem.found,
-                              nb::bytes(problem.key.data(), problem.key.size()));
+        return nb::make_tuple(static_cast<int>(problem.fault), problem.column, problem.step, problem.found,
+                              nb::bytes(problem.text.data(), problem.text.size()));
     }
 
     Result take(std::size_t index) {
         const Turn turn(busy_);
         dtf::Column& column = at(index);
         if (!taken_.insert(index).second) throw nb::value_error("a column is taken once");
-        nb::object values = nb::none();
-        if (!column.values.borrowed()) {
-            const dtf::Kind kind = column.spec().kind;
-            values = kind == dtf::Kind::int64    ? array<std::int64_t>(column.values)
-                     : kind == dtf::Kind::floats ? array<float>(column.values)
-                                                 : array<std::uint8_t>(column.values);
-        }
-        const bool ragged = column.spec().layout == dtf::Layout::ragged;
-        return nb::make_tuple(values, column.stores_bytes() ? array<std::int64_t>(column.value_splits) : nb::none(),
-                              ragged ? array<std::int64_t>(column.row_splits) : nb::none());
+        const auto splits = [](bool there, dtf::Buffer& buffer) {
+            return there ? array<std::int64_t>(buffer) : nb::object(nb::none());
+        };
+        return nb::make_tuple(column.values.borrowed() ? nb::object(nb::none()) : array<std::uint8_t>(column.values),
+                              splits(column.stores_bytes(), column.value_splits),
+                              splits(column.has_steps(), column.step_splits),
+                              splits(column.has_rows(), column.row_splits),
+                              splits(column.has_shapes(), column.shapes));
     }
 
 private:
@@ -220,6 +266,8 @@ private:
 }  // namespace
 
 NB_MODULE(_native, module) {
+    // What a module or a traceback holds on to until the interpreter ends is no leak.
+    nb::set_leak_warnings(false);
     module.doc() = "Framing and Example decoding; `records` and `columns` use it, nobody else.";
     for (const auto& [name, value] : {std::pair{"MORE", dtf::Stop::more}, {"LIMIT", dtf::Stop::limit},
                                       {"FRAMING", dtf::Stop::framing}, {"FEATURE", dtf::Stop::feature}}) {
@@ -229,8 +277,13 @@ NB_MODULE(_native, module) {
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
     module.def("release_memory", &release_memory);
     module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert());
+    nb::class_<dtf::ColumnSpec>(module, "Column")
+        .def(nb::new_(&column_spec), "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
+             "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "cast"_a = 0,
+             "fallback"_a = nb::tuple(), "tensor_dtype"_a = 0, "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
     nb::class_<PyDecoder>(module, "Decoder")
-        .def(nb::init<const nb::sequence&, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a)
+        .def(nb::init<const nb::sequence&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
+             "sequence_example"_a = false)
         .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
         .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a)
         .def("expect", &PyDecoder::expect, "times"_a)

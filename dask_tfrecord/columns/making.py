@@ -1,0 +1,222 @@
+"""From what the native decoder hands back to blocks: what each kind of column does with its parts.
+
+Each maker is called with the feature as it was asked for, what its parts have of all rows, the number of rows, and an
+array to fill where the column is dense and somebody has one. It works on flat arrays of all rows at once; what is wrong
+with a row is a `RowError` that has its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_text
+from dask_tfrecord.columns.encoded import image_arrays, image_rows
+from dask_tfrecord.columns.parts import Taken
+from dask_tfrecord.columns.rows import RowError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    RawFeature,
+    SparseFeature,
+)
+
+__all__ = [
+    "Make",
+    "arrays",
+    "fixed_bytes",
+    "flat_values",
+    "images",
+    "lengths",
+    "padded_steps",
+    "padded_values",
+    "ragged",
+    "raw_rows",
+    "row_splits_of",
+    "sparse_indices",
+    "sparse_shape",
+    "sparse_values",
+    "text",
+]
+
+Make = Callable[[Feature, Sequence[Taken], int, NDArray[Any] | None], Block]
+
+
+def flat_values(part: Taken, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NDArray[Any] | BytesBlock:
+    """Line up the values of a part, each of that shape."""
+    if part.value_splits is not None:
+        values, splits = _bytes_of(part)
+        return BytesBlock(values, splits, ((len(splits) - 1) // math.prod(shape), *shape))
+    numbers: Any = part.values
+    shaped: NDArray[Any] = numbers.view(dtype).reshape(-1, *shape)
+    return shaped
+
+
+def _bytes_of(part: Taken) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    assert part.values is not None and part.value_splits is not None
+    return part.values, part.value_splits
+
+
+def row_splits_of(part: Taken) -> NDArray[np.int64]:
+    """Where records end."""
+    assert part.row_splits is not None
+    return part.row_splits
+
+
+def fixed_bytes(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """As many bytes values in each row."""
+    return BytesBlock(*_bytes_of(taken[0]), (rows, *feature.item_shape))
+
+
+def text(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Strings."""
+    return to_text(BytesBlock(*_bytes_of(taken[0]), (rows,)))
+
+
+def ragged(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Rows of values, or of steps of values."""
+    (part,) = taken
+    each = math.prod(feature.item_shape)
+    values, splits = flat_values(part, feature.item_dtype, feature.item_shape), row_splits_of(part)
+    if part.step_splits is None:
+        return RaggedBlock(values, splits // each if each > 1 else splits)
+    return RaggedBlock(RaggedBlock(values, part.step_splits // each if each > 1 else part.step_splits), splits)
+
+
+def raw_rows(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Bytes of any length as rows of numbers."""
+    assert isinstance(feature, RawFeature)
+    values, splits = _bytes_of(taken[0])
+    odd = np.flatnonzero(np.diff(splits) % feature.nbytes)
+    if len(odd):
+        row = int(odd[0])
+        raise RowError(row, f"holds {np.diff(splits)[row]} bytes where {feature} takes a multiple of {feature.nbytes}")
+    if feature.stored_dtype.kind == "b" and (wrong := np.flatnonzero(values > 1)).size:
+        row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
+        raise RowError(row, f"holds a byte {values[wrong[0]]} where {feature} takes 0 and 1")
+    numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
+    return RaggedBlock(numbers.reshape(-1, *feature.item_shape), splits // feature.nbytes)
+
+
+def padded_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Cut the values of records into steps, and fill up to as many as the longest record has."""
+    return _padded(feature, taken[0], row_splits_of(taken[0]) // math.prod(feature.shape), out)
+
+
+def padded_steps(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Fill up the steps of feature lists to as many as the longest record has."""
+    return _padded(feature, taken[0], row_splits_of(taken[0]), out)
+
+
+def _padded(feature: Feature, part: Taken, steps: NDArray[np.int64], out: NDArray[Any] | None) -> Block:
+    assert isinstance(feature, FixedLenSequenceFeature)
+    counts = np.diff(steps)
+    length = feature.item_shape[0]
+    longer = np.flatnonzero(counts > length)
+    if len(longer):
+        row = int(longer[0])
+        raise RowError(row, f"holds {counts[row]} steps where {feature} takes {length} at the most")
+    shape = (len(counts), *feature.item_shape)
+    place = np.arange(length) < counts[:, None]
+    if feature.is_bytes:
+        return _padded_bytes(feature, part, np.repeat(place.ravel(), math.prod(feature.shape)), shape)
+    array = np.empty(shape, feature.item_dtype) if out is None else out
+    array[...] = 0 if feature.default_value is None else feature.default_value
+    array[place] = flat_values(part, feature.item_dtype, feature.shape)
+    return array
+
+
+def _padded_bytes(
+    feature: FixedLenSequenceFeature, part: Taken, place: NDArray[np.bool_], shape: tuple[int, ...]
+) -> BytesBlock:
+    values, splits = _bytes_of(part)
+    filling = np.frombuffer(feature.default_value or b"", np.uint8)
+    sizes = np.full(len(place), len(filling), np.int64)
+    sizes[place] = np.diff(splits)
+    if len(filling):
+        is_value = np.repeat(place, sizes)
+        spread = np.empty(len(is_value), np.uint8)
+        spread[is_value] = values
+        spread[~is_value] = np.tile(filling, int((~place).sum()))
+        values = spread
+    return BytesBlock(values, splits_of(sizes), shape)
+
+
+def lengths(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """How many steps each row has."""
+    return _into(np.diff(row_splits_of(taken[0])), out)
+
+
+def _into(values: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
+    if out is None:
+        return values
+    out[...] = values
+    return out
+
+
+def arrays(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Tensors of any shape."""
+    (part,) = taken
+    assert part.shapes is not None
+    values = flat_values(part, feature.item_dtype)
+    return ArraysBlock(values, row_splits_of(part), part.shapes.reshape(rows, feature.own_shapes))
+
+
+def images(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Files decoded: one in each row, or any number."""
+    assert isinstance(feature, ImageFeature)
+    values, splits = _bytes_of(taken[0])
+    files = BytesBlock(values, splits, (len(splits) - 1,))
+    if feature.own_shapes:
+        return image_arrays(feature, files)
+    if not feature.ragged_rank:
+        return image_rows(feature, files, np.arange(rows + 1), out)
+    ends = row_splits_of(taken[0])
+    return RaggedBlock(image_rows(feature, files, ends, None), ends)
+
+
+def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Sort the places of sparse values, a row of axes for each."""
+    indices, splits, order = _sorted(feature, taken)
+    return RaggedBlock(indices[order], splits)
+
+
+def sparse_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Sparse values, in the order of their places."""
+    _, splits, order = _sorted(feature, taken)
+    values = flat_values(taken[-1], feature.item_dtype)
+    return RaggedBlock(values[order] if isinstance(values, np.ndarray) else values.take(order), splits)
+
+
+def sparse_shape(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Repeat the sizes of the axes for every row; the places are checked against them."""
+    _sorted(feature, taken)
+    return _into(np.tile(np.array(feature.shape, np.int64), (rows, 1)), out)
+
+
+def _sorted(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Places as they are stored, where rows end, and the order that places ascend in."""
+    assert isinstance(feature, SparseFeature)
+    *axes, values = taken
+    splits = row_splits_of(values)
+    for key, axis in zip(feature.index_key, axes, strict=True):
+        differing = np.flatnonzero(np.diff(row_splits_of(axis)) != np.diff(splits))
+        if len(differing):
+            row = int(differing[0])
+            found, wanted = (int(np.diff(row_splits_of(part))[row]) for part in (axis, values))
+            raise RowError(row, f"holds {found} indices in {key!r} for {wanted} values in {feature.value_key!r}")
+    columns: list[Any] = [axis.values for axis in axes]
+    indices = np.stack([column.view(np.int64) for column in columns], axis=1)
+    outside = np.flatnonzero(((indices < 0) | (indices >= np.array(feature.size))).any(axis=1))
+    if len(outside):
+        row = int(np.searchsorted(splits, outside[0], side="right")) - 1
+        raise RowError(row, f"holds an index {tuple(indices[outside[0]].tolist())} outside of the size {feature.size}")
+    if feature.already_sorted:
+        return indices, splits, np.arange(len(indices))
+    number = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
+    return indices, splits, np.lexsort((*indices.T[::-1], number))
