@@ -957,7 +957,7 @@ def test_inferred_and_given_features(folder: Path, wanted: Columns) -> None:
         ({"columns": "label"}, SchemaError, "columns is a list of names; got the string 'label'"),
         ({"columns": ["label", "label"]}, SchemaError, "picked once each"),
         ({"features": ["label"]}, SchemaError, "features is a mapping of names to features"),
-        ({"features": {"label": "int64"}}, SchemaError, "feature 'label': expected one of FixedLenFeature"),
+        ({"features": {"label": "int64"}}, SchemaError, "feature 'label': expected a feature such as FixedLenFeature"),
         ({"features": {3: FEATURES["label"]}}, SchemaError, "feature names are strings; got 3"),
         ({"compression": "lz4"}, ValueError, "compression is one of"),
         ({"compression": "gzip"}, CorruptRecordError, "gzip data is damaged"),

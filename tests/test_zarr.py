@@ -582,3 +582,12 @@ def test_a_function_is_given_no_more_rows_than_fit(tmp_path: Path, monkeypatch: 
     images = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.RawFeature((10_000,), "float32")})
     images.map_blocks(mean, {"mean": dtf.FixedLenFeature((), "float32")}).to_zarr(tmp_path / "store.zarr", chunks=700)
     assert max(seen) <= UNIT_NBYTES
+
+
+def test_rows_picked_otherwise_have_other_names(tmp_path: Path) -> None:
+    dtf.to_zarr({"x": np.arange(5000)}, tmp_path / "s.zarr")
+    ds = dtf.from_zarr(tmp_path / "s.zarr")
+    one = [*range(0, 4000, 2)]
+    other = [*one[:1000], *(row + 1 for row in one[1000:1100]), *one[1100:]]
+    assert ds.rows[one]["x"].name != ds.rows[other]["x"].name
+    assert ds.rows[one]["x"].name == dtf.from_zarr(tmp_path / "s.zarr").rows[one]["x"].name

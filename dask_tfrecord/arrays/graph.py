@@ -20,7 +20,7 @@ import dask
 import dask.array as da
 import numpy as np
 from dask.array.core import Array as ClassicArray
-from dask.base import tokenize
+from dask.base import normalize_token, tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
@@ -87,8 +87,8 @@ class LazyColumn:
         self.dtype = feature.block_dtype
         self.ndim = len(self.shape)
 
-    def __dask_tokenize__(self) -> tuple[str, Source, str]:
-        return "dask_tfrecord.LazyColumn", self.source, self.name
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.LazyColumn", self.source, self.name))
 
     def __getitem__(self, key: Any) -> Any:
         rows, *rest = key if isinstance(key, tuple) else (key,)

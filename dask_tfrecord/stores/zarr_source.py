@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
@@ -100,8 +101,9 @@ class ZarrSource:
     rows: Rows
     unit_rows: int
 
-    def __dask_tokenize__(self) -> tuple[object, ...]:
-        return "dask_tfrecord.ZarrSource", str(self.target), self.identity, self.rows
+    def __dask_tokenize__(self) -> object:
+        # Rows as they are: of a long array the text leaves most out.
+        return normalize_token(("dask_tfrecord.ZarrSource", str(self.target), self.identity, self.rows))
 
     @property
     def nrows(self) -> int:
