@@ -5,7 +5,9 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.columns.metadata import read_schema
 from dask_tfrecord.columns.report import Report
+from dask_tfrecord.columns.tfmd_writing import to_tfmd
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -46,7 +48,9 @@ __all__ = [
     "infer_schema",
     "inspect_records",
     "read_records",
+    "read_schema",
     "read_tfrecord",
     "to_bag",
+    "to_tfmd",
     "to_zarr",
 ]

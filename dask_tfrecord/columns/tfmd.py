@@ -1,0 +1,238 @@
+"""Schemas of TensorFlow Metadata, which TFX keeps beside records as `schema.pbtxt`, as a `Schema`.
+
+Such a schema says of each feature its kind, its shape or number of values, and whether every record has it; tensor
+representations say which features make a sparse, ragged or default-filled tensor together. What values mean (domains)
+is no matter of reading. The rules are those by which TFX makes parsing specs, and the comments of `schema.proto` of
+tensorflow_metadata. Looks at text alone; the messages are built in `messages`, and `tfmd_writing` goes the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    RaggedFeature,
+    RowLengths,
+    SparseFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+from dask_tfrecord.messages import ParseError, parse_metadata
+from dask_tfrecord.schema import Schema, near_misses
+
+__all__ = ["DEFAULTS", "SEQUENCE", "TYPES", "from_tfmd", "named"]
+
+# The struct that the feature lists of a SequenceExample are in.
+SEQUENCE = "##SEQUENCE##"
+# Types of features by their numbers, and the field of a default for each kind.
+TYPES = ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT")
+DEFAULTS = {"float32": "float_value", "int64": "int_value", "bytes": "bytes_value"}
+_KINDS = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
+# Stages (PLANNED, ALPHA, DEPRECATED, DEBUG_ONLY, DISABLED) in which records need not have a feature.
+_OPTIONAL_STAGES = (1, 2, 5, 6, 7)
+
+
+def from_tfmd(text: str) -> Schema:
+    """Make a schema of the text of a `schema.pbtxt`.
+
+    A feature that every record has (presence with `min_fraction` 1) in a shape that is known, or in one number of
+    values, is a `FixedLenFeature`, every other one a `VarLenFeature`. The struct ``##SEQUENCE##`` holds the feature
+    lists of a SequenceExample. Sparse features and the tensor representations of the group ``""`` become what they
+    say: `SparseFeature`, `RaggedFeature`, or a `FixedLenFeature` with a default. Integers stay int64, floats float32
+    and strings bytes whatever their domain is.
+
+    Parameters
+    ----------
+    text : str
+        A `tensorflow.metadata.v0.Schema` in protobuf's text format. Fields that say nothing of storage, and those of
+        newer releases, are passed over.
+
+    Returns
+    -------
+    Schema
+
+    Raises
+    ------
+    SchemaError
+        If the text is none, or a feature is of a type that no column has.
+
+    Examples
+    --------
+    >>> from_tfmd('feature { name: "x" type: INT presence { min_fraction: 1 } value_count { min: 2 max: 2 } }')
+    Schema of 1 feature
+    feature  class            dtype  shape
+    x        FixedLenFeature  int64  (2,)
+    """
+    try:
+        message = parse_metadata(text)
+    except ParseError as error:
+        raise SchemaError(f"this is no schema of TensorFlow Metadata: line {error}") from error
+    return _Reading(message).schema()
+
+
+class _Reading:
+    """A schema in the making.
+
+    Attributes
+    ----------
+    context, sequences : dict of str to Feature
+        Features of an Example or of a context, and of feature lists.
+    """
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        # The struct may be there and hold nothing.
+        self._structs = [feature for feature in message.feature if feature.name == SEQUENCE]
+        self.context: dict[str, Feature] = {
+            each.name: _feature(each) for each in message.feature if each.name != SEQUENCE
+        }
+        self.sequences: dict[str, Feature] = {
+            each.name: VarLenFeature(_kind(each)) for struct in self._structs for each in struct.struct_domain.feature
+        }
+        self._domains = {each.name: each.int_domain for each in message.feature if each.HasField("int_domain")}
+        self._merged: set[str] = set()
+        self._kept: set[str] = set()
+
+    def schema(self) -> Schema:
+        """Apply what is said of tensors, and put all together."""
+        for struct in self._structs:
+            if struct.struct_domain.sparse_feature:
+                raise SchemaError("sparse features of feature lists can't be read: give sequence_features=")
+        group = self._message.tensor_representation_group
+        tensors = group[""].tensor_representation if "" in group else {}
+        made: dict[str, Feature] = {}
+        for name in sorted(tensors):
+            with named(name):
+                made |= self._tensor(name, tensors[name])
+        for sparse in self._message.sparse_feature:
+            if not _optional(sparse) and sparse.name not in made:
+                with named(sparse.name):
+                    made |= self._sparse(sparse)
+        merged = self._merged - self._kept
+        context = {name: each for name, each in self.context.items() if name not in merged} | made
+        return Schema(context, sequence_features=self.sequences if self._structs else None)
+
+    def _tensor(self, name: str, tensor: Any) -> dict[str, Feature]:
+        """Apply one tensor representation; return a feature of its own if it makes one of several columns."""
+        if tensor.HasField("dense_tensor"):
+            dense = tensor.dense_tensor
+            column, kind = dense.column_name, self._kind(dense.column_name)
+            default = getattr(dense.default_value, DEFAULTS[kind]) if dense.HasField("default_value") else None
+            self.context[column] = FixedLenFeature(_sizes(dense.shape), kind, default)
+            self._kept.add(column)
+        elif tensor.HasField("varlen_sparse_tensor"):
+            column = tensor.varlen_sparse_tensor.column_name
+            self.context[column] = VarLenFeature(self._kind(column))
+            self._kept.add(column)
+        elif tensor.HasField("sparse_tensor"):
+            sparse = tensor.sparse_tensor
+            return {
+                name: self._pick(
+                    sparse.index_column_names, sparse.value_column_name, sparse.dense_shape, sparse.already_sorted
+                )
+            }
+        elif tensor.HasField("ragged_tensor"):
+            return self._ragged(name, tensor.ragged_tensor)
+        else:
+            raise SchemaError("its tensor representation is of a kind unknown here")
+        return {}
+
+    def _ragged(self, name: str, tensor: Any) -> dict[str, Feature]:
+        *struct, column = tensor.feature_path.step
+        if struct not in ([], [SEQUENCE]):
+            raise SchemaError(f"the values at {'/'.join([*struct, column])} lie in a struct, which no record has")
+        partitions = tuple(
+            UniformRowLength(each.uniform_row_length)
+            if each.HasField("uniform_row_length")
+            else RowLengths(each.row_length)
+            for each in tensor.partition
+        )
+        keys = [each.key for each in partitions if isinstance(each, RowLengths)]
+        columns = self.sequences if struct else self.context
+        kind = self._kind(column, columns)
+        if name == column and not keys:
+            # Rows of one length are what a shape says.
+            sizes = tuple(each.length for each in partitions if isinstance(each, UniformRowLength))
+            columns[name] = VarLenFeature(kind, shape=(-1, *sizes)) if sizes else RaggedFeature(kind)
+            self._kept |= set() if struct else {name}
+            return {}
+        for key in keys:
+            self._kind(key, columns)
+        made = RaggedFeature(kind, None if name == column else column, partitions)
+        if not struct:
+            self._merged |= {column, *keys} - {name}
+            return {name: made}
+        for key in (column, *keys):
+            self.sequences.pop(key)
+        self.sequences[name] = made
+        return {}
+
+    def _sparse(self, sparse: Any) -> dict[str, Feature]:
+        index = [each.name for each in sparse.index_feature]
+        return {sparse.name: self._pick(index, sparse.value_feature.name, sparse.dense_shape, sparse.is_sorted)}
+
+    def _pick(self, index: Iterable[str], value: str, shape: Any, in_order: bool) -> Feature:
+        keys = tuple(index)
+        for key in keys:
+            self._kind(key)
+        sizes = tuple(dim.size for dim in shape.dim) or tuple(self._size(key) for key in keys)
+        self._merged |= {*keys, value}
+        return SparseFeature(keys, value, self._kind(value), sizes, in_order)
+
+    def _size(self, key: str) -> int:
+        """Length of an axis, where only the domain of its places tells it."""
+        domain = self._domains.get(key)
+        if domain is None or not domain.HasField("max") or domain.min != 0:
+            raise SchemaError(f"nothing says how long the axis of {key!r} is: neither dense_shape nor an int_domain")
+        return int(domain.max) + 1
+
+    def _kind(self, column: str, columns: Mapping[str, Any] | None = None) -> str:
+        there = self.context if columns is None else columns
+        if column not in there:
+            raise SchemaError(f"there is no feature {column!r}{near_misses(column, there)}")
+        kind: str = there[column].dtype
+        return kind
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Say of which feature an error is."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(f"feature {name!r}: {error.message}") from error
+
+
+def _feature(message: Any) -> Feature:
+    """Make a feature of what the schema says of one column."""
+    kind, sizes = _kind(message), None
+    count = message.value_count
+    if message.HasField("shape") and all(dim.HasField("size") and dim.size >= 0 for dim in message.shape.dim):
+        sizes = _sizes(message.shape)
+    elif not message.HasField("shape") and count.min == count.max > 0:
+        sizes = () if count.min == 1 else (count.min,)
+    if sizes is None or message.presence.min_fraction < 1 or _optional(message):
+        return VarLenFeature(kind)
+    return FixedLenFeature(sizes, kind)
+
+
+def _kind(message: Any) -> str:
+    name = TYPES[message.type]
+    if name not in _KINDS:
+        raise SchemaError(
+            f"feature {message.name!r} is of type {name}, of which no column can be made: give features= without it"
+        )
+    return _KINDS[name]
+
+
+def _optional(message: Any) -> bool:
+    return bool(message.deprecated) or message.lifecycle_stage in _OPTIONAL_STAGES
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(dim.size for dim in shape.dim)

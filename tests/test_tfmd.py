@@ -1,0 +1,409 @@
+"""Schemas of TensorFlow Metadata: read, written, and the records beside those of other people read by them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_tfrecord.columns.metadata import read_schema
+from dask_tfrecord.columns.tfmd import from_tfmd
+from dask_tfrecord.columns.tfmd_writing import to_tfmd
+from dask_tfrecord.errors import SchemaError, ShardNotFoundError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    RowSplits,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+from dask_tfrecord.schema import Schema
+
+TFX = "tensorflow__tfx/tfx/components/testdata"
+YGGDRASIL = "google__yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset"
+
+
+# -- reading
+
+PRESENT = "presence { min_fraction: 1.0 min_count: 1 }"
+COLUMNS: dict[str, tuple[str, Feature]] = {
+    "one value in every record": (f"type: INT value_count {{ min: 1 max: 1 }} {PRESENT}", FixedLenFeature((), "int64")),
+    "three": (f"type: FLOAT value_count {{ min: 3 max: 3 }} {PRESENT}", FixedLenFeature((3,), "float32")),
+    "of a shape": (
+        f"type: BYTES shape {{ dim {{ size: 2 }} dim {{ size: 3 }} }} {PRESENT}",
+        FixedLenFeature((2, 3), "bytes"),
+    ),
+    "scalars": (f"type: INT shape {{}} {PRESENT}", FixedLenFeature((), "int64")),
+    "an unknown size": (f'type: INT shape {{ dim {{ name: "n" }} }} {PRESENT}', VarLenFeature("int64")),
+    "any number": (f"type: INT {PRESENT}", VarLenFeature("int64")),
+    "at least one": (f"type: INT value_count {{ min: 1 }} {PRESENT}", VarLenFeature("int64")),
+    "up to two": (f"type: INT value_count {{ min: 1 max: 2 }} {PRESENT}", VarLenFeature("int64")),
+    "none": (f"type: INT value_count {{ min: 0 max: 0 }} {PRESENT}", VarLenFeature("int64")),
+    "not in every record": (
+        "type: INT value_count { min: 1 max: 1 } presence { min_fraction: 0.5 }",
+        VarLenFeature("int64"),
+    ),
+    "nobody knows in how many": ("type: INT value_count { min: 1 max: 1 }", VarLenFeature("int64")),
+    "deprecated": (f"type: INT deprecated: true shape {{}} {PRESENT}", VarLenFeature("int64")),
+    "on its way out": (f"type: INT lifecycle_stage: DEPRECATED shape {{}} {PRESENT}", VarLenFeature("int64")),
+    "in use": (f"type: INT lifecycle_stage: PRODUCTION shape {{}} {PRESENT}", FixedLenFeature((), "int64")),
+    "a bool": (f"type: INT bool_domain {{}} shape {{}} {PRESENT}", FixedLenFeature((), "int64")),
+    "words for bools": (
+        f'type: BYTES bool_domain {{ true_value: "yes" }} shape {{}} {PRESENT}',
+        FixedLenFeature((), "bytes"),
+    ),
+    "categories": (f'type: BYTES domain: "payment" shape {{}} {PRESENT}', FixedLenFeature((), "bytes")),
+    "an image": (f"type: BYTES image_domain {{}} shape {{}} {PRESENT}", FixedLenFeature((), "bytes")),
+    "a later release": (
+        f'type: BYTES not_yet_thought_of {{ a: 1 b: "2" }} shape {{}} {PRESENT}',
+        FixedLenFeature((), "bytes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_what_becomes_of_a_feature(case: str) -> None:
+    text, feature = COLUMNS[case]
+    assert from_tfmd(f'feature {{ name: "x" {text} }} string_domain {{ name: "payment" value: "a" }}') == {"x": feature}
+
+
+KEYS = 'feature { name: "%s" type: INT }'
+COMPOSITE = KEYS % "ix" + KEYS % "iy" + KEYS % "lens" + 'feature { name: "v" type: FLOAT } '
+TENSORS: dict[str, tuple[str, dict[str, Feature]]] = {
+    "sparse feature": (
+        'sparse_feature { name: "s" dense_shape { dim { size: 10 } dim { size: 20 } } is_sorted: true '
+        'index_feature { name: "ix" } index_feature { name: "iy" } value_feature { name: "v" } }',
+        {
+            "lens": VarLenFeature("int64"),
+            "s": SparseFeature(("ix", "iy"), "v", "float32", (10, 20), already_sorted=True),
+        },
+    ),
+    "sparse tensor": (
+        'tensor_representation_group { key: "" value { tensor_representation { key: "s" value { sparse_tensor { '
+        'dense_shape { dim { size: 5 } } index_column_names: "ix" value_column_name: "v" } } } } }',
+        {
+            "iy": VarLenFeature("int64"),
+            "lens": VarLenFeature("int64"),
+            "s": SparseFeature("ix", "v", "float32", 5),
+        },
+    ),
+    "sparse tensor beside its values": (
+        'tensor_representation_group { key: "" value { tensor_representation { key: "s" value { sparse_tensor { '
+        'dense_shape { dim { size: 5 } } index_column_names: "ix" value_column_name: "v" } } } '
+        'tensor_representation { key: "v" value { varlen_sparse_tensor { column_name: "v" } } } } }',
+        {
+            "iy": VarLenFeature("int64"),
+            "lens": VarLenFeature("int64"),
+            "v": VarLenFeature("float32"),
+            "s": SparseFeature("ix", "v", "float32", 5),
+        },
+    ),
+    "ragged tensor": (
+        'tensor_representation_group { key: "" value { tensor_representation { key: "r" value { ragged_tensor { '
+        'feature_path { step: "v" } partition { row_length: "lens" } partition { uniform_row_length: 2 } } } } } }',
+        {
+            "ix": VarLenFeature("int64"),
+            "iy": VarLenFeature("int64"),
+            "r": RaggedFeature("float32", "v", (RowLengths("lens"), UniformRowLength(2))),
+        },
+    ),
+    "rows of a shape, and a default": (
+        'tensor_representation_group { key: "" value { tensor_representation { key: "v" value { ragged_tensor { '
+        'feature_path { step: "v" } partition { uniform_row_length: 4 } } } } tensor_representation { key: "ix" '
+        'value { dense_tensor { column_name: "ix" default_value { int_value: -1 } shape { dim { size: 2 } } } } } } }',
+        {
+            "ix": FixedLenFeature((2,), "int64", -1),
+            "iy": VarLenFeature("int64"),
+            "lens": VarLenFeature("int64"),
+            "v": VarLenFeature("float32", shape=(-1, 4)),
+        },
+    ),
+    "a group for something else": (
+        'tensor_representation_group { key: "serving" value { tensor_representation { key: "v" value { dense_tensor { '
+        'column_name: "v" } } } } }',
+        {"ix": VarLenFeature("int64"), "iy": VarLenFeature("int64"), "lens": VarLenFeature("int64"),
+         "v": VarLenFeature("float32")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_tensors_of_several_columns(case: str) -> None:
+    text, wanted = TENSORS[case]
+    schema = from_tfmd(COMPOSITE + text)
+    assert list(schema) == list(wanted)
+    assert schema == wanted
+
+
+def test_the_length_of_an_axis_from_a_domain() -> None:
+    text = (
+        'feature { name: "i" type: INT %s } feature { name: "v" type: FLOAT } '
+        'sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }'
+    )
+    assert from_tfmd(text % "int_domain { min: 0 max: 99 }") == {"s": SparseFeature("i", "v", "float32", 100)}
+    for domain in ("", "int_domain { min: 1 max: 99 }", "int_domain { min: 0 }"):
+        with pytest.raises(SchemaError, match="feature 's': nothing says how long the axis of 'i' is"):
+            from_tfmd(text % domain)
+
+
+def test_feature_lists() -> None:
+    lists = 'feature { name: "##SEQUENCE##" type: STRUCT struct_domain { feature { name: "s" type: BYTES } } }'
+    schema = from_tfmd('feature { name: "c" type: INT }' + lists)
+    assert schema == Schema({"c": VarLenFeature("int64")}, sequence_features={"s": VarLenFeature("bytes")})
+    # A struct without features is that of SequenceExamples whose lists nobody reads.
+    assert from_tfmd('feature { name: "##SEQUENCE##" type: STRUCT }').sequence_features == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("feature { name: 'x' type: STRUCT }", "feature 'x' is of type STRUCT, of which no column can be made"),
+        ("feature { name: 'x' }", "feature 'x' is of type TYPE_UNKNOWN"),
+        ("feature { name: 'x' type: COMPLEX }", r"no schema of TensorFlow Metadata: line 1:27 : .*COMPLEX"),
+        ("feature {", "no schema of TensorFlow Metadata: line 1"),
+        ("feature { name: 3 type: INT }", "no schema of TensorFlow Metadata: line 1"),
+        (
+            COMPOSITE + "sparse_feature { name: 's' index_feature { name: 'i' } value_feature { name: 'v' } }",
+            "feature 's': there is no feature 'i'; did you mean",
+        ),
+        (
+            COMPOSITE + 'tensor_representation_group { key: "" value { tensor_representation { key: "r" value { '
+            'ragged_tensor { feature_path { step: "a" step: "b" } } } } } }',
+            "feature 'r': the values at a/b lie in a struct",
+        ),
+        (
+            COMPOSITE + 'tensor_representation_group { key: "" value { tensor_representation { key: "r" value { '
+            "quantum_tensor { } } } } }",
+            "feature 'r': its tensor representation is of a kind unknown here",
+        ),
+    ],
+)
+def test_what_can_not_be_read_says_so(text: str, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason) as caught:
+        from_tfmd(text)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+# -- writing
+
+
+def test_the_text_is_what_tfx_writes() -> None:
+    schema = Schema(
+        {
+            "x": FixedLenFeature((2,), "int64"),
+            "label": FixedLenFeature((), "int64", -1),
+            "tags": VarLenFeature("bytes"),
+        },
+        classes={"label": ["cat", "dog"]},
+    )
+    assert (
+        to_tfmd(schema)
+        == """feature {
+  name: "x"
+  type: INT
+  presence {
+    min_fraction: 1.0
+    min_count: 1
+  }
+  shape {
+    dim {
+      size: 2
+    }
+  }
+}
+feature {
+  name: "label"
+  type: INT
+  int_domain {
+    min: 0
+    max: 1
+    is_categorical: true
+  }
+  shape {
+  }
+}
+feature {
+  name: "tags"
+  type: BYTES
+}
+tensor_representation_group {
+  key: ""
+  value {
+    tensor_representation {
+      key: "label"
+      value {
+        dense_tensor {
+          column_name: "label"
+          shape {
+          }
+          default_value {
+            int_value: -1
+          }
+        }
+      }
+    }
+  }
+}
+"""
+    )
+
+
+ROUND: dict[str, Feature] = {
+    "fixed": FixedLenFeature((), "int64"),
+    'name with / and \u00fc "quotes"': FixedLenFeature((2, 3), "float32"),
+    "": FixedLenFeature((0,), "bytes"),
+    "default": FixedLenFeature((2,), "float32", 0.5),
+    "default bytes": FixedLenFeature((), "bytes", b"\x00\xff"),
+    "var": VarLenFeature("bytes"),
+    "boxes": VarLenFeature("float32", shape=(-1, 4)),
+    "ragged": RaggedFeature("int64"),
+    "levels": RaggedFeature("float32", "vals", (RowLengths("outer"), RowLengths("inner"), UniformRowLength(2))),
+    "own": RaggedFeature("int64", None, (RowLengths("inner"),)),
+    "sparse": SparseFeature(("i", "j"), "v", "bytes", (7, 8), already_sorted=True),
+    # A key that others use as well.
+    "outer": VarLenFeature("int64"),
+    "v": FixedLenFeature((3,), "bytes"),
+}
+
+
+def test_what_is_written_is_read_again() -> None:
+    again = from_tfmd(to_tfmd(ROUND))
+    assert again == ROUND
+    assert from_tfmd(to_tfmd(again)) == again
+    lists = Schema({"c": FixedLenFeature((), "int64")}, sequence_features={
+        "steps": VarLenFeature("float32"), "r": RaggedFeature("bytes"), "renamed": RaggedFeature("int64", "key")
+    })  # fmt: skip
+    assert from_tfmd(to_tfmd(lists)) == lists
+
+
+# What is written of features that say more than a file holds, and what is read again.
+LESS: dict[str, tuple[Feature, Feature, str]] = {
+    "a cast": (FixedLenFeature((), "uint8"), FixedLenFeature((), "int64"), "int_domain {\n    min: 0\n    max: 255"),
+    "a bool": (VarLenFeature("bool"), VarLenFeature("int64"), "bool_domain {"),
+    "a rounding": (FixedLenFeature((), "float64"), FixedLenFeature((), "float32"), "type: FLOAT"),
+    "padding": (
+        FixedLenSequenceFeature((2,), "float32", True, length=9),
+        VarLenFeature("float32", shape=(-1, 2)),
+        "uniform_row_length: 2",
+    ),
+    "an array": (RawFeature((-1, 3), ">i2"), FixedLenFeature((), "bytes"), "type: BYTES"),
+    "a tensor": (TensorFeature((None,), "float64"), FixedLenFeature((), "bytes"), "type: BYTES"),
+    "an image": (ImageFeature((8, 8, 3)), FixedLenFeature((), "bytes"), "image_domain {"),
+    "images": (ImageFeature((-1, 8, 8, 3)), VarLenFeature("bytes"), "image_domain {"),
+    "text": (TextFeature(), FixedLenFeature((), "bytes"), "natural_language_domain {"),
+    "text that may be missing": (TextFeature("\u00fc"), FixedLenFeature((), "bytes", "\u00fc".encode()), "bytes_value"),
+    "rows of one length": (
+        RaggedFeature("int64", None, (UniformRowLength(2),)),
+        VarLenFeature("int64", shape=(-1, 2)),
+        "uniform_row_length: 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LESS)
+def test_what_only_says_how_to_read_is_left_out(case: str) -> None:
+    feature, again, text = LESS[case]
+    written = to_tfmd({"x": feature})
+    assert text in written
+    assert from_tfmd(written) == {"x": again}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            Schema({"x": RaggedFeature("int64", "v", (RowSplits("s"),))}),
+            r"feature 'x': .* no word for RowSplits\('s'\)",
+        ),
+        (Schema({"x": FixedLenFeature((2,), "int64", (1, 2))}), "feature 'x': .* one default for all values"),
+        (Schema({"x": VarLenFeature("int64", shape=(-1, -1))}), "feature 'x': .* no word for VarLenFeature"),
+        (
+            Schema({}, sequence_features={"x": RaggedFeature("int64", "v", (RowLengths("n"),))}),
+            "feature 'x': partitions of feature lists",
+        ),
+    ],
+)
+def test_what_has_no_word_says_so(schema: Schema, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        to_tfmd(schema)
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+sizes = st.lists(st.integers(0, 2**40), max_size=3).map(tuple)
+kinds = st.sampled_from(["int64", "float32", "bytes"])
+columns = st.one_of(
+    st.builds(FixedLenFeature, sizes, kinds),
+    st.builds(FixedLenFeature, sizes, st.just("int64"), st.integers(-(2**63), 2**63 - 1)),
+    st.builds(FixedLenFeature, sizes, st.just("bytes"), st.binary(max_size=5)),
+    st.builds(FixedLenFeature, sizes, st.just("float32"), st.floats(width=32)),
+    st.builds(VarLenFeature, kinds),
+    st.builds(lambda kind, item: VarLenFeature(kind, shape=(-1, *item)), kinds,
+              st.lists(st.integers(1, 99), max_size=3)),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(names, columns, max_size=6), st.none() | st.dictionaries(names, kinds.map(VarLenFeature)))
+def test_any_schema_is_read_as_it_was_written(context: dict[str, Feature], lists: dict[str, Feature] | None) -> None:
+    context = {f"c{name}": feature for name, feature in context.items()}
+    schema = Schema(context, sequence_features=lists)
+    assert from_tfmd(to_tfmd(schema)) == schema
+
+
+# -- files
+
+
+def test_a_file_says_itself_what_it_is(tmp_path: Path) -> None:
+    schema = Schema({"x": FixedLenFeature((), "int64"), "y": RawFeature((2,), "float64")}, classes={"x": ["a", "b"]})
+    (tmp_path / "schema.json").write_text(schema.to_json())
+    again = read_schema(tmp_path / "schema.json")
+    assert (again, dict(again.classes)) == (schema, {"x": ("a", "b")})
+    (tmp_path / "schema.pbtxt").write_text("# by hand\n" + to_tfmd(schema))
+    assert read_schema(str(tmp_path / "schema.pbtxt")) == {"x": schema["x"], "y": FixedLenFeature((), "bytes")}
+    every = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0" / "features.json"
+    assert read_schema(every)["tensor"] == FixedLenFeature((2, 3), "float32")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("{", "expected the JSON of a schema"), ("{}", "features.json can't be read"), ("x: {", "line 1")],
+)
+def test_a_file_that_holds_none_says_so(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "schema"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=reason) as caught:
+        read_schema(path)
+    assert caught.value.place is not None
+    assert caught.value.place.file == str(path)
+
+
+def test_no_file() -> None:
+    with pytest.raises(ShardNotFoundError, match="not_there: features names a file with a schema"):
+        read_schema("not_there")
+
+
+def test_schemas_of_tfx(corpus: Path) -> None:
+    schema = read_schema(corpus / TFX / "schema_gen" / "schema.pbtxt")
+    assert len(schema) == 18
+    scalars = {name: feature.dtype for name, feature in schema.items() if feature == FixedLenFeature((), feature.dtype)}
+    assert scalars == {
+        "payment_type": "bytes", "fare": "float32", "tips": "float32", "trip_miles": "float32",
+        "trip_start_day": "int64", "trip_start_hour": "int64", "trip_start_month": "int64",
+        "trip_start_timestamp": "int64",
+    }  # fmt: skip
+    lists = read_schema(corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
+    assert lists == Schema(
+        {"f": VarLenFeature("float32"), "i": VarLenFeature("int64")},
+        sequence_features={"seq_s": RaggedFeature("bytes", "s")},
+    )
