@@ -20,7 +20,8 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.records.framing import RecordWriter, read_records
+from dask_tfrecord.records.framing import read_records
+from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.zarr import to_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord.errors import CorruptRecordError, Place, ShardNotFoundError
-from dask_tfrecord.records.framing import RecordWriter, Window, framing_error, read_records
+from dask_tfrecord.records.framing import Window, framing_error, read_records
 from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.storage.files import Shard, find_shards
 from dask_tfrecord.testing import read_payloads, write_oracle
 

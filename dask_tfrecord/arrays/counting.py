@@ -27,7 +27,7 @@ from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.files import Shards, find_shards
 from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
 
-__all__ = ["build_index", "count_records"]
+__all__ = ["build_index", "index_shards"]
 
 # One task takes shards until they are this large together: small files are not worth a task each.
 _TASK_NBYTES = 64 << 20
@@ -48,9 +48,9 @@ def build_index(
     """Write the index of each shard beside it, so that opening need not read the shards.
 
     ``FILE.idx`` has a line for each record, the byte of its header and the length of the whole record: the format of
-    DALI's and of vahidk's ``tfrecord2idx``, whose readers take it. For a gzip shard the bytes are those of the inflated
-    stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds places where inflating can begin. Shards are read in
-    parallel, on the active scheduler.
+    DALI's and of vahidk's ``tfrecord2idx``, whose readers take it. For a gzip shard the bytes are those of the
+    inflated stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds places where inflating can begin. Shards
+    are read in parallel, on the active scheduler.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def build_index(
     return tuple(path for each in written for path in each.paths)
 
 
-def count_records(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
+def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
     """Find where the records of shards are.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The framing of TFRecord: a moving window on a shard's bytes, records in and out, and what is wrong where it breaks.
+"""The framing of TFRecord: a moving window on a shard's bytes, the records in it, and what is wrong where it breaks.
 
 A record is a little-endian u64 length, the u32 masked CRC-32C of these 8 bytes, the payload, and the u32 masked
 CRC-32C of the payload. The hot paths are in `dask_tfrecord._native`; here every check is made with the `crc32c`
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import crc32c
@@ -18,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Place
-from dask_tfrecord.storage.compression import create_stream, mask_crc32c, masked_crc32c, open_stream
+from dask_tfrecord.storage.compression import mask_crc32c, masked_crc32c, open_stream
 from dask_tfrecord.storage.files import Shard, find_shards
-from dask_tfrecord.storage.streams import ByteSink
 
-__all__ = ["FOOTER", "HEADER", "RecordWriter", "Window", "framing_error", "iterate", "read_records"]
+__all__ = ["FOOTER", "HEADER", "MAX_RECORD_BYTES", "Window", "framing_error", "iterate", "read_records"]
 
 # Bytes of a record around its payload.
 HEADER = 12
@@ -31,8 +29,8 @@ FOOTER = 4
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
-# More than any stream holds: who needs so much has read a damaged length.
-_ABSURD = 1 << 62
+# Protobuf takes no larger message. Data that inflate to more than this for one record are damaged, or a bomb.
+MAX_RECORD_BYTES = 1 << 31
 
 _LOOK = 64
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
@@ -71,6 +69,8 @@ class Window:
         Bytes to read at a time. It may be changed between two calls of `fill`.
     stop : int, optional
         How far reading will go in the decompressed stream, as far as is known; see `expect`.
+    max_record_bytes : int, default 2 GiB
+        A record that says it is larger is an error.
 
     Attributes
     ----------
@@ -85,11 +85,24 @@ class Window:
         As found.
     """
 
-    __slots__ = ("_size", "_stream", "_view", "begin", "block_size", "buffer", "compression", "end", "offset", "shard")
+    __slots__ = (
+        *("_most", "_size", "_stream", "_view"),
+        *("begin", "block_size", "buffer", "compression", "end", "max_record_bytes", "offset", "shard"),
+    )
 
-    def __init__(self, shard: Shard, start: int = 0, *, block_size: int = 1 << 20, stop: int | None = None) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        start: int = 0,
+        *,
+        block_size: int = 1 << 20,
+        stop: int | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
         self.shard = shard
         self.block_size = block_size
+        self.max_record_bytes = max_record_bytes
+        self._most = HEADER + max_record_bytes + FOOTER
         self._stream = open_stream(shard, start, stop)
         self.compression = self._stream.compression
         # Known from the start only where bytes are as they are stored.
@@ -133,12 +146,13 @@ class Window:
         Returns
         -------
         bool
-            False if the stream ends before; then less than it holds may be in view.
+            False if the stream ends before, or no record is allowed to need so much; then less than the stream holds
+            may be in view.
         """
         have = self.end - self.begin
         if have >= need:
             return True
-        if need > _ABSURD or (self._size is not None and self.offset + need > self._size):
+        if need > self._most or (self._size is not None and self.offset + need > self._size):
             return False
         while have < need:
             self._make_room(have)
@@ -273,6 +287,11 @@ def _wrong_payload(window: Window, length: int) -> str:
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, {length} bytes). "
             f"Fetch or write the file again; check_crc=False reads the payload as it is"
         )
+    if length > window.max_record_bytes:
+        return (
+            f"the record has {length} bytes where max_record_bytes allows {window.max_record_bytes}: read_records takes "
+            f"another limit, if the file is to be trusted"
+        )
     return "the record was refused, and holds on a second look: the file is being changed, or memory or disk fail"
 
 
@@ -304,6 +323,7 @@ def read_records(
     *,
     compression: str | None = "infer",
     check_crc: bool = True,
+    max_record_bytes: int = MAX_RECORD_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:
     """Iterate over the payloads of all records, of whatever kind.
@@ -316,6 +336,8 @@ def read_records(
         ``"infer"`` looks at the bytes, never at the name.
     check_crc : bool, default True
         Whether both CRCs of every record have to hold.
+    max_record_bytes : int, default 2 GiB
+        A record that says it is larger is an error, before memory is taken for it.
     storage_options : mapping, optional
         What fsspec takes beside the URL.
 
@@ -332,11 +354,20 @@ def read_records(
         At a record that is damaged; those before it have been yielded.
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return (payload for shard in shards for _, payload in iterate(shard, check_crc=check_crc))
+    return (
+        payload
+        for shard in shards
+        for _, payload in iterate(shard, check_crc=check_crc, max_record_bytes=max_record_bytes)
+    )
 
 
 def iterate(
-    shard: Shard, *, check_crc: bool = True, record: int = 0, offset: int = 0
+    shard: Shard,
+    *,
+    check_crc: bool = True,
+    record: int = 0,
+    offset: int = 0,
+    max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Generator[tuple[int, bytes], None, None]:
     """Iterate over the records of one shard.
 
@@ -348,6 +379,8 @@ def iterate(
         Whether both CRCs of every record have to hold.
     record, offset : int, default 0
         Number of the record to begin with, and where its header is.
+    max_record_bytes : int, default 2 GiB
+        A record that says it is larger is an error.
 
     Yields
     ------
@@ -356,7 +389,7 @@ def iterate(
     payload : bytes
         What the record holds.
     """
-    with Window(shard, offset) as window:
+    with Window(shard, offset, max_record_bytes=max_record_bytes) as window:
         while window.fill(HEADER):
             length, stored = _HEAD.unpack(window.view(0, HEADER))
             if check_crc and masked_crc32c(window.view(0, 8)) != stored:
@@ -372,85 +405,3 @@ def iterate(
             record += 1
         if not window.exhausted:
             raise framing_error(window, record)
-
-
-class RecordWriter:
-    """Write records of any kind to a file, with both CRCs.
-
-    The file appears under its name, whole, when the writer is closed; if the with-block raises, nothing is left and
-    an older file of that name stays.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        Path or fsspec URL.
-    compression : {None, "gzip", "zlib"}
-        The name of the file says nothing about it.
-    storage_options : mapping, optional
-        What fsspec takes beside a URL.
-
-    Examples
-    --------
-    >>> with RecordWriter("some.tfrecord") as writer:  # doctest: +SKIP
-    ...     writer.write(b"payload")
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        compression: str | None = None,
-        *,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._sink: ByteSink | None = create_stream(path, compression, storage_options)
-
-    def write(self, record: bytes | bytearray | memoryview) -> None:
-        """Append one record.
-
-        Parameters
-        ----------
-        record : bytes, bytearray or memoryview
-            Its payload.
-        """
-        payload = memoryview(record).cast("B")
-        if self._sink is None:
-            raise ValueError("the writer is closed; open another one")
-        length = len(payload).to_bytes(8, "little")
-        try:
-            self._sink.write(length + _CRC.pack(masked_crc32c(length)))
-            self._sink.write(payload)
-            self._sink.write(_CRC.pack(masked_crc32c(payload)))
-        except BaseException:
-            # Half a record may have been written: there is no way on from here.
-            self.discard()
-            raise
-
-    def close(self) -> None:
-        """Publish the file; a second call does nothing."""
-        if self._sink is None:
-            return
-        try:
-            self._sink.close()
-        except BaseException:
-            self.discard()
-            raise
-        self._sink = None
-
-    def discard(self) -> None:
-        """Leave nothing of the file; after `close`, do nothing."""
-        if self._sink is not None:
-            self._sink.discard()
-            self._sink = None
-
-    def __enter__(self) -> Self:
-        """Close the file at the end of the with-block, or discard it if that raises."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close or discard the file."""
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
