@@ -28,6 +28,8 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes, int], Picture]], ...] = (
     (b"GIF8", open_gif),
     (b"BM", open_bmp),
 )
+# Output rows that are resized at a time, so that what lies between stays in the cache.
+_ROWS = 32
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
@@ -100,11 +102,7 @@ def decode_image(
     if size is None or size == (picture.height, picture.width):
         _scale(pixels, picture.step, out)
     else:
-        # The levels of integers stay what they are; floats interpolate between 0 and 1.
-        scaled = np.empty(pixels.shape, np.float32 if kind.kind == "f" else kind)
-        _scale(pixels, picture.step, scaled)
-        resized = _resize(scaled.astype(np.float32, copy=False), size)
-        np.copyto(out, resized if kind.kind == "f" else np.rint(resized), casting="unsafe")
+        _resize(pixels, picture.step, out)
     return out
 
 
@@ -170,19 +168,37 @@ def _scale(pixels: Pixels, step: int, out: NDArray[Any]) -> None:
         np.multiply(pixels, inner(1 / np.iinfo(pixels.dtype).max), out=out, dtype=inner, casting="same_kind")
 
 
-def _resize(image: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Resize by the kernel ``ResizeBilinear`` with half-pixel centres."""
-    top, bottom, down = _neighbours(image.shape[0], size[0])
-    left, right, across = _neighbours(image.shape[1], size[1])
-    # Rows that no output row looks at are not interpolated.
-    rows, where = np.unique(np.stack([top, bottom]), return_inverse=True)
-    where = where.reshape(2, -1)
-    used: NDArray[np.float32] = image.take(rows, axis=0)
-    wide: NDArray[np.float32] = used.take(left, axis=1)
-    wide += (used.take(right, axis=1) - wide) * across[:, None]
-    result: NDArray[np.float32] = wide.take(where[0], axis=0)
-    result += (wide.take(where[1], axis=0) - result) * down[:, None, None]
-    return result
+def _resize(pixels: Pixels, step: int, out: NDArray[Any]) -> None:
+    """Scale and resize `pixels` into `out`, as the kernel ``ResizeBilinear`` with half-pixel centres does."""
+    height, width, channels = out.shape
+    top, bottom, down = _neighbours(pixels.shape[0], height)
+    left, right, across = _neighbours(pixels.shape[1], width)
+    # Rows that no output row looks at are neither scaled nor interpolated.
+    used, place = np.unique(np.stack([top, bottom]), return_inverse=True)
+    first, second = place.reshape(2, -1)
+    across = np.repeat(across, channels).reshape(width, channels)
+    # Integers keep their levels; floats interpolate between 0 and 1.
+    levels = np.dtype(np.float32) if out.dtype.kind == "f" else out.dtype
+    for start in range(0, height, _ROWS):
+        above, below = first[start : start + _ROWS], second[start : start + _ROWS]
+        part = pixels.take(used[above[0] : below[-1] + 1], axis=0)
+        scaled = np.empty(part.shape, levels)
+        _scale(part, step, scaled)
+        image = scaled.astype(np.float32, copy=False)
+        wide = _between(image.take(left, axis=1), image.take(right, axis=1), across)
+        weights = down[start : start + _ROWS, None, None]
+        rows = _between(wide.take(above - above[0], axis=0), wide.take(below - above[0], axis=0), weights)
+        np.copyto(out[start : start + _ROWS], rows if out.dtype.kind == "f" else np.rint(rows), casting="unsafe")
+
+
+def _between(
+    first: NDArray[np.float32], second: NDArray[np.float32], weight: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Interpolate in place: `first` becomes the result."""
+    second -= first
+    second *= weight
+    first += second
+    return first
 
 
 def _neighbours(source: int, target: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
