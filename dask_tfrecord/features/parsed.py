@@ -284,12 +284,10 @@ class RaggedFeature(_Parsed):
                 raise SchemaError(f"RaggedFeature: expected a partition such as RowLengths(key); got {partition!r}")
         if self.value_key is not None:
             checked_key(self.value_key, "RaggedFeature")
-        self._set(
-            dtype=dtype,
-            partitions=partitions,
-            row_splits_dtype=getattr(self.row_splits_dtype, "name", self.row_splits_dtype),
-            validate=bool(self.validate),
-        )
+        splits = dtype_name(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
+        if splits not in ("int32", "int64"):
+            raise SchemaError(f"RaggedFeature: row_splits_dtype is int32 or int64; got {self.row_splits_dtype!r}")
+        self._set(dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate))
 
     @property
     def shape(self) -> tuple[int, ...]:

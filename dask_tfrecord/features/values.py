@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -107,6 +108,8 @@ def checked_key(key: Any, owner: str) -> str:
 
 def dtype_name(dtype: Any, owner: str) -> np.dtype[Any]:
     """Find the NumPy dtype of a name, a NumPy type or a TensorFlow dtype."""
+    if dtype is None:  # which NumPy takes for float64
+        raise SchemaError(f"{owner} needs a dtype; got None")
     # TensorFlow's dtypes know the NumPy type they stand for.
     dtype = getattr(dtype, "as_numpy_dtype", dtype)
     if isinstance(dtype, str) and dtype == "bfloat16":
@@ -182,8 +185,8 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0) -> tuple[int, 
     if isinstance(shape, int | np.integer):
         shape = (shape,)
     try:
-        sizes = tuple(-1 if size is None else int(size) for size in shape)
-    except (TypeError, ValueError):
+        sizes = tuple(-1 if size is None else operator.index(size) for size in shape)
+    except TypeError:
         raise SchemaError(f"{owner}: the shape {shape!r} is no sequence of ints") from None
     known = [size for place, size in enumerate(sizes) if size != -1 or place >= open_sizes]
     if any(size < 0 for size in known):
