@@ -70,7 +70,7 @@ def _spec(rng: random.Random, classes: Sequence[str], prefix: str, sequence: boo
         cls, kind = rng.choice(classes), rng.choice(list(KINDS))
         arguments: dict[str, Any] = {"dtype": kind}
         if cls == "FixedLenFeature":
-            # No sizes of 0: TensorFlow 2.21 dies of a value where it expects none.
+            # No sizes of 0: TensorFlow 2.21 dies of an unpacked float where it expects none.
             arguments["shape"] = rng.choice([(), (1,), (2,), (2, 2)])
             if rng.random() < 0.5:
                 arguments["default_value"] = _nested(
@@ -232,9 +232,8 @@ def _change(rng: random.Random, stored: Stored | None, kind: str) -> tuple[str, 
         place = rng.randrange(len(values))
         changed.append(("one less", Stored(kind, values[:place] + values[place + 1 :])))
         if kind == "int64":
-            near = values[place] + rng.choice([-1, 1, 3])
-            near = min(max(near, -(2**63)), 2**63 - 1)
-            changed.append(("another number", Stored(kind, (*values[:place], near, *values[place + 1 :]))))
+            near = min(max(values[place] + rng.choice([-1, 1, 3, 100]), -(2**63)), 2**63 - 1)
+            changed += [("another number", Stored(kind, (*values[:place], near, *values[place + 1 :])))] * 3
     return rng.choice(changed)
 
 
@@ -348,7 +347,7 @@ def _sequence_case(rng: random.Random) -> Case:
     change, changed, refused, filled = "", None, False, False
     if rng.random() < 0.5:
         record, lists = rng.choice(records)
-        if context and rng.random() < 0.4:
+        if context and rng.random() < 0.6:
             name = rng.choice(list(context))
             change, refused, filled = _changed(rng, name, context, record, context=True)
             changed = context[name]

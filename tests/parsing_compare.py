@@ -32,8 +32,8 @@ def ask_tensorflow(python: str, asked: Sequence[Asked], *, alone: bool) -> list[
     before it judges them.
     """
     script = Path(__file__).parent / "tensorflow_parser.py"
-    done = subprocess.run([python, script], input=pickle.dumps((alone, list(asked))), capture_output=True, timeout=1800)
-    assert done.returncode == 0, done.stderr.decode()
+    cases = pickle.dumps((alone, list(asked)))
+    done = subprocess.run([python, script], input=cases, stdout=subprocess.PIPE, timeout=1800, check=True)
     answers: list[Answer] = pickle.loads(done.stdout)
     return answers
 

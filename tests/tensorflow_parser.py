@@ -17,6 +17,7 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
 answers_to = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # TensorFlow may greet on standard output
 
+import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 
@@ -35,7 +36,31 @@ def partition(said):
 
 
 def features(said):
-    return None if said is None else {name: feature(one) for name, one in said.items()}
+    """Features by name; of those that are decoded afterwards, the bytes."""
+    if said is None:
+        return None
+    return {
+        name: tf.io.FixedLenFeature((), tf.string) if one[0] in AFTERWARDS else feature(one)
+        for name, one in said.items()
+    }
+
+
+def decode_raw(tensor, shape, dtype):
+    stored = np.dtype(dtype)
+    array = tf.io.decode_raw(tensor, tf.as_dtype(stored.name), little_endian=stored.str[0] != ">")
+    return tf.reshape(array, (len(tensor), *shape))
+
+
+def parse_tensor(tensor, shape, dtype):
+    return tf.ensure_shape(tf.stack([tf.io.parse_tensor(one, dtype) for one in tensor]), (None, *shape))
+
+
+def as_it_is(tensor):
+    return tensor
+
+
+# What pipelines do with bytes once they are parsed.
+AFTERWARDS = {"RawFeature": decode_raw, "TensorFeature": parse_tensor, "TextFeature": as_it_is}
 
 
 def plain(tensor):
@@ -53,7 +78,11 @@ def plain(tensor):
 def parse(kind, context, sequences, payloads):
     """Parse the payloads as one batch; the columns by name, lengths as ``NAME.lengths``."""
     if kind == "Example":
-        return {name: plain(tensor) for name, tensor in tf.io.parse_example(payloads, features(context)).items()}
+        parsed = tf.io.parse_example(payloads, features(context))
+        for name, (cls, arguments) in context.items():
+            if cls in AFTERWARDS:
+                parsed[name] = AFTERWARDS[cls](parsed[name], **arguments)
+        return {name: plain(tensor) for name, tensor in parsed.items()}
     parsed = tf.io.parse_sequence_example(payloads, features(context), features(sequences))
     columns = {name: plain(tensor) for part in parsed[:2] for name, tensor in part.items()}
     return columns | {f"{name}.lengths": plain(tensor) for name, tensor in parsed[2].items()}

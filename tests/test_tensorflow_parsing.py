@@ -24,7 +24,7 @@ from dask_tfrecord.schema import Schema
 pytestmark = pytest.mark.tensorflow
 
 SEED = 20260
-COUNTS = {"Example": 1500, "SequenceExample": 800}
+COUNTS = {"Example": 2000, "SequenceExample": 1200}
 
 Judged = dict[str, list[tuple[Case, Answer]]]
 
@@ -78,9 +78,10 @@ def test_cases_are_worth_comparing(judged: Judged, kind: str) -> None:
     assert all(answer[0] == "read" for case, answer in judged[kind] if not case.change)
     seen = Counter((case.changed[0], answer[0]) for case, answer in judged[kind] if case.changed)
     classes = EXAMPLE if kind == "Example" else [*CONTEXT, *SEQUENCE]
-    assert all(seen[cls, verdict] >= 10 for cls in classes for verdict in ("read", "refused")), seen
-    assert sum(case.refused and answer[0] == "read" for case, answer in judged[kind]) >= 5
-    assert sum(case.filled for case, _ in judged[kind]) >= 5
+    assert all(seen[cls, verdict] >= 8 for cls in classes for verdict in ("read", "refused")), seen
+    # And both kinds of difference are among them.
+    assert sum(case.refused and answer[0] == "read" for case, answer in judged[kind]) >= 8
+    assert sum(case.filled for case, _ in judged[kind]) >= 8
 
 
 # Loads what judges features without the rest of the package, whose dependencies an interpreter with TensorFlow may

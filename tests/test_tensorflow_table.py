@@ -1,0 +1,108 @@
+"""The table in docs/tensorflow.md: a test for each of its rows, by the row's name.
+
+What TensorFlow answers is written down in `tensorflow_rows`; where TensorFlow is at hand, it is asked again.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from parsing_compare import Answer, Asked, ask_tensorflow, columns, read, rows, walk
+from tensorflow_rows import DIES, REFUSED, ROWS, Row
+
+PAGE = Path(__file__).parents[1] / "docs" / "tensorflow.md"
+LINE = re.compile(
+    r"^\| `(?P<name>[a-z0-9-]+)` \| (?P<case>.+) \| (?P<theirs>.+) \| (?P<ours>.*) \| (?P<same>same|differs) \|$"
+)
+# Rows about images have tests of their own, in `test_images`.
+ELSEWHERE = "image-"
+
+
+def told() -> dict[str, re.Match[str]]:
+    """The rows of the page by name."""
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    found = {}
+    for line in lines:
+        match = LINE.match(line)
+        assert match is not None, f"not a row: {line}"
+        assert match["name"] not in found, f"twice: {line}"
+        found[match["name"]] = match
+    return {name: match for name, match in found.items() if not name.startswith(ELSEWHERE)}
+
+
+def asked(row: Row) -> Asked:
+    kind = "Example" if row.sequences is None else "SequenceExample"
+    return (kind, row.features, row.sequences, row.payloads)
+
+
+def plain(nested: Any) -> Any:
+    return walk(nested, lambda array: array.tolist())
+
+
+def depth(array: Any) -> int:
+    """Levels of rows of a column of this library: objects that are arrays, as far as there are any."""
+    below = [depth(row) for row in array.ravel() if isinstance(row, np.ndarray)] if array.dtype == object else []
+    return 1 + max(below) if below else 0
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row(name: str, tmp_path: Path) -> None:
+    row = ROWS[name]
+    verdict, found = read(asked(row), tmp_path / "row.tfrecord")
+    if isinstance(row.ours, type):
+        assert verdict == "refused", found
+        assert type(found) is row.ours, found
+    else:
+        assert verdict == "read", found
+        # Lengths have rows of their own.
+        assert set(found) - set(row.ours) <= {f"{name}.lengths" for name in row.sequences or ()}
+        assert repr({column: plain(rows(found[column], depth(found[column]))) for column in row.ours}) == repr(row.ours)
+
+
+def test_the_page_has_these_rows_and_no_others() -> None:
+    assert list(told()) == list(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_page_says_what_the_row_says(name: str) -> None:
+    row, line = ROWS[name], told()[name]
+    assert line["same"] == ("same" if row.same else "differs")
+    assert (line["theirs"] == "error") == (row.tensorflow == REFUSED)
+    assert ("dies" in line["theirs"]) == (row.tensorflow == DIES)
+    errors = re.findall(r"`(\w+Error)`", line["ours"])
+    assert errors == ([row.ours.__name__] if isinstance(row.ours, type) else [])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].tensorflow == DIES])
+def test_tensorflow_still_dies(tensorflow: str, name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as died:
+        ask_tensorflow(tensorflow, [asked(ROWS[name])], alone=False)
+    assert died.value.returncode < 0
+
+
+@pytest.fixture(scope="module")
+def answers(tensorflow: str) -> dict[str, Answer]:
+    alive = [name for name in ROWS if ROWS[name].tensorflow != DIES]
+    return dict(zip(alive, ask_tensorflow(tensorflow, [asked(ROWS[name]) for name in alive], alone=False), strict=True))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].tensorflow != DIES])
+def test_tensorflow_still_answers_so(answers: dict[str, Answer], name: str) -> None:
+    row, (verdict, answer) = ROWS[name], answers[name]
+    if row.tensorflow == REFUSED:
+        assert verdict == "refused", answer
+        return
+    assert verdict == "read", answer
+    found = columns(answer, {**(row.features or {}), **(row.sequences or {})}, row.steps or {})
+    told = {name: plain(values) for name, (_, values) in found.items() if name in row.tensorflow}
+    assert set(answer) <= {name.removesuffix(".indices") for name in row.tensorflow} | set(row.tensorflow) | set(
+        f"{name}.lengths" for name in row.sequences or ()
+    )
+    assert repr({name: told[name] for name in row.tensorflow}) == repr(row.tensorflow)
