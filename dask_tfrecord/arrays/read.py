@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource, UncountedSource
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_examples
+from dask_tfrecord.columns.metadata import read_schema
 from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import Shard, Shards, find_shards
+from dask_tfrecord.storage.files import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
 
@@ -41,10 +43,11 @@ _PROBE_ROWS = 64
 
 def read_tfrecord(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    features: Mapping[str, Feature] | None = None,
+    features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
     *,
     sequence_features: Mapping[str, Feature] | None = None,
     columns: Sequence[str] | None = None,
+    split: str | None = None,
     chunks: str | int = "auto",
     counts: str | Sequence[int] | None = "auto",
     compression: str | None = "infer",
@@ -57,24 +60,29 @@ def read_tfrecord(
     ----------
     urlpath : str, os.PathLike or list of these
         A path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list. Shards come in
-        natural order; a list keeps its own.
-    features : mapping of str to feature, or Schema, optional
-        What to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`. By default inferred
-        from the first records of some shards. The lengths of `FixedLenSequenceFeature` that are not given are counted:
-        those features are read once.
+        natural order; a list keeps its own. A directory that TensorFlow Datasets wrote (``…/mnist/3.0.1``, or
+        ``…/mnist`` if there is one version) is read by its metadata.
+    features : mapping of str to feature, Schema, str or os.PathLike, optional
+        What to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
+        file that says so, as for `read_schema` (``"schema.pbtxt"``). By default what the metadata of TFDS say, or
+        inferred from the first records of some shards. The lengths of `FixedLenSequenceFeature` that are not given are
+        counted: those features are read once.
     sequence_features : mapping of str to feature, optional
         The feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
         context. The number of steps is ``NAME.lengths``.
     columns : sequence of str, optional
         Only these features.
+    split : str, optional
+        The split of a TFDS data set, as `tensorflow_datasets.load` takes it: ``"train"``, ``"train+test"``,
+        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Needed if there are several.
     chunks : "auto", "shard", int or str, default "auto"
         Rows per chunk: ``"auto"`` takes a chunk per shard, splits those whose block would pass dask's
         ``array.chunk-size`` and joins tiny ones past 20,000 chunks; ``"shard"`` takes exactly one per shard; an int is
         that many rows, across shards; a size such as ``"64 MiB"`` splits and joins to that many decoded bytes.
     counts : "auto", "scan", sequence of int or None, default "auto"
-        Records per shard. ``"auto"`` and ``"scan"`` walk the record headers of every shard, in parallel on the active
-        scheduler; a sequence is taken at its word, and checked when shards are read; None counts nothing: one chunk
-        per shard, of unknown size.
+        Records per shard. ``"scan"`` walks the record headers of every shard, in parallel on the active scheduler, and
+        so does ``"auto"``, unless the metadata of TFDS tell; these, or a sequence, are taken at their word, and checked
+        when shards are read; None counts nothing: one chunk per shard, of unknown size.
     compression : {"infer", None, "gzip", "zlib"}
         ``"infer"`` looks at the bytes, never at the name.
     check_crc : bool, default True
@@ -92,7 +100,7 @@ def read_tfrecord(
     ShardNotFoundError
         If nothing is there. A `FileNotFoundError` too.
     SchemaError
-        If features can't be inferred, or a column is not among them.
+        If features can't be inferred, a column is not among them, or there is no such split.
     CorruptRecordError
         If a record header does not hold, or a shard is cut off.
     ValueError
@@ -109,18 +117,35 @@ def read_tfrecord(
     refuse_query_planning()
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
-    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    schema = _schema(shards, features, sequence_features, columns)
-    if counts is None:
-        return _uncounted(shards, schema, check_crc)
-    collection = count_records(shards, counts, check_crc)
+    found = find_collection(urlpath, split, compression=compression, storage_options=storage_options)
+    if isinstance(features, str | os.PathLike):
+        features = read_schema(features, storage_options=storage_options)
+    schema = _schema(found, features, sequence_features, columns)
+    told = found.counts(counts)
+    if told is None:
+        return _uncounted(found, schema, check_crc)
+    collection = count_records(found.shards, told, check_crc)
+    found.check(collection)
     schema = with_lengths(collection, schema, check_crc)
     source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
-    borders = _borders(source, rows_or_bytes)
-    return Dataset(Lazy(source, borders, len(borders) - 1), list(source.schema))
+    backing = _planned(source, found, rows_or_bytes)
+    return Dataset(backing, list(source.schema))
 
 
-def _uncounted(shards: Shards, schema: Schema, check_crc: bool) -> Dataset:
+def _planned(source: RecordSource, found: Found, chunks: str | int | float) -> Lazy:
+    """Cut the rows into chunks; those of a part of the shards are cut as the shards would be."""
+    rows = found.rows
+    if rows is not None and isinstance(chunks, int):
+        source, rows = source.select(rows), None
+    borders = _borders(source, chunks)
+    backing = Lazy(source, borders, len(borders) - 1)
+    return backing if rows is None else backing.rows(rows)
+
+
+def _uncounted(found: Found, schema: Schema, check_crc: bool) -> Dataset:
+    if found.rows is not None:
+        raise ValueError("a part of a split needs counted records: counts=None reads whole splits alone")
+    shards = found.shards
     for name, feature in open_lengths(schema).items():
         raise SchemaError(f"feature {name!r}: with counts=None nothing is counted; say how long {feature} is: length=")
     source = UncountedSource(shards, Parser(schema), check_crc)
@@ -135,7 +160,7 @@ def _check_columns(columns: Sequence[str] | None) -> None:
 
 
 def _schema(
-    shards: Shards,
+    found: Found,
     features: Mapping[str, Feature] | None,
     sequence_features: Mapping[str, Feature] | None,
     columns: Sequence[str] | None,
@@ -144,7 +169,7 @@ def _schema(
         if given is not None and not isinstance(given, Mapping):
             raise SchemaError(f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}")
     if features is None and sequence_features is None:
-        schema = infer_examples(shards)
+        schema = found.schema() or infer_examples(found.shards)
     elif isinstance(features, Schema) and sequence_features is None:
         schema = features
     else:
@@ -235,7 +260,7 @@ def _nbytes(size: str | int) -> float | None:
 def _borders(source: RecordSource, chunks: str | int | float) -> NDArray[np.int64]:
     collection = source.collection
     if isinstance(chunks, int):
-        return borders_by_rows(collection.nrows, chunks)
+        return borders_by_rows(source.nrows, chunks)
     if chunks == "shard":
         return borders_by_shard(collection)
     if isinstance(chunks, float):

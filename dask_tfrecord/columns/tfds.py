@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from fsspec.utils import stringify_path
+from numpy.typing import NDArray
 
 from dask_tfrecord.columns.tfds_features import schema_of_features
 from dask_tfrecord.columns.tfds_splits import split_parts
@@ -64,6 +66,13 @@ class Selection:
     files: tuple[str, ...]
     counts: tuple[int, ...] | None
     spans: tuple[tuple[int, int], ...] | None
+
+    @property
+    def rows(self) -> slice | NDArray[np.int64] | None:
+        """The rows of `spans`, as a key to the rows of all files; None for all of them."""
+        if self.spans is None or len(self.spans) == 1:
+            return None if self.spans is None else slice(*self.spans[0])
+        return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
     Returns
     -------
     TFDSFolder or None
-        None if there is no `dataset_info.json`.
+        None if there is no `dataset_info.json`, or it is one of Hugging Face.
 
     Raises
     ------
@@ -164,7 +173,10 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
             return None
         directory, text = join(directory, found[0][0]), found[0][1]
     try:
-        splits = _splits(json.loads(text or ""), directory)
+        info = json.loads(text or "")
+        if isinstance(info, dict) and isinstance(info.get("splits"), dict):
+            return None
+        splits = _splits(info, directory)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error.message if isinstance(error, SchemaError) else repr(error)
         raise SchemaError(f"can't be read: {reason}", Place(join(directory, _INFO))) from error

@@ -14,7 +14,7 @@ from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Place, TFRecordError
 
-__all__ = ["join", "list_directories", "read_text"]
+__all__ = ["is_directory", "join", "list_directories", "read_text"]
 
 
 def join(url: str | os.PathLike[str], name: str) -> str:
@@ -54,6 +54,12 @@ def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TFRecordError(f"expected text in UTF-8; {error}", Place(str(url))) from None
+
+
+def is_directory(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Whether a path or URL is a directory that can be looked into."""
+    fs, path = fsspec.core.url_to_fs(str(stringify_path(url)), **(storage_options or {}))
+    return bool(fs.isdir(path))
 
 
 def list_directories(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
