@@ -76,8 +76,8 @@ def decode_image(
 
     Notes
     -----
-    Follows TensorFlow's kernels ``DecodeImage`` and ``ResizeBilinear``; JPEG by libjpeg-turbo's accurate DCT, which
-    differs from TensorFlow's by a level or two.
+    Follows TensorFlow's kernels ``DecodeImage`` and ``ResizeBilinear``; JPEG by libjpeg's accurate DCT, whose
+    versions differ by a level or two.
 
     Examples
     --------
@@ -129,6 +129,10 @@ def image_shape(
     ------
     ImageError
         No image, or a header that is damaged or cannot be read.
+    ImportError
+        Pillow is not installed.
+    ValueError
+        `channels` or `size` that cannot be.
     """
     picture = _open(data, channels, size)
     height, width = size or (picture.height, picture.width)
