@@ -6,19 +6,24 @@ its own reader made of it, and `splits.json` which records it takes for some hun
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
+from PIL import Image
 
 import dask_tfrecord as dtf
+from dask_tfrecord.arrays import read
 from dask_tfrecord.columns.tfds import Selection, Split, TFDSFolder, find_tfds
 from dask_tfrecord.columns.tfds_features import schema_of_features
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
@@ -30,6 +35,8 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
+from dask_tfrecord.messages import Example
+from dask_tfrecord.testing import read_payloads
 
 DATA = Path(__file__).parent / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"
@@ -355,6 +362,7 @@ def test_templates_name_the_shards(copy: Callable[..., Path]) -> None:
         "train/part.tfrecord-00001",
     ]
     assert files("{SHARD_INDEX}_{NUM_SHARDS}", 100_000)[-1] == "099999_100000"
+    assert files("100% {}-{SHARD_INDEX}-{SHARD_X_OF_Y}", 1, "%s") == ["100% {}-00000-00000-of-00001"]
     with pytest.raises(SchemaError, match="names 'SHARD', which is none of DATASET, SPLIT"):
         files("{SHARD}", 1)
 
@@ -378,6 +386,7 @@ def test_counts_that_nobody_knows(copy: Callable[..., Path]) -> None:
         ({"splits": [{"name": "train", "shardLengths": ["many"]}]}, "invalid literal"),
         ({"splits": [{"shardLengths": ["1"]}]}, "'name'"),
         ({"splits": 3}, "not iterable"),
+        ({"splits": [{"name": "train", "numShards": "1000000000000"}]}, "up to 1,000,000 shards"),
     ],
 )
 def test_metadata_that_can_not_be_read_say_so(copy: Callable[..., Path], changes: dict[str, Any], reason: str) -> None:
@@ -421,3 +430,219 @@ def test_folders_of_other_people(corpus: Path) -> None:
     older = found(corpus / TRAX / "squad" / "v1.1")
     assert older.schema() is None
     assert older.select("validation").counts == (10,)
+
+
+# -- reading
+
+# What TFDS makes of these goes beyond what is stored: here is what a user writes for it.
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "open_second": lambda row: row.reshape(2, -1),
+    "png_float": lambda row: row.view("float32"),
+    "zlib": lambda row: np.frombuffer(zlib.decompress(row), "int64").reshape(2, 3),
+    "sequence/raw": lambda row: np.array([np.frombuffer(value, "int16") for value in row], "int16").reshape(-1, 2),
+}
+# Images of any size in sequences stay bytes, and of tensors with several open sizes shape and values are columns.
+APART = {"sequence/image_any", "ragged/video", "raw_dynamic/shape", "raw_dynamic/value"}
+
+
+class Answers:
+    """What the reader of TFDS made of each record."""
+
+    def __init__(self, path: Path) -> None:
+        self._arrays = np.load(path)
+
+    def rows(self, split: str, name: str) -> list[Any]:
+        """One array for each record; of ragged tensors nested lists, bytes in them as latin-1."""
+        key = f"{split}:{name}"
+        if f"{key}:json" in self._arrays:
+            made: list[Any] = json.loads(self._arrays[f"{key}:json"].tobytes())
+            return made
+        values, shapes = self._arrays[f"{key}:values"], self._arrays[f"{key}:shapes"]
+        if f"{key}:lengths" in self._arrays:
+            ends = np.cumsum(self._arrays[f"{key}:lengths"]).tolist()
+            pieces = [values[start:end].tobytes() for start, end in zip([0, *ends], ends, strict=False)]
+            values = np.empty(len(pieces), object)
+            values[:] = pieces
+        cuts = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+        return [row.reshape(shape) for row, shape in zip(np.split(values, cuts), shapes, strict=True)]
+
+
+def plain(row: Any) -> Any:
+    """A row of ragged values as nested lists."""
+    if isinstance(row, np.ndarray):
+        return [plain(item) for item in row] if row.dtype == object else row.tolist()
+    return row.decode("latin-1") if isinstance(row, bytes) else row
+
+
+def check_row(found: Any, wanted: Any, name: str) -> None:
+    if isinstance(wanted, list):
+        assert plain(found) == wanted, name
+        return
+    if isinstance(found, str):
+        found = np.array(found.encode(), object)
+    if wanted.dtype == object:
+        found = np.array(found, object)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
+    assert np.array_equal(found, wanted), name
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_values_are_those_that_tfds_reads(split: str) -> None:
+    answers = Answers(DATA / "every.npz")
+    ds = dtf.read_tfrecord(EVERY, split=split)
+    assert ds.nrecords == {"train": 7, "test": 3}[split]
+    assert set(ds) == set(FEATURES)
+    columns = ds.compute()
+    for name in FEATURES.keys() - APART:
+        wanted = answers.rows(split, name)
+        step = STEPS.get(name, lambda row: row)
+        assert len(columns[name]) == len(wanted)
+        for row, answer in zip(columns[name], wanted, strict=True):
+            check_row(step(row), answer, name)
+    for images, answer in zip(columns["sequence/image_any"], answers.rows(split, "sequence/image_any"), strict=True):
+        assert [image[:4] for image in images] == [b"\x89PNG"] * len(answer)
+    for shape, values in zip(columns["raw_dynamic/shape"], columns["raw_dynamic/value"], strict=True):
+        assert np.array_equal(values.reshape(shape).ravel(), np.arange(np.prod(shape), dtype=np.uint8))
+
+
+def test_slices_are_cut_from_the_records() -> None:
+    everything = np.concatenate([dtf.read_tfrecord(EVERY, split=each)["a/b"].compute() for each in ("train", "test")])
+    train, test = everything[:7], everything[7:]
+    for split, wanted in {
+        "all": everything,
+        "test+train": np.concatenate([test, train]),
+        "train[:30%]": train[:2],
+        "train[-3:]": train[-3:],
+        "train[1shard]": train[2:5],
+        "train[3:5]+test+train[:4]": np.concatenate([train[3:5], test, train[:4]]),
+    }.items():
+        for chunks in ("auto", "shard", 2, "1 KiB"):
+            ds = dtf.read_tfrecord(EVERY, split=split, columns=["a/b"], chunks=chunks)
+            assert ds.nrecords == len(wanted)
+            assert np.array_equal(ds["a/b"].compute(), wanted), (split, chunks)
+            assert np.array_equal(ds.compute()["a/b"], wanted), (split, chunks)
+    # Uniform rows are uniform from where the slice begins.
+    assert dtf.read_tfrecord(EVERY, split="train[1:]", chunks=4).chunks == (4, 2)
+    assert dtf.read_tfrecord(EVERY, split="train[1:]", chunks="shard").chunks == (1, 3, 2)
+
+
+def test_nothing_is_counted_that_the_metadata_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[str] = []
+    scan = read.scan_shard
+    monkeypatch.setattr(
+        read, "scan_shard", lambda shard, **options: scanned.append(shard.path) or scan(shard, **options)
+    )
+    ds = dtf.read_tfrecord(EVERY, split="train", columns=["label"])
+    assert (ds.nrecords, scanned) == (7, [])
+    assert dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan").nrecords == 7
+    assert len(scanned) == 3
+    uncounted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts=None)
+    assert uncounted.nrecords is None
+    assert np.array_equal(uncounted["label"].compute(), ds["label"].compute())
+    with pytest.raises(ValueError, match="a part of a split needs counted records"):
+        dtf.read_tfrecord(EVERY, split="train[:1]", counts=None)
+
+
+def test_metadata_that_do_not_fit_the_shards(copy: Callable[..., Path]) -> None:
+    folder = copy(splits=[{"name": "train", "shardLengths": ["2", "4", "2"]}])
+    for path in sorted(folder.glob("every-train*")):
+        shutil.copy(EVERY / path.name, path)
+    with pytest.raises(CorruptRecordError, match=r"every-train\.tfrecord-00001-of-00003") as caught:
+        dtf.read_tfrecord(folder, columns=["label"]).compute()
+    assert "4" in str(caught.value)
+    # Counting finds what is there, unless a slice was meant.
+    assert dtf.read_tfrecord(folder, columns=["label"], counts="scan").nrecords == 7
+    with pytest.raises(SchemaError, match="holds 3 records, and the metadata say 4, by which the split is cut"):
+        dtf.read_tfrecord(folder, split="train[:3]", counts="scan")
+
+
+def test_what_is_given_wins_over_the_metadata(copy: Callable[..., Path], tmp_path: Path) -> None:
+    folder = copy()
+    ds = dtf.read_tfrecord(folder, {"label": scalar("int64"), "text": scalar("bytes")}, split="test")
+    assert ds.schema == {"label": scalar("int64"), "text": scalar("bytes")}
+    assert list(dtf.read_tfrecord(folder, split="test", columns=["text", "label"])) == ["text", "label"]
+    (tmp_path / "own.pbtxt").write_text(dtf.to_tfmd({"label": scalar("int64")}))
+    by_file = dtf.read_tfrecord(folder, tmp_path / "own.pbtxt", split="test")
+    assert np.array_equal(by_file["label"].compute(), ds["label"].compute())
+    # A features.json that nobody can read is in nobody's way then.
+    (folder / "features.json").write_text("{}")
+    with pytest.raises(SchemaError, match=r"features\.json can't be read"):
+        dtf.read_tfrecord(folder, split="test")
+    assert list(dtf.read_tfrecord(folder, {"label": scalar("int64")}, split="test")) == ["label"]
+    (folder / "features.json").unlink()
+    with pytest.raises(SchemaError, match="which nobody"):
+        dtf.read_tfrecord(folder, split="test", columns=["which nobody wrote"])
+    assert dtf.read_tfrecord(folder, split="test", columns=["label"]).schema["label"] == scalar("int64")
+
+
+def test_names_of_classes_come_along() -> None:
+    schema = dtf.read_tfrecord(EVERY, split="test", columns=["label", "text"]).schema
+    assert dict(schema.classes) == {"label": ("cat", "dog", "rabbit hole")}
+
+
+def test_a_directory_is_opened_as_what_it_is(copy: Callable[..., Path], tmp_path: Path) -> None:
+    folder = copy()
+    with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
+        dtf.read_tfrecord(folder)
+    with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
+        dtf.read_tfrecord(folder.parent)
+    # A glob, a list or a file within is what it says.
+    assert dtf.read_tfrecord(folder / "every-test*", columns=["label"]).nrecords == 3
+    only = copy(splits=[{"name": "test", "shardLengths": ["1", "1", "1"]}])
+    for path in (only, only.parent, str(only) + "/", only.as_uri()):
+        assert dtf.read_tfrecord(path, columns=["text"])["text"].dtype == np.dtypes.StringDType()
+    for path in (tmp_path, tmp_path / "not_there", folder / "features.json"):
+        with pytest.raises(ShardNotFoundError, match="split='train' is of a TFDS data set: expected its directory"):
+            dtf.read_tfrecord(path, split="train")
+    with pytest.raises(SchemaError, match="got a list of paths"):
+        dtf.read_tfrecord([folder], split="train")
+    with pytest.raises(SchemaError, match="the split has no shards"):
+        dtf.read_tfrecord(copy(splits=[{"name": "train"}]), split="train")
+    with pytest.raises(ShardNotFoundError, match="every-val"):
+        dtf.read_tfrecord(copy(splits=[{"name": "val", "shardLengths": ["1"]}]), split="val")
+
+
+def test_a_directory_of_hugging_face_is_none_of_tfds(copy: Callable[..., Path]) -> None:
+    folder = copy(splits={"train": {"name": "train", "num_examples": 10}})
+    for path in folder.glob("*.txt"):
+        path.unlink()
+    assert dtf.read_tfrecord(folder, {"label": scalar("int64")}).nrecords == 10
+    with pytest.raises(ShardNotFoundError, match="expected its directory"):
+        dtf.read_tfrecord(folder, split="train")
+
+
+def test_metadata_and_records_on_another_file_system() -> None:
+    fs = fsspec.filesystem("memory")
+    for path in EVERY.iterdir():
+        fs.pipe_file(f"/tfds-read/every/1.0.0/{path.name}", path.read_bytes())
+    try:
+        wanted = dtf.read_tfrecord(EVERY, split="test+train[:2]")["text"].compute()
+        for url in ("memory://tfds-read/every", "memory://tfds-read/every/1.0.0/"):
+            assert (dtf.read_tfrecord(url, split="test+train[:2]")["text"].compute() == wanted).all()
+            with pytest.raises(SchemaError, match="give split="):
+                dtf.read_tfrecord(url)
+    finally:
+        fs.rm("/tfds-read", recursive=True)
+
+
+def test_episodes_of_other_people(corpus: Path) -> None:
+    """Every value of bridge_dataset is what protobuf finds in its records, and images are what Pillow makes of them."""
+    ds = dtf.read_tfrecord(corpus / OCTO, split="train[5:]")
+    columns = ds.compute()
+    file = corpus / OCTO / "1.0.0" / "bridge_dataset-train.tfrecord-00000-of-00001"
+    examples = [Example.FromString(payload) for payload in read_payloads(file)][5:]
+    assert (ds.nrecords, len(columns)) == (20, 20)
+    for name, feature in ds.schema.items():
+        for row, example in zip(columns[name], examples, strict=True):
+            stored = example.features.feature[name]
+            values = getattr(stored, str(stored.WhichOneof("kind"))).value
+            if isinstance(feature, ImageFeature):
+                assert row.shape == (len(values), 64, 64, 3)
+                wanted = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
+                assert np.abs(row.astype(int) - wanted).max() <= 2
+            elif isinstance(feature, TextFeature):
+                assert [row.encode()] == list(values)
+            else:
+                assert np.array_equal(np.ravel(row), np.array(values, row.dtype)), name
+    assert columns["steps/action"][0].shape[1:] == (7,)
+    assert columns["episode_metadata/has_language"].dtype == bool

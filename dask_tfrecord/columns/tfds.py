@@ -27,6 +27,7 @@ __all__ = ["Selection", "Split", "TFDSFolder", "find_tfds"]
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_MOST_SHARDS = 1_000_000
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -193,23 +194,29 @@ def _splits(info: Mapping[str, Any], directory: str) -> tuple[Split, ...]:
         shards = len(counts) if counts else int(split.get("numShards", 0))
         words = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
         template = split.get("filepathTemplate") or _TEMPLATE
-        files = [join(directory, _file(template, words, shard, shards)) for shard in range(shards)]
-        made.append(Split(split["name"], tuple(files), counts if counts or shards else ()))
+        files = _files(join(directory, "\0").partition("\0"), template, words, shards)
+        made.append(Split(split["name"], files, counts if counts or shards else ()))
     return tuple(made)
 
 
-def _file(template: str, words: Mapping[str, str], shard: int, shards: int) -> str:
-    """Name of a shard, as `tensorflow_datasets.core.naming` makes it."""
+def _files(around: tuple[str, str, str], template: str, words: Mapping[str, str], shards: int) -> tuple[str, ...]:
+    """Names of the shards, as `tensorflow_datasets.core.naming` makes them; `around` them stands the directory."""
+    if shards > _MOST_SHARDS:
+        raise SchemaError(f"a split has up to {_MOST_SHARDS:,} shards; this says {shards:,}")
     width = max(5, len(str(shards)))
-    index, total = f"{shard:0{width}}", f"{shards:0{width}}"
-    known = {**words, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-
-    def word(match: re.Match[str]) -> str:
-        if match[1] not in known:
-            raise SchemaError(f"the template {template!r} names {match[1]!r}, which is none of {', '.join(known)}")
-        return known[match[1]]
-
-    return re.sub(r"\{(\w+)\}", word, template)
+    total = f"{shards:0{width}}"
+    pieces = re.split(r"\{(\w+)\}", template)
+    named = pieces[1::2]
+    files = []
+    for shard in range(shards):
+        index = f"{shard:0{width}}"
+        known = {**words, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
+        unknown = [word for word in named if word not in known]
+        if unknown:
+            raise SchemaError(f"the template {template!r} names {unknown[0]!r}, which is none of {', '.join(known)}")
+        pieces[1::2] = [known[word] for word in named]
+        files.append(around[0] + "".join(pieces) + around[2])
+    return tuple(files)
 
 
 def _part(split: Split, start: int | None, stop: int | None) -> Selection:
