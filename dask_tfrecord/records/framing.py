@@ -150,9 +150,11 @@ class Window:
             may be in view.
         """
         have = self.end - self.begin
+        if need > self._most:
+            return False
         if have >= need:
             return True
-        if need > self._most or (self._size is not None and self.offset + need > self._size):
+        if self._size is not None and self.offset + need > self._size:
             return False
         while have < need:
             self._make_room(have)
@@ -289,8 +291,8 @@ def _wrong_payload(window: Window, length: int) -> str:
         )
     if length > window.max_record_bytes:
         return (
-            f"the record has {length} bytes where max_record_bytes allows {window.max_record_bytes}: read_records takes "
-            f"another limit, if the file is to be trusted"
+            f"the record has {length} bytes where max_record_bytes allows {window.max_record_bytes}; read_records "
+            f"takes another limit, if the file is to be trusted"
         )
     return "the record was refused, and holds on a second look: the file is being changed, or memory or disk fail"
 

@@ -115,8 +115,11 @@ class AccessPoints:
     window_size: int
 
     def before(self, offset: int) -> int:
-        """Find the last point at or before an inflated offset, -1 if there is none."""
-        return int(np.searchsorted(self.table["inflated"], offset, side="right")) - 1
+        """Find the last point at or before an inflated offset, -1 if there is none.
+
+        One at the very end of the data leads nowhere.
+        """
+        return int(np.searchsorted(self.table["inflated"], min(offset, self.nbytes - 1), side="right")) - 1
 
     def inflated(self, number: int) -> int:
         """Where in the inflated stream a point is."""

@@ -237,7 +237,8 @@ class InflatedStream:
 
     def _check_ratio(self) -> None:
         """Refuse what inflates to a thousand times its size and does not end."""
-        stored, inflated = self._stored.position - self._began[0], self.position - self._began[1]
+        used = self._stored.position - len(self._input) - len(self._rest)
+        stored, inflated = used - self._began[0], self.position - self._began[1]
         if inflated > MOST_INFLATED * stored:
             raise self._broken(
                 f"the {self.compression} data inflate to more than {MOST_INFLATED} times their size, as decompression "
