@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import pickle
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dask_tfrecord as dtf
 from dask_tfrecord.columns.metadata import read_schema
 from dask_tfrecord.columns.tfmd import from_tfmd
 from dask_tfrecord.columns.tfmd_writing import to_tfmd
@@ -28,7 +33,9 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
+from dask_tfrecord.messages import SequenceExample
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing import read_payloads
 
 TFX = "tensorflow__tfx/tfx/components/testdata"
 YGGDRASIL = "google__yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset"
@@ -407,3 +414,95 @@ def test_schemas_of_tfx(corpus: Path) -> None:
         {"f": VarLenFeature("float32"), "i": VarLenFeature("int64")},
         sequence_features={"seq_s": RaggedFeature("bytes", "s")},
     )
+
+
+# -- records that a schema or a table lies beside
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def value(text: str, feature: Feature) -> Any:
+    """What a program that writes records makes of a cell."""
+    if feature.dtype == "bytes":
+        return text.encode()
+    return np.float32(text).item() if feature.dtype == "float32" else int(float(text))
+
+
+def cells(columns: dict[str, Any], names: list[str]) -> list[tuple[Any, ...]]:
+    """Rows of a data set; None where a record has no value."""
+
+    def cell(item: Any) -> Any:
+        if isinstance(item, np.ndarray):
+            assert item.size <= 1
+            return item[0] if item.size else None
+        return item
+
+    return list(zip(*([cell(item) for item in columns[name].tolist()] for name in names), strict=True))
+
+
+def test_taxi_shards_by_their_schema_equal_the_table_beside_them(corpus: Path) -> None:
+    """The table holds ten thousand trips, the shards two thirds of these and of others, in no order.
+
+    Each trip that is in both is the same in all columns, and each trip is there once.
+    """
+    ds = dtf.read_tfrecord(
+        corpus / TFX / "csv_example_gen" / "Split-train" / "data_tfrecord-*.gz",
+        corpus / TFX / "schema_gen" / "schema.pbtxt",
+    )
+    assert ds.schema == read_schema(corpus / TFX / "schema_gen" / "schema.pbtxt")
+    rows = table(corpus / TFX / "external" / "csv" / "data.csv")
+    names = list(rows[0])
+    assert set(names) == set(ds)
+    known = {tuple(value(row[name], ds.schema[name]) if row[name] else None for name in names) for row in rows}
+    found = cells(ds.compute(), names)
+    assert (len(known), len(found), len(set(found))) == (10_000, 9_909, 9_909)
+    trip = [names.index(name) for name in ("trip_start_timestamp", "trip_miles", "fare", "trip_seconds", "tips")]
+    trips = {tuple(row[place] for place in trip): row for row in known}
+    shared = [(row, trips[key]) for row in found if (key := tuple(row[place] for place in trip)) in trips]
+    assert len(shared) == 6_605
+    assert all(row == other for row, other in shared)
+    # No shard is without its part.
+    edges = np.cumsum([0, *ds.chunks])
+    assert all(len(known.intersection(found[start:stop])) > 500 for start, stop in pairwise(edges))
+
+
+@pytest.mark.parametrize("name", ["toy.nocompress-tfe-tfrecord@2", "toy.tfe-tfrecord@2"])
+def test_toy_equals_its_table(corpus: Path, name: str) -> None:
+    kinds = dict.fromkeys(["Num_1", "Num_2", "Cat_3"], "float32") | dict.fromkeys(["Bool_1", "Bool_2"], "int64")
+    names = ["Num_1", "Num_2", "Cat_1", "Cat_2", "Cat_set_1", "Cat_set_2", "Bool_1", "Bool_2", "Cat_3"]
+    ds = dtf.read_tfrecord(corpus / YGGDRASIL / name, {name: VarLenFeature(kinds.get(name, "bytes")) for name in names})
+    columns = ds.compute()
+    rows = table(corpus / YGGDRASIL / "toy.csv")
+    assert list(rows[0]) == names
+    for name in names:
+        for found, row in zip(columns[name], rows, strict=True):
+            # Sets are written word by word, in small letters.
+            words = row[name].lower().split() if "set" in name else [row[name]]
+            wanted = [value(word, ds.schema[name]) for word in words if word not in ("", "NA")]
+            assert found.tolist() == wanted
+
+
+def test_adult_equals_its_table(corpus: Path) -> None:
+    path = corpus / YGGDRASIL / "adult_test.recordio.gz"
+    ds = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None))
+    rows = table(corpus / YGGDRASIL / "adult_test.csv")
+    names = list(rows[0])
+    wanted = [tuple(value(row[name], ds.schema[name]) if row[name] else None for name in names) for row in rows]
+    assert sorted(cells(ds.compute(), names), key=repr) == sorted(wanted, key=repr)
+
+
+def test_sequence_examples_by_their_schema(corpus: Path) -> None:
+    path = corpus / TFX / "tfrecord_sequence" / "Split-eval" / "data_tfrecord_eval.gz"
+    ds = dtf.read_tfrecord(path, corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
+    columns = ds.compute()
+    examples = [SequenceExample.FromString(payload) for payload in read_payloads(path)]
+    assert ds.nrecords == len(examples) == 4500
+    for number, example in enumerate(examples):
+        context, lists = example.context.feature, example.feature_lists.feature_list
+        assert columns["f"][number].tolist() == list(context["f"].float_list.value)
+        assert columns["i"][number].tolist() == list(context["i"].int64_list.value)
+        steps = [list(step.bytes_list.value) for step in lists["s"].feature]
+        assert [list(step) for step in columns["seq_s"][number]] == steps
