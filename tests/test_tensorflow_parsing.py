@@ -79,9 +79,10 @@ def test_cases_are_worth_comparing(judged: Judged, kind: str) -> None:
     seen = Counter((case.changed[0], answer[0]) for case, answer in judged[kind] if case.changed)
     classes = EXAMPLE if kind == "Example" else [*CONTEXT, *SEQUENCE]
     assert all(seen[cls, verdict] >= 8 for cls in classes for verdict in ("read", "refused")), seen
-    # And both kinds of difference are among them.
-    assert sum(case.refused and answer[0] == "read" for case, answer in judged[kind]) >= 8
     assert sum(case.filled for case, _ in judged[kind]) >= 8
+    assert sum(case.refused for case, _ in judged[kind]) >= 8
+    # TensorFlow sees most of those, and not all.
+    assert sum(case.refused and answer[0] == "read" for made in judged.values() for case, answer in made) >= 8
 
 
 # Loads what judges features without the rest of the package, whose dependencies an interpreter with TensorFlow may
