@@ -13,21 +13,42 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dask_tfrecord import testing
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, rows_of
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, rows_of, splits_of, zero_rows
 from dask_tfrecord.columns.conform import conform
-from dask_tfrecord.features import FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    TensorFeature,
+    TextFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores import feed, layout
 from dask_tfrecord.stores.feed import count_rows
-from dask_tfrecord.stores.layout import Layout, RowGrid, Tally, Unit, array_name, default_rows, is_flat, zarr_layout
+from dask_tfrecord.stores.layout import (
+    Layout,
+    RowGrid,
+    Tally,
+    Unit,
+    array_name,
+    check_storable,
+    default_rows,
+    zarr_layout,
+)
+from dask_tfrecord.stores.levels import Levels, flat_arrays, is_flat
 
-PARTS = ("values", "row_splits", "byte_splits")
+PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes")
 # Letters that names are confused by.
 NASTY = st.text(st.sampled_from("/.%_ 2EFa:*zarrjson\\\n\x00é") | st.characters(codec="utf-8"), max_size=8)
 WORDS = st.lists(
-    st.sampled_from(
-        ["", "values", "row_splits", "byte_splits", "x", ".", "..", "%", "zarr.json", "zarr", "json", "__", "c"]
-    ),
+    st.sampled_from(["", *PARTS, "shape", "x", ".", "..", "%", "zarr.json", "zarr", "json", "__", "c"]),
     max_size=4,
 ).map("/".join)
 
@@ -40,7 +61,7 @@ WORDS = st.lists(
 def test_no_two_arrays_share_a_name(features: set[str]) -> None:
     names = {feature: array_name(feature) for feature in features}
     arrays = [*names.values(), *(f"{name}.{part}" for name in names.values() for part in PARTS)]
-    assert len(set(arrays)) == 4 * len(features)
+    assert len(set(arrays)) == (1 + len(PARTS)) * len(features)
 
 
 @given(NASTY | WORDS)
@@ -68,6 +89,10 @@ def test_names_can_stand_in_any_store(feature: str) -> None:
         ("", "%"),
         ("/", "%2F"),
         ("x/values", "x%2Fvalues"),
+        ("x/shapes", "x%2Fshapes"),
+        ("x/row_splits_3", "x%2Frow_splits_3"),
+        ("x.shape", "x%2Eshape"),
+        ("x/shape", "x.shape"),
         ("values", "values"),
         ("zarr.json", "zarr%2Ejson"),
         ("zarr/json", "zarr%2Fjson"),
@@ -94,6 +119,16 @@ SCHEMA = Schema(
         "boxes": VarLenFeature("float32", shape=(-1, 4)),
         "words": VarLenFeature("bytes"),
         "grid": VarLenFeature("bytes", shape=(-1, 2)),
+        "steps": FixedLenSequenceFeature((2,), "bytes", length=3),
+        "padded": FixedLenSequenceFeature((2,), "uint8", length=3),
+        "names": TensorFeature((2, 1), "bytes"),
+        "frames": ImageFeature((-1, 1, 2, 3)),
+        "samples": RawFeature((-1, 2), ">c8"),
+        "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
+        "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
+        "image": ImageFeature(),
+        "tensor": TensorFeature((-1, 3), "float64"),
+        "strings": TensorFeature((-1, -1), "bytes"),
     }
 )
 
@@ -115,25 +150,33 @@ class Held:
 def flat_rows(draw: st.DrawFn) -> dict[str, Block]:
     """Rows of the flat features, some of them long and many of them empty."""
     count = draw(st.integers(0, 40))
-    length = st.sampled_from([0, 0, 0, 1, 2, 3, 30])
-    rows: dict[str, Block] = {}
-    for name, feature in SCHEMA.items():
-        if not is_flat(feature):
-            continue
-        inner = feature.shape[1:] if isinstance(feature, VarLenFeature) else feature.shape
-        array: Any = (
-            np.empty((count, *inner), object) if isinstance(feature, FixedLenFeature) else np.empty(count, object)
-        )
-        if isinstance(feature, FixedLenFeature):
-            array.reshape(-1)[:] = [bytes(draw(length)) for _ in range(array.size)]
-        for row in range(count if isinstance(feature, VarLenFeature) else 0):
-            values: Any = np.zeros((draw(length), *inner), "int64" if feature.dtype == "bytes" else feature.dtype)
-            if feature.dtype == "bytes":
-                values = values.astype(object)
-                values.reshape(-1)[:] = [bytes(draw(length)) for _ in range(values.size)]
-            array[row] = values
-        rows[name] = conform(feature, array, name)
-    return rows
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    return {name: rows_like(feature, count, rng) for name, feature in SCHEMA.items() if is_flat(feature)}
+
+
+def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
+    """Rows of any sizes."""
+    sizes = [0, 0, 0, 1, 2, 3, rng.choice([3, 30])]
+    splits, shapes = [], None
+    for _ in range(feature.ragged_rank):
+        splits.append(splits_of(rng.choice(sizes, count)))
+        count = int(splits[-1][-1])
+    if feature.own_shapes:
+        shapes = rng.choice([0, 1, 2, 3], (count, feature.own_shapes))
+        splits.append(splits_of(shapes.prod(axis=1)))
+        count = int(splits[-1][-1])
+    block: Any = np.zeros((count, *feature.item_shape), feature.item_dtype)
+    if feature.is_bytes:
+        ends = splits_of(rng.choice(sizes, count * math.prod(feature.item_shape)))
+        block = BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, block.shape)
+    else:
+        block.reshape(-1)[:] = np.arange(block.size) % 100
+    if shapes is not None:
+        return ArraysBlock(block, splits[0], shapes)
+    for ends in reversed(splits):
+        block = RaggedBlock(block, ends)
+    made: Block = block
+    return made
 
 
 @st.composite
@@ -158,19 +201,23 @@ def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, d
 
 def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
     """What a flat array has to hold."""
-    block = blocks[feature]
-    if isinstance(block, BytesBlock):
-        return block.values if part == "values" else block.splits
-    assert isinstance(block, RaggedBlock)
-    if part == "row_splits":
-        return block.row_splits
-    if isinstance(block.values, BytesBlock):
-        return block.values.values if part == "values" else block.values.splits
-    return block.values
+    flat: Any = blocks[feature]
+    if part == "shapes":
+        shapes: NDArray[np.int64] = flat.shapes
+        return shapes
+    arrays: dict[str, NDArray[Any]] = {}
+    while not isinstance(flat, np.ndarray):
+        name = "row_splits" if not arrays else f"row_splits_{len(arrays)}"
+        if isinstance(flat, BytesBlock):
+            arrays["byte_splits" if arrays else name] = flat.splits
+        else:
+            arrays[name] = flat.row_splits
+        flat = flat.values
+    return {**arrays, "values": flat}[part]
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         planned, blocks = data.draw(layouts(monkeypatch))
@@ -184,7 +231,7 @@ def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.Data
         for number, unit in enumerate(units):
             if unit.array is not None and unit.array != spec:
                 continue
-            if unit.array is None and spec.part in ("values", "byte_splits"):
+            if unit.array is None and not spec.by_rows:
                 continue
             start, stop = written_by(unit, spec, planned.nrows)
             written[start:stop] += 1
@@ -192,67 +239,97 @@ def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.Data
                 assert writers.setdefault(chunk, number) == number, (spec.name, chunk)
         assert (written == 1).all(), spec
         assert spec.unit % spec.chunk == 0
+    items = {
+        (name, row): items_in(rows_of(block, 0, row)) for name, block in blocks.items() for row in range(len(block) + 1)
+    }
     for unit in units:
-        check_rows(unit, planned, blocks, most)
+        check_rows(unit, planned, blocks, items, most)
 
 
 def written_by(unit: Unit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int]:
     """Entries of an array that a unit writes."""
-    if unit.array is not None or spec.part == "dense":
+    if unit.array is not None or spec.part in ("dense", "shapes"):
         return unit.start, unit.stop
-    per_row = math.prod(SCHEMA[spec.feature].shape) if isinstance(SCHEMA[spec.feature], FixedLenFeature) else 1
+    feature = SCHEMA[spec.feature]
+    per_row = 1 if feature.ragged_rank or feature.own_shapes else math.prod(feature.item_shape)
     return unit.start * per_row, unit.stop * per_row + (unit.stop == nrows)
 
 
-def check_rows(unit: Unit, planned: Layout, blocks: dict[str, Block], most: int) -> None:
-    """The rows that are read are consecutive, in pieces, and begin and end with the values that the unit says."""
+def check_rows(
+    unit: Unit, planned: Layout, blocks: dict[str, Block], items: dict[tuple[str, int], tuple[int, ...]], most: int
+) -> None:
+    """The rows that are read are consecutive, in pieces, and begin and end with the items that the unit says."""
     assert all(before[1] == after[0] for before, after in pairwise(unit.spans))
     assert all(0 < stop - start <= most for start, stop in unit.spans) or not planned.nrows
     first, past = (unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0)
     if unit.array is None:
         assert (first, past) == (unit.start, unit.stop)
-    for name, (values, nbytes) in unit.before.items():
-        read = rows_of(blocks[name], first, past)
-        count, size = len(read), 0
-        flat = read
-        if isinstance(read, RaggedBlock):
-            flat, count = read.values, len(read.values)
-        elif isinstance(read, BytesBlock):
-            count = len(read) * math.prod(read.shape[1:])
-        if isinstance(flat, BytesBlock):
-            size = int(flat.splits[-1])
-        assert unit.past[name] == (values + count, nbytes + size)
+    for name, before in unit.before.items():
+        if unit.spans:
+            assert (before, unit.past[name]) == (items[name, first], items[name, past])
+        else:
+            assert before == unit.past[name]
     if unit.array is not None:
-        at, entries = first_entry(unit), expected(blocks, unit.array.feature, unit.array.part)
-        read = rows_of(blocks[unit.array.feature], first, past)
-        held = expected({unit.array.feature: read}, unit.array.feature, unit.array.part)
+        spec = unit.array
+        at = first_entry(unit)
+        entries = expected(blocks, spec.feature, spec.part)
+        held = expected({spec.feature: rows_of(blocks[spec.feature], first, past)}, spec.feature, spec.part)
         # The last split of an array belongs to no row.
-        own = len(held) - (unit.array.part != "values")
-        stop = min(unit.stop, len(entries) - (unit.array.part != "values"))
+        own = len(held) - (spec.part != "values")
+        stop = min(unit.stop, len(entries) - (spec.part != "values"))
         assert at <= unit.start
         assert stop <= at + own
+
+
+def items_in(block: Any) -> tuple[int, ...]:
+    """Items of each level of a block, counted from the outside in."""
+    found = [len(block)]
+    while not isinstance(block, np.ndarray):
+        ends = block.splits if isinstance(block, BytesBlock) else block.row_splits
+        found.append(int(ends[-1]))
+        block = block.values
+    return tuple(found)
 
 
 def first_entry(unit: Unit) -> int:
     """Entries before the first row that is read."""
     assert unit.array is not None
-    feature = SCHEMA[unit.array.feature]
-    values, nbytes = unit.before[unit.array.feature]
-    if unit.array.part == "byte_splits":
-        return values * math.prod(feature.shape[1:])
-    return nbytes if feature.dtype == "bytes" else values
+    feature, part, before = SCHEMA[unit.array.feature], unit.array.part, unit.before[unit.array.feature]
+    if part == "byte_splits":
+        return before[-2] * math.prod(feature.item_shape)
+    return before[-1] if part == "values" else before[int(part.removeprefix("row_splits_"))]
+
+
+@given(flat_rows(), st.integers(0, 40), st.integers(0, 40))
+@settings(max_examples=40, deadline=None)
+def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block], start: int, count: int) -> None:
+    for name, block in blocks.items():
+        levels = Levels.of(SCHEMA[name])
+        start = min(start, len(block))
+        part = rows_of(block, start, min(start + count, len(block)))
+        splits, values = flat_arrays(part)
+        made = levels.block(SCHEMA[name], len(part), splits, values, getattr(part, "shapes", None))
+        assert type(made) is type(part)
+        assert made.shape == part.shape
+        assert listed(np.asarray(made)) == listed(np.asarray(part))
+        items = levels.items(part)
+        assert tuple(items[-1].tolist()) == items_in(part)
+        # All buffers, less the ends that belong to no row.
+        assert levels.nbytes(items)[-1] == part.nbytes - 8 * len(splits)
+
+
+def listed(value: Any) -> Any:
+    """Nested lists of nested arrays."""
+    return [listed(item) for item in value] if isinstance(value, np.ndarray) else value
 
 
 def test_a_group_without_rows_still_has_splits() -> None:
-    empty = {
-        name: rows_of(conform(f, np.empty((0, *f.block_shape), object), name), 0, 0)
-        for name, f in SCHEMA.items()
-        if is_flat(f)
-    }
+    empty = {name: zero_rows(feature) for name, feature in SCHEMA.items() if is_flat(feature)}
     tally = count_rows((0, 0), SCHEMA, 5, 5, lambda: Held(empty))
     planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), Tally.joined(SCHEMA, [tally]))
     assert [(unit.start, unit.stop) for unit in planned.units(SCHEMA) if unit.array is None] == [(0, 0)]
-    assert {spec.shape[0] for spec in planned.arrays if spec.part.endswith("splits")} == {1}
+    assert {spec.shape[0] for spec in planned.arrays if "splits" in spec.part} == {1}
+    assert {spec.shape[0] for spec in planned.arrays if "splits" not in spec.part} == {0}
 
 
 def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
@@ -271,13 +348,11 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
 # ---------------------------------------------------------------------------------------------------- what it says
 
 
-@given(testing.schemas(min_size=1))
+@given(testing.schemas(min_size=1) | st.just(SCHEMA))
 @settings(max_examples=100, deadline=None)
 def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
-    none = np.zeros(2, np.int64)
-    flat = [name for name, feature in schema.items() if is_flat(feature)]
-    tally = Tally(np.array([0, 7]), dict.fromkeys(flat, none), dict.fromkeys(flat, none), none)
-    arrays = zarr_layout(schema, 7, RowGrid(2, 4, 4), tally).arrays
+    flat = {name: np.zeros((2, 1 + len(Levels.of(feature).splits)), np.int64) for name, feature in schema.items()}
+    arrays = zarr_layout(schema, 7, RowGrid(2, 4, 4), Tally(np.array([0, 7]), flat, np.zeros(2, np.int64))).arrays
     names = [array.name for array in arrays]
     assert len(set(names)) == len(names)
     sizes: dict[str, int] = {}
@@ -301,7 +376,32 @@ def test_how_many_rows_a_unit_has() -> None:
 def test_short_flat_arrays_have_short_shards() -> None:
     # The index of a shard has 16 bytes for each chunk it could hold.
     schema = Schema({"x": VarLenFeature("int64")})
-    counts = {"x": np.array([0, 3])}
-    tally = Tally(np.array([0, 2]), counts, {"x": np.zeros(2, np.int64)}, np.array([0, 40]))
+    tally = Tally(np.array([0, 2]), {"x": np.array([[0, 0], [2, 3]])}, np.array([0, 40]))
     values = zarr_layout(schema, 2, RowGrid(1, 2, 2), tally).arrays[0]
     assert values.unit // values.chunk == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int8", "uint16", "bool", "float64", "complex64", "complex128"])
+def test_numbers_of_every_kind_can_be_stored(dtype: str) -> None:
+    schema = Schema({"dense": RawFeature((2,), dtype), "rows": RawFeature((-1,), dtype)})
+    check_storable(schema)
+    tally = Tally(np.array([0, 1]), {"rows": np.array([[0, 0], [1, 4]])}, np.array([0, 40]))
+    arrays = {array.name: array.dtype for array in zarr_layout(schema, 1, RowGrid(1, 1, 1), tally).arrays}
+    assert arrays == {"dense": np.dtype(dtype).str, "rows.values": np.dtype(dtype).str, "rows.row_splits": "<i8"}
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        (RawFeature((2,), "bfloat16"), r"map_blocks and blocks\['x'\].astype\('float32'\)"),
+        (
+            VarLenFeature("bfloat16"),
+            r"RaggedBlock\(blocks\['x'\].values.astype\('float32'\), .*\['x'\].row_splits\)",
+        ),
+        (TensorFeature((-1,), "bfloat16"), r"\[row.astype\('float32'\) for row in blocks\['x'\]\] and a template"),
+    ],
+)
+def test_numbers_that_zarr_has_no_name_for(feature: Feature, said: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    with pytest.raises(SchemaError, match=f"column 'x' is of dtype bfloat16, which Zarr has no name for.*{said}"):
+        check_storable(Schema({"y": TextFeature(), "x": feature}))

@@ -76,7 +76,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             array = self._assigned.get(name)
             features[name] = own[name] if array is None else feature_of(array, f"column {name!r}")
         whole = not self._assigned and set(self._names) == set(own)
-        return Schema(features, own.sampling if whole else None)
+        kept = {name: own.classes[name] for name in self._names if name in own.classes and name not in self._assigned}
+        return Schema(features, own.sampling if whole else None, classes=kept)
 
     @property
     def nrecords(self) -> int | None:

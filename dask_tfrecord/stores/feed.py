@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.source import MappedSource, Source, fill, parts
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, block_nbytes, concatenate, rows_of, zero_rows
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally, is_flat, splits_per_row
+from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
+from dask_tfrecord.stores.levels import Levels, is_flat
 
 __all__ = ["Feed", "Pieces", "count_rows"]
 
@@ -64,7 +65,8 @@ class _Chunks:
         for chunk, (first, past) in zip(self.chunks, pairwise(self.borders), strict=True):
             if max(start, first) < min(stop, past):
                 found.append(rows_of(chunk[0][name], max(start, first) - first, min(stop, past) - first))
-        return concatenate(found or [zero_rows(self.schema[name])])
+        rows: Block = concatenate(found or [zero_rows(self.schema[name])])
+        return rows
 
 
 class Feed:
@@ -133,10 +135,8 @@ class Feed:
     def row_nbytes(self) -> tuple[float, float]:
         """Find the decoded bytes of a row: of what is laid out by rows, and of all that is read for it."""
         sizes = _row_nbytes(self.schema, self._first_rows)
-        by_rows = [
-            8.0 * splits_per_row(self.schema, name) if is_flat(feature) else sizes[name]
-            for name, feature in self.schema.items()
-        ]
+        levels = {name: Levels.of(feature) for name, feature in self.schema.items()}
+        by_rows = [8.0 * (of.strides[0] + of.axes) if of.splits else sizes[name] for name, of in levels.items()]
         read, source = sum(sizes.values()), self.source
         while isinstance(source, MappedSource):
             given = source.source.schema.select(source.columns)
@@ -195,7 +195,7 @@ def count_rows(
     *rest: Any,
 ) -> Tally:
     """Tally the flat features of some rows, reading no more than `most_rows` of them at once."""
-    names = [name for name, feature in schema.items() if is_flat(feature)]
+    levels = {name: Levels.of(feature) for name, feature in schema.items() if is_flat(feature)}
     tallies: list[Tally] = []
     spans: list[tuple[int, int]] = []
     step = min(_PROBE_ROWS, most_rows)
@@ -207,39 +207,20 @@ def count_rows(
             start = spans[-1][1]
             yield spans[-1]
 
-    for blocks in source(*rest).pieces(names, growing()):
-        tallies.append(_tally(blocks, spans[-1][0], unit_rows))
+    for blocks in source(*rest).pieces(tuple(levels), growing()):
+        tallies.append(_tally(blocks, levels, spans[-1][0], unit_rows))
         nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
         # How large the next rows are is a guess.
         step = max(1, int(min(PIECE_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
     return Tally.joined(schema, tallies)
 
 
-def _tally(blocks: Mapping[str, Block], first: int, unit_rows: int) -> Tally:
+def _tally(blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, unit_rows: int) -> Tally:
     """Tally blocks of the rows from `first` on: with borders where units begin, and not too far apart."""
-    ends = {name: _ends(block) for name, block in blocks.items()}
-    sizes = np.sum([size for _, _, size in ends.values()], axis=0)
+    items = {name: of.items(blocks[name]) for name, of in levels.items()}
+    sizes = np.sum([of.nbytes(items[name]) for name, of in levels.items()], axis=0)
     count = len(sizes) - 1
     units = np.arange(-first % unit_rows, count, unit_rows)
     granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
     borders = np.unique(np.concatenate([[0], units, granules, [count]]))
-    return Tally(
-        borders + first,
-        {name: values[borders] for name, (values, _, _) in ends.items()},
-        {name: nbytes[borders] for name, (_, nbytes, _) in ends.items()},
-        sizes[borders],
-    )
-
-
-def _ends(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Values, bytes of bytes values and decoded bytes before each row and past the last."""
-    flat = block.values if isinstance(block, RaggedBlock) else block
-    each = int(np.prod(flat.shape[1:]))
-    rows = np.arange(len(block) + 1)
-    values = block.row_splits if isinstance(block, RaggedBlock) else rows * each
-    splits = 8 * rows * isinstance(block, RaggedBlock)
-    if isinstance(flat, BytesBlock):
-        items = values * each if isinstance(block, RaggedBlock) else values
-        nbytes = flat.splits[items]
-        return values, nbytes, nbytes + 8 * items + splits
-    return values, values * 0, values * (each * flat.dtype.itemsize) + splits
+    return Tally(borders + first, {name: before[borders] for name, before in items.items()}, sizes[borders])

@@ -1,13 +1,15 @@
 """What a store of a data set looks like: names, shapes, write units. Pure values, no store is touched here.
 
-One flat group. Dense and text features are one array each. Bytes and ragged features are flat ``NAME.values`` and
-``NAME.row_splits`` (ragged bytes have ``NAME.byte_splits`` between them), on grids of their own. A write unit is what
-one task writes: a shard where arrays are sharded, else a chunk; no two tasks ever write into the same one.
+One flat group. Dense and text columns are one array each. Columns of bytes, of ragged rows and of arrays of their own
+shapes are flat ``NAME.values`` and a chain of splits (see `dask_tfrecord.stores.levels`): ``NAME.row_splits``, which is
+laid out by rows as ``NAME.shapes`` is, and the others and the values on grids of their own. A write unit is what one
+task writes: a shard where arrays are sharded, else a chunk; no two tasks ever write into the same one.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,8 +17,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import Feature, TextFeature
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.levels import Levels, is_flat, is_part
 
 __all__ = [
     "ArraySpec",
@@ -25,10 +29,9 @@ __all__ = [
     "Tally",
     "Unit",
     "array_name",
+    "check_storable",
     "default_rows",
-    "is_flat",
     "row_units",
-    "splits_per_row",
     "zarr_layout",
 ]
 
@@ -41,7 +44,8 @@ SPAN_NBYTES = 32 << 20
 PIECE_NBYTES = 2 << 20
 GRANULE_NBYTES = 512 << 10
 
-_PARTS = ("values", "row_splits", "byte_splits")
+_PLURAL = re.compile("s(?=(_[0-9]+)?$)")
+_BY_ROWS = ("dense", "row_splits", "shapes")
 # What Zarr or some file system does not take in a name; the dot is ours, between a name and its part.
 _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
@@ -76,7 +80,8 @@ class ArraySpec:
     feature : str
         The feature that it belongs to.
     part : str
-        ``"dense"``, ``"values"``, ``"row_splits"`` or ``"byte_splits"``.
+        ``"dense"``, or what comes behind the column's name: ``"values"``, ``"row_splits"``, ``"row_splits_1"`` and so
+        on, ``"byte_splits"``, ``"shapes"``.
     shape : tuple of int
         Its shape.
     dtype : str
@@ -98,6 +103,11 @@ class ArraySpec:
     unit: int
     dimensions: tuple[str, ...]
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether it is cut where rows are."""
+        return self.part in _BY_ROWS
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -111,16 +121,16 @@ class Unit:
         Entries of that array, or rows.
     spans : tuple of (int, int)
         First row and past-the-last row of what is read at once, one after the other.
-    before, past : dict of str to (int, int)
-        Values and bytes of the flat features before the first row that is read, and before the one past the last.
+    before, past : dict of str to tuple of int
+        Items of each level of the flat features, rows first, before the first row that is read and past the last.
     """
 
     array: ArraySpec | None
     start: int
     stop: int
     spans: tuple[tuple[int, int], ...]
-    before: Mapping[str, tuple[int, int]]
-    past: Mapping[str, tuple[int, int]]
+    before: Mapping[str, tuple[int, ...]]
+    past: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,40 +141,33 @@ class Tally:
     ----------
     rows : ndarray of int64, shape (nborders,)
         The borders, ascending: the first row, every row where a unit of rows begins, the number of rows.
-    values : dict of str to ndarray of int64, shape (nborders,)
-        Values before each border: rows of `RaggedBlock.values`, or the bytes values of a fixed feature.
-    nbytes : dict of str to ndarray of int64, shape (nborders,)
-        Bytes before each border, of bytes features.
+    items : dict of str to ndarray of int64, shape (nborders, levels)
+        Items of each level of a feature before each border, rows first.
     sizes : ndarray of int64, shape (nborders,)
         Decoded bytes of all flat features before each border.
     """
 
     rows: NDArray[np.int64]
-    values: dict[str, NDArray[np.int64]]
-    nbytes: dict[str, NDArray[np.int64]]
+    items: dict[str, NDArray[np.int64]]
     sizes: NDArray[np.int64]
 
     @classmethod
     def joined(cls, schema: Schema, parts: Sequence[Tally]) -> Tally:
         """Put tallies of rows that follow each other together; each begins at its own first row with nothing."""
-        flat = [name for name, feature in schema.items() if is_flat(feature)]
         none = np.zeros(1, np.int64)
         return cls(
             np.concatenate([none, *(part.rows[1:] for part in parts)]),
-            {name: _running([part.values[name] for part in parts]) for name in flat},
-            {name: _running([part.nbytes[name] for part in parts]) for name in flat},
-            _running([part.sizes for part in parts]),
+            {
+                name: _running([part.items[name] for part in parts], (len(Levels.of(feature).splits) + 1,))
+                for name, feature in schema.items()
+                if is_flat(feature)
+            },
+            _running([part.sizes for part in parts], ()),
         )
 
-    def entries(self, array: ArraySpec, feature: Feature) -> NDArray[np.int64]:
-        """Entries of a flat array before each border."""
-        if array.part == "byte_splits":
-            return self.values[array.feature] * math.prod(feature.shape[1:])
-        return (self.nbytes if feature.dtype == "bytes" else self.values)[array.feature]
-
-    def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Values and bytes of some features before a border."""
-        return {name: (int(self.values[name][border]), int(self.nbytes[name][border])) for name in names}
+    def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Items of some features before a border."""
+        return {name: tuple(self.items[name][border].tolist()) for name in names}
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
         """Rows between two borders, in pieces: of `PIECE_NBYTES` and of `most_rows`, where borders allow it."""
@@ -205,14 +208,15 @@ class Layout:
         for start, stop in row_units(0, self.nrows, self.grid.unit):
             yield self._row_unit(start, stop)
         for array in self.arrays:
-            if array.part in ("values", "byte_splits"):
+            if not array.by_rows:
+                level, stride = Levels.of(schema[array.feature]).place(array.part)
+                before = self.tally.items[array.feature][:, level] * stride
                 for start in range(0, array.shape[0], array.unit):
-                    stop = min(start + array.unit, array.shape[0])
-                    yield self._flat_unit(array, self.tally.entries(array, schema[array.feature]), start, stop)
+                    yield self._flat_unit(array, before, start, min(start + array.unit, array.shape[0]))
 
     def _row_unit(self, start: int, stop: int) -> Unit:
         tally = self.tally
-        if not tally.values:
+        if not tally.items:
             return Unit(None, start, stop, tuple(row_units(start, stop, self.grid.most)), {}, {})
         low, high = np.searchsorted(tally.rows, [start, stop]).tolist()
         return Unit(
@@ -220,14 +224,14 @@ class Layout:
             start,
             stop,
             tally.spans(low, high, self.grid.most),
-            tally.at(low, tally.values),
-            tally.at(high, tally.values),
+            tally.at(low, tally.items),
+            tally.at(high, tally.items),
         )
 
     def _flat_unit(self, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int) -> Unit:
         """Between the borders that hold entries ``start`` to ``stop``: rows that lie across an end of it, too."""
         low = int(np.searchsorted(before, start, side="right")) - 1
-        # The last entry of byte splits belongs to no row.
+        # The last entry of splits belongs to no row.
         high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
         names = (array.feature,)
         spans = self.tally.spans(low, high, self.grid.most)
@@ -245,15 +249,26 @@ def default_rows(nbytes: int, laid_by_rows: float, altogether: float) -> int:
     return max(1, int(min(nbytes / max(laid_by_rows, 1.0), SPAN_NBYTES * nbytes / UNIT_NBYTES / max(altogether, 1.0))))
 
 
-def is_flat(feature: Feature) -> bool:
-    """Whether a feature is laid out as flat values and splits."""
-    return isinstance(feature, VarLenFeature) or (isinstance(feature, FixedLenFeature) and feature.dtype == "bytes")
+def check_storable(schema: Schema) -> None:
+    """Refuse dtypes that Zarr has no name for.
 
-
-def splits_per_row(schema: Schema, name: str) -> int:
-    """Entries of ``NAME.row_splits`` for each row: a fixed bytes feature has one per value."""
-    feature = schema[name]
-    return math.prod(feature.shape) if isinstance(feature, FixedLenFeature) else 1
+    Raises
+    ------
+    SchemaError
+        If there is one; what to make of it is said.
+    """
+    for name, feature in schema.items():
+        if feature.item_dtype.kind not in "biufcOT":
+            block = f"blocks[{name!r}]"
+            cast = f"{block}.astype('float32')"
+            if feature.ragged_rank == 1:
+                cast = f"RaggedBlock({block}.values.astype('float32'), {block}.row_splits)"
+            elif feature.block_dtype.kind == "O":
+                cast = f"[row.astype('float32') for row in {block}] and a template"
+            raise SchemaError(
+                f"column {name!r} is of dtype {feature.item_dtype}, which Zarr has no name for: make float32 of it "
+                f"with map_blocks and {cast}"
+            )
 
 
 def array_name(feature: str) -> str:
@@ -266,7 +281,7 @@ def array_name(feature: str) -> str:
         return "%"
     *parents, leaf = feature.split("/")
     # "x/values" would be the values of a ragged "x".
-    joined = "%2F" if leaf in _PARTS else "."
+    joined = "%2F" if is_part(leaf) else "."
     head = ".".join(map(_quoted, parents))
     name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
     if name.startswith("__"):  # reserved by Zarr
@@ -302,7 +317,7 @@ def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally) -> Layo
             continue
         dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
         shape = (nrows, *feature.block_shape)
-        dimensions = ("record", *(f"{name}.dim_{axis}" for axis in range(1, len(shape))))
+        dimensions = ("record", *_axes(name, len(shape) - 1))
         arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, grid.chunk, grid.unit, dimensions))
     return Layout(nrows, grid, tuple(_with_own_dimensions(arrays)), tally)
 
@@ -318,35 +333,38 @@ def _with_own_dimensions(arrays: Sequence[ArraySpec]) -> Iterator[ArraySpec]:
 def _flat_arrays(
     name: str, feature_name: str, feature: Feature, nrows: int, grid: RowGrid, tally: Tally
 ) -> Iterator[ArraySpec]:
-    sharded = grid.chunk != grid.unit
-    ragged = isinstance(feature, VarLenFeature)
-    inner = feature.shape[1:] if ragged else ()
-    is_bytes = feature.dtype == "bytes"
-    values = int((tally.nbytes if is_bytes else tally.values)[feature_name][-1])
-    dtype = "|u1" if is_bytes else np.dtype(feature.dtype).str
-    item = np.dtype(dtype).itemsize * (1 if is_bytes else math.prod(inner))
+    levels, items = Levels.of(feature), tally.items[feature_name][-1].tolist()
 
-    def flat(part: str, length: int, dtype: str, item: int, dimension: str, inner: tuple[int, ...] = ()) -> ArraySpec:
-        whole = max(1, UNIT_NBYTES // item)
-        chunk = max(1, min(CHUNK_NBYTES // item if sharded else whole, length))
-        # The index of a shard has an entry for each chunk that it could hold.
-        unit = chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
-        dimensions = (dimension, *(f"{name}.dim_{axis}" for axis in range(1, len(inner) + 1)))
-        return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, chunk, unit, dimensions)
+    def spec(part: str, length: int, dtype: str, cuts: tuple[int, int], *inner: int) -> ArraySpec:
+        dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
+        if part == "shapes":
+            dimensions = ("record", f"{name}.axis")
+        return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *cuts, dimensions)
 
-    yield flat("values", values, dtype, item, f"{name}.value", () if is_bytes else inner)
-    per_row = 1 if ragged else math.prod(feature.shape)
-    chunk, unit = (max(1, rows * per_row) for rows in (grid.chunk, grid.unit))
-    splits = (nrows * per_row + 1,)
-    yield ArraySpec(
-        f"{name}.row_splits", feature_name, "row_splits", splits, "<i8", chunk, unit, (f"{name}.row_split",)
-    )
-    if ragged and is_bytes:
-        count = int(tally.values[feature_name][-1])
-        yield flat("byte_splits", count * math.prod(inner) + 1, "<i8", 8, f"{name}.byte_split")
+    dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
+    yield spec("values", items[-1], dtype, _flat_cuts(levels.item_nbytes, items[-1], grid), *inner)
+    for part, stride in zip(levels.splits, levels.strides, strict=True):
+        length = levels.entries(part, items) + 1
+        by_rows = max(1, grid.chunk * stride), max(1, grid.unit * stride)
+        yield spec(part, length, "<i8", by_rows if part in _BY_ROWS else _flat_cuts(8, length, grid))
+    if levels.axes:
+        yield spec("shapes", nrows, "<i8", (grid.chunk, grid.unit), levels.axes)
 
 
-def _running(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Join running totals that each begin at nothing."""
-    steps = np.concatenate([np.zeros(1, np.int64), *map(np.diff, parts)])
-    return np.cumsum(steps)
+def _axes(name: str, number: int) -> Iterator[str]:
+    return (f"{name}.dim_{axis}" for axis in range(1, number + 1))
+
+
+def _flat_cuts(item_nbytes: int, length: int, grid: RowGrid) -> tuple[int, int]:
+    """Entries of a chunk and of a write unit of a flat array."""
+    sharded, item = grid.chunk != grid.unit, max(1, item_nbytes)
+    whole = max(1, UNIT_NBYTES // item)
+    chunk = max(1, min(CHUNK_NBYTES // item if sharded else whole, length))
+    # The index of a shard has an entry for each chunk that it could hold.
+    return chunk, chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
+
+
+def _running(parts: Sequence[NDArray[np.int64]], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Join running totals of that shape that each begin at nothing."""
+    steps = [np.diff(part, axis=0) for part in parts]
+    return np.cumsum(np.concatenate([np.zeros((1, *shape), np.int64), *steps]), axis=0)

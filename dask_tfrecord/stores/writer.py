@@ -5,7 +5,6 @@ No task holds more than its unit and a piece of rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import (
-    Block,
-    BytesBlock,
-    RaggedBlock,
-    block_nbytes,
-    concatenate,
-    release_memory,
-    zero_rows,
-)
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, release_memory, zero_rows
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features import VarLenFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
-from dask_tfrecord.stores.layout import ArraySpec, Unit, splits_per_row
+from dask_tfrecord.stores.layout import ArraySpec, Unit
+from dask_tfrecord.stores.levels import Levels, flat_arrays
 
 __all__ = ["WriteReport", "Writer", "write_unit"]
 
@@ -103,15 +94,16 @@ def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:
         for name, feature in writer.schema.items()
         if len(unit.spans) > 1 and feature.block_dtype.kind in "biufc"
     }
-    splits = {spec.feature: _Entries(writer, spec, unit) for spec in writer.specs if spec.part == "row_splits"}
-    whole: dict[str, list[Block]] = {name: [] for name in writer.schema if name not in splits and name not in several}
+    flat = [_Entries(writer, spec, unit) for spec in writer.specs if spec.by_rows and spec.part != "dense"]
+    whole: dict[str, list[Block]] = {
+        spec.feature: [] for spec in writer.specs if spec.part == "dense" and spec.feature not in several
+    }
     for blocks in pieces.pieces(tuple(writer.schema), unit.spans, several):
-        for name, block in blocks.items():
-            if name in splits:
-                splits[name].add(block)
-            elif name in whole:
-                whole[name].append(block)
-    nbytes = sum(entries.write() for entries in splits.values())
+        for name in whole:
+            whole[name].append(blocks[name])
+        for entries in flat:
+            entries.add(blocks[entries.spec.feature])
+    nbytes = sum(entries.write() for entries in flat)
     for spec in writer.specs:
         if spec.part == "dense":
             parts = whole.pop(spec.feature, None) or [zero_rows(writer.schema[spec.feature])]
@@ -133,46 +125,39 @@ class _Entries:
 
     def __init__(self, writer: Writer, spec: ArraySpec, unit: Unit) -> None:
         self.writer, self.spec, self.unit = writer, spec, unit
-        self.start, self.stop, self.rows = unit.start, unit.stop, unit.start
+        self.levels = Levels.of(writer.schema[spec.feature])
+        self.level, self.stride = self.levels.place(spec.part)
+        self.start, self.stop = unit.start, unit.stop
         if unit.array is None:
-            self.per_row = splits_per_row(writer.schema, spec.feature)
             # The last unit writes the end of the last row, too.
-            end = 1 if unit.stop == writer.nrows else 0
-            self.start, self.stop = unit.start * self.per_row, unit.stop * self.per_row + end
-        self.values, self.nbytes = unit.before[spec.feature]
+            end = 1 if spec.part in self.levels.splits and unit.stop == writer.nrows else 0
+            self.start, self.stop = unit.start * self.stride, unit.stop * self.stride + end
+        self.items = unit.before[spec.feature]
         self.buffer = np.empty((self.stop - self.start, *spec.shape[1:]), spec.dtype)
 
     def add(self, block: Block) -> None:
         """Take what a block of the next rows has for the array."""
-        flat = block.values if isinstance(block, RaggedBlock) else block
-        each = math.prod(flat.shape[1:])
-        at, entries = self._entries(block, flat, each)
+        splits, values = flat_arrays(block)
+        entries: NDArray[Any] = values
+        if self.spec.part == "shapes" and isinstance(block, ArraysBlock):
+            entries = block.shapes
+        elif self.spec.part in self.levels.splits:
+            entries = splits[self.level][:-1] + self.items[self.level + 1]
+        at = self.items[self.level] * self.stride
         low, high = max(at, self.start), min(at + len(entries), self.stop)
         if low < high:
             self.buffer[low - self.start : high - self.start] = entries[low - at : high - at]
-        self.rows += len(block)
-        self.values += len(flat) if isinstance(block, RaggedBlock) else len(block) * each
-        self.nbytes += int(flat.splits[-1]) if isinstance(flat, BytesBlock) else 0
-
-    def _entries(self, block: Block, flat: NDArray[Any] | BytesBlock, each: int) -> tuple[int, NDArray[Any]]:
-        """Where the entries of a block begin in the array, and these."""
-        if self.spec.part == "row_splits" and isinstance(block, RaggedBlock):
-            return self.rows, block.row_splits[:-1] + self.values
-        if not isinstance(flat, BytesBlock):
-            return self.values, flat
-        if self.spec.part == "values":
-            return self.nbytes, flat.values
-        return self.values * each if self.unit.array else self.rows * self.per_row, flat.splits[:-1] + self.nbytes
+        added = (len(block), *(int(ends[-1]) for ends in splits))
+        self.items = tuple(before + more for before, more in zip(self.items, added, strict=True))
 
     def write(self) -> int:
         """Write all of them; give their bytes."""
         name, spec = self.spec.feature, self.spec
-        if (self.values, self.nbytes) != self.unit.past[name]:
+        if self.items != self.unit.past[name]:
             raise SchemaError(
                 f"the values of feature {name!r} are not as many as when they were counted: a file has changed since, "
                 f"or a function given to map_blocks does not return the same when it is called again"
             )
-        if spec.part != "values" and self.start < self.stop == spec.shape[0]:
-            of_values = spec.part == "row_splits" and isinstance(self.writer.schema[name], VarLenFeature)
-            self.buffer[-1] = self.values if of_values else self.nbytes
+        if spec.part in self.levels.splits and self.start < self.stop == spec.shape[0]:
+            self.buffer[-1] = self.items[self.level + 1]
         return self.writer.put(spec.name, self.start, self.stop, self.buffer)

@@ -37,10 +37,11 @@ from dask_tfrecord.stores.layout import (
     Layout,
     RowGrid,
     Tally,
+    check_storable,
     default_rows,
-    is_flat,
     zarr_layout,
 )
+from dask_tfrecord.stores.levels import is_flat
 from dask_tfrecord.stores.writer import Writer, WriteReport, write_unit
 
 __all__ = ["FORMAT", "Target", "WriteReport", "to_zarr"]
@@ -208,9 +209,10 @@ def to_zarr(
 ) -> Delayed | None:
     """Write columns to a Zarr group, one task per write unit and no rechunking.
 
-    Dense and text columns are one array each; bytes and ragged ones are ``NAME.values`` and ``NAME.row_splits`` (and
-    ``NAME.byte_splits`` for ragged bytes). ``/`` in a name becomes ``.``; the group's attributes keep the true names,
-    the schema and the sources.
+    Dense and text columns are one array each. Columns of bytes and of ragged rows are ``NAME.values`` and
+    ``NAME.row_splits``, with ``NAME.row_splits_1`` and so on where rows are made of rows, and ``NAME.byte_splits``
+    where those are of bytes; arrays of their own shapes have these in ``NAME.shapes``. ``/`` in a name becomes ``.``;
+    the group's attributes keep the true names, the schema with its class names, and the sources.
 
     Parameters
     ----------
@@ -245,7 +247,8 @@ def to_zarr(
         If the group exists under ``mode="w-"``, or what is there is no Zarr group, or not only that: nothing but arrays
         and groups is ever replaced.
     SchemaError
-        If arrays differ in their number of rows, or are of a dtype that no feature has.
+        If arrays differ in their number of rows, or are of a dtype that no feature has, or that Zarr has no name for,
+        which is bfloat16.
     ValueError
         If rows are not counted, `chunks` and `shards` do not fit each other, or the group would replace the one that
         the data set is read from.
@@ -270,6 +273,7 @@ def to_zarr(
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
+    check_storable(dataset.schema)
     target = Target.of(store, component, storage_options)
     opening = target.check_free(mode, dataset.origin)
     feed = Feed(dataset, uuid.uuid4().hex)

@@ -16,11 +16,11 @@ from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.plan import Rows, pick_rows
 from dask_tfrecord.arrays.source import fill, parts
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, take_rows, zero_rows
+from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.features import VarLenFeature
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.layout import array_name, is_flat, splits_per_row
+from dask_tfrecord.stores.layout import array_name
+from dask_tfrecord.stores.levels import Levels
 from dask_tfrecord.stores.zarr import FORMAT, Target
 
 __all__ = ["ZarrSource", "from_zarr"]
@@ -162,23 +162,19 @@ class ZarrSource:
         return take_rows(concatenate([zero_rows(self.schema[name]), *parts]), order)
 
     def _stretch(self, read: _Read, name: str, start: int, stop: int) -> Block:
-        feature = self.schema[name]
-        path = array_name(name)
-        if not is_flat(feature):
+        feature, path = self.schema[name], array_name(name)
+        levels = Levels.of(feature)
+        if not levels.splits:
             return read(path, start, stop)
-        per_row = splits_per_row(self.schema, name)
-        splits = read(f"{path}.row_splits", start * per_row, stop * per_row + 1)
-        first, last = int(splits[0]), int(splits[-1])
-        if isinstance(feature, VarLenFeature) and feature.dtype != "bytes":
-            return RaggedBlock(read(f"{path}.values", first, last), splits - first)
-        if not isinstance(feature, VarLenFeature):
-            shape = (stop - start, *feature.block_shape)
-            return BytesBlock(read(f"{path}.values", first, last), splits - first, shape)
-        inner = feature.shape[1:]
-        each = int(np.prod(inner))
-        ends = read(f"{path}.byte_splits", first * each, last * each + 1)
-        values = read(f"{path}.values", int(ends[0]), int(ends[-1]))
-        return RaggedBlock(BytesBlock(values, ends - ends[0], (last - first, *inner)), splits - first)
+        first, last = start, stop
+        splits = []
+        for part, stride in zip(levels.splits, levels.strides, strict=True):
+            ends = read(f"{path}.{part}", first * stride, last * stride + 1)
+            first, last = int(ends[0]), int(ends[-1])
+            splits.append(ends - first)
+        values = read(f"{path}.values", first, last)
+        shapes = read(f"{path}.shapes", start, stop) if levels.axes else None
+        return levels.block(feature, stop - start, splits, values, shapes)
 
 
 class _Kept:
