@@ -7,10 +7,12 @@ Python program would miss.
 from __future__ import annotations
 
 import errno
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import click
@@ -24,10 +26,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.read import read_tfrecord
-from dask_tfrecord.columns.infer import infer_shards
+from dask_tfrecord.columns.report import Report
 from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import COMPRESSIONS, Shards, find_shards
 from dask_tfrecord.stores.zarr import WriteReport
 
@@ -128,34 +130,66 @@ def main() -> None:
     tfrecord(prog_name="dask-tfrecord")
 
 
+def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) -> int | None:
+    """Read a number of records; all of them are None."""
+    if value == "all":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is neither a number of records, 1 or more, nor 'all'.")
+    return int(value)
+
+
 @tfrecord.command()
 @_pattern
 @click.option(
     "--sample",
-    type=click.IntRange(1),
-    default=256,
+    callback=_number_or_all,
+    default="256",
     show_default=True,
-    metavar="N",
-    help="Records to infer features from.",
+    metavar="N|all",
+    help="Records to infer features from; all reads every one, in N processes of --threads N.",
 )
+@click.option("--spec", is_flag=True, help="Print the features as Python code, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print all that is found as JSON.")
 @_compression
 @_threads
 @_debug
-def info(pattern: str | list[str], sample: int, compression: str | None, threads: int) -> None:
+def info(
+    pattern: str | list[str], sample: int | None, spec: bool, as_json: bool, compression: str | None, threads: int
+) -> None:
     """Say what shards hold: records, bytes, compression, features.
 
-    Headers are read to count the records; features are inferred from the first records of some shards.
+    Headers are read to count the records; features are inferred from the first records of some shards. What bytes look
+    like is suggested where all that were looked at agree.
     """
+    if spec and as_json:
+        raise click.UsageError("--spec and --json are two forms of output: give one of them.")
     shards = find_shards(pattern, compression=compression)
+    if spec:
+        report = _report(shards, sample, threads)
+        if not report.features:
+            # There is no code to print, and that is why.
+            report.schema  # noqa: B018
+        click.echo(report.spec())
+        return
     indexes = _scan(shards, threads)
+    holds = any(index.count for index in indexes)
+    if as_json:
+        found = _report(shards, sample, threads) if holds else None
+        click.echo(json.dumps(_document(shards, indexes, found), ensure_ascii=False))
+        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
     console.print(_facts(shards, indexes))
-    if any(index.count for index in indexes):
-        schema = infer_shards(shards, sample)
-        console.print(Text(f"\n{_source(schema)}\n", "bold"))
-        console.print(_features(schema))
+    if holds:
+        report = _report(shards, sample, threads)
+        console.print(Text(f"\n{_source(report)}\n", "bold"))
+        console.print(_features(report))
+        for conflict in report.conflicts:
+            console.print(f"\n{_plain(conflict.name)} has values of several kinds:", markup=False)
+            for kind in conflict.kinds:
+                console.print(f"  {_plain(str(kind))}", markup=False)
 
 
 @tfrecord.command("to-zarr")
@@ -283,24 +317,48 @@ def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Text:
     return Text("\n").join(lines)
 
 
-def _source(schema: Schema) -> str:
-    """Say what a schema was inferred from."""
-    found = _many(len(schema), "feature")
-    if schema.sampling is None:
-        return found
-    return (
-        f"{found}, inferred from {_many(schema.sampling.records, 'record')} of {_many(schema.sampling.shards, 'shard')}"
-    )
+def _report(shards: Shards, sample: int | None, threads: int) -> Report:
+    """Look at records; at all of them in processes, because protobuf holds Python's lock."""
+    scheduler = "processes" if sample is None and threads > 1 and len(shards) > 1 else "threads"
+    status = Console(stderr=True).status("Reading all records") if sample is None else nullcontext()
+    with dask.config.set(scheduler=scheduler, num_workers=threads), status:
+        return inspect_shards(shards, sample)
 
 
-def _features(schema: Schema) -> Table:
-    """Show a schema, a feature per row."""
+def _document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | None) -> dict[str, Any]:
+    """Put what is known into JSON values."""
+    return {
+        "shards": [
+            {"path": path, "records": index.count, "bytes": size, "inflated": index.nbytes, "compression": compression}
+            for path, size, index in zip(shards.paths, shards.sizes.tolist(), indexes, strict=True)
+            for compression in [index.compression]
+        ],
+        "report": None if report is None else json.loads(report.to_json()),
+        "spec": None if report is None else report.spec(),
+    }
+
+
+def _source(report: Report) -> str:
+    """Say what features were inferred from."""
+    found = f"{_many(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
+    what = "record" if report.message == "Example" else report.message
+    return f"{found}{_many(report.records, what)} of {_many(report.shards, 'shard')}"
+
+
+def _features(report: Report) -> Table:
+    """Show what was found, a feature per row."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("feature", overflow="fold")
-    for header in ("class", "dtype", "shape", "present"):
+    for header in ("class", "dtype", "shape", "present", "values"):
         table.add_column(header, no_wrap=True)
-    for name, *cells, present in schema.rows():
-        table.add_row(Text(_plain(name) or "''", "cyan"), *map(Text, cells), Text(present))
+    table.add_column("looks like", overflow="fold")
+    for row, feature in zip(report.rows(), report.features, strict=True):
+        name, kind, present, values, looks = map(_plain, row)
+        known = feature.feature
+        cells = ("(several kinds)" if feature.kinds else "(never set)", kind if feature.kinds else "", "")
+        if known is not None:
+            cells = (type(known).__name__, str(known.dtype), str(known.shape))
+        table.add_row(Text(name, "cyan"), *map(Text, (*cells, present, values, looks)))
     return table
 
 

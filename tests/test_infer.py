@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 import struct
 from collections.abc import Iterable, Sequence
@@ -16,11 +17,11 @@ from google.protobuf.internal import api_implementation
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dask_tfrecord import testing
-from dask_tfrecord.columns.infer import infer, infer_schema, infer_shards
-from dask_tfrecord.columns.recognise import describe_payload, looks_like_example
+from dask_tfrecord import infer_schema, read_tfrecord, testing
+from dask_tfrecord.columns.infer import infer, infer_examples
+from dask_tfrecord.columns.recognise import describe_payload, looks_like_example, what_to_use
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError, ShardNotFoundError
-from dask_tfrecord.features import FixedLenFeature, VarLenFeature
+from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.messages import (
     BytesList,
     Example,
@@ -91,51 +92,68 @@ SEQUENCE = SequenceExample(
 EVENT = struct.pack("<Bd", 9, 1.7e9) + b"\x10\x05"
 
 
-@pytest.mark.parametrize(
-    ("payload", "looks"),
-    [
-        (b"", "an empty record"),
-        (example(a=[1]), "an Example"),
-        (example(a=None), "an Example"),
-        (Example(features=Features()).SerializeToString(), "an Example"),
-        (example(a=[1]) + b"\x48\x05\x53\x54", "an Example"),  # unknown fields, a group among them
-        (delimited(1, b"\x08\x07") + example(a=[1]), "an Example"),
-        (example(a=[1]) + delimited(1, b"\x0a\x01"), "a damaged Example"),
-        (example(key=[1]).replace(b"key", b"k\xffy"), "a damaged Example"),
-        (SEQUENCE.SerializeToString(), "a SequenceExample"),
-        (SequenceExample(feature_lists=SEQUENCE.feature_lists).SerializeToString(), "a SequenceExample"),
-        (example(a=[1]) + delimited(2, b""), "a SequenceExample"),
-        (delimited(1, example(a=[1])) + delimited(1, example(b=[2])), "an ExampleListWithContext"),
-        (delimited(1, example(a=[1])) + delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
-        (delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
-        (EVENT + delimited(3, b"brain.Event:2"), "a tf.Event"),
-        (EVENT + delimited(5, b"\x0a\x00"), "a tf.Event"),
-        (struct.pack("<Bd", 9, -1.0), "a protobuf message of another kind"),
-        (delimited(1, b"a name") + b"\x10\x2a", "a protobuf message of another kind"),
-        (delimited(1, b"") + b"\x10\x2a", "a protobuf message of another kind"),
-        (b"\x10\x2a", "a protobuf message of another kind"),
-        (b'{"label": 3}', "JSON text"),
-        (b' ["a", 1]\n', "JSON text"),
-        (b"{no json}", "UTF-8 text"),
-        (b"[" * 100_000, "UTF-8 text"),
-        (b"17", "UTF-8 text"),
-        ("größe\t1\r\n".encode(), "UTF-8 text"),
-        (b"\nnew line first", "UTF-8 text"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG image"),
-        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "a JPEG image"),
-        (b"GIF89a\x01\x00", "a GIF image"),
-        (b"\x1f\x8b\x08\x00\x00", "gzip data"),
-        (b"\x93NUMPY\x01\x00v\x00", "a NumPy .npy file"),
-        (bytes(range(256)), "raw bytes"),
-        (bytes(100), "raw bytes"),
-        (b"\x0a\x05abc", "raw bytes"),  # cut
-        (b"\x0b" * 1000, "raw bytes"),  # groups that never end
-        (b"\xff" * 20, "raw bytes"),  # a varint that never ends
-    ],
-)
+LOOKS = [
+    (b"", "an empty record"),
+    (example(a=[1]), "an Example"),
+    (example(a=None), "an Example"),
+    (Example(features=Features()).SerializeToString(), "an Example"),
+    (example(a=[1]) + b"\x48\x05\x53\x54", "an Example"),  # unknown fields, a group among them
+    (delimited(1, b"\x08\x07") + example(a=[1]), "an Example"),
+    (example(a=[1]) + delimited(1, b"\x0a\x01"), "a damaged Example"),
+    (example(key=[1]).replace(b"key", b"k\xffy"), "a damaged Example"),
+    (SEQUENCE.SerializeToString(), "a SequenceExample"),
+    (SequenceExample(feature_lists=SEQUENCE.feature_lists).SerializeToString(), "a SequenceExample"),
+    (example(a=[1]) + delimited(2, b""), "a SequenceExample"),
+    (delimited(1, example(a=[1])) + delimited(1, example(b=[2])), "an ExampleListWithContext"),
+    (delimited(1, example(a=[1])) + delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
+    (delimited(2, example(query=[b"q"])), "an ExampleListWithContext"),
+    (EVENT + delimited(3, b"brain.Event:2"), "a tf.Event"),
+    (EVENT + delimited(5, b"\x0a\x00"), "a tf.Event"),
+    (struct.pack("<Bd", 9, -1.0), "a protobuf message of another kind"),
+    (delimited(1, b"a name") + b"\x10\x2a", "a protobuf message of another kind"),
+    (delimited(1, b"") + b"\x10\x2a", "a protobuf message of another kind"),
+    (b"\x10\x2a", "a protobuf message of another kind"),
+    (b'{"label": 3}', "JSON text"),
+    (b' ["a", 1]\n', "JSON text"),
+    (b"{no json}", "UTF-8 text"),
+    (b"[" * 100_000, "UTF-8 text"),
+    (b"17", "UTF-8 text"),
+    ("größe\t1\r\n".encode(), "UTF-8 text"),
+    (b"\nnew line first", "UTF-8 text"),
+    (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG image"),
+    (b"\xff\xd8\xff\xe0\x00\x10JFIF", "a JPEG image"),
+    (b"GIF89a\x01\x00", "a GIF image"),
+    (b"\x1f\x8b\x08\x00\x00", "gzip data"),
+    (b"\x93NUMPY\x01\x00v\x00", "a NumPy .npy file"),
+    (b"ARROW1\x00\x00", "an Arrow file"),
+    (b"\xff\xff\xff\xff\x08\x00\x00\x00" + bytes(8), "an Arrow stream"),
+    (b"Obj\x01\x04", "an Avro file"),
+    (b"PAR1\x15", "a Parquet file"),
+    (b"PK\x03\x04\x14\x00", "a zip archive"),
+    *((pickle.dumps({"label": [1, 2]}, protocol), "a pickle") for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
+    (b"\x80\x04 no end", "raw bytes"),
+    (bytes(range(256)), "raw bytes"),
+    (bytes(100), "raw bytes"),
+    (b"\x0a\x05abc", "raw bytes"),  # cut
+    (b"\x0b" * 1000, "raw bytes"),  # groups that never end
+    (b"\xff" * 20, "raw bytes"),  # a varint that never ends
+]
+
+
+@pytest.mark.parametrize(("payload", "looks"), LOOKS)
 def test_what_payloads_look_like(payload: bytes, looks: str) -> None:
     assert describe_payload(payload) == looks
     assert looks_like_example(payload) == (looks in ("an Example", "a damaged Example"))
+
+
+def test_each_look_has_something_that_reads_it() -> None:
+    said = {looks: what_to_use(looks) for _, looks in LOOKS}
+    assert all(
+        "to_bag(urlpath" in text or "read_records(urlpath)" in text or "features=" in text for text in said.values()
+    )
+    assert "json.loads" in said["JSON text"]
+    assert "infer_schema(urlpath)" in said["a SequenceExample"]
+    assert "event_pb2" in said["a tf.Event"]
 
 
 @judged_by_upb
@@ -220,29 +238,29 @@ def test_names_are_sorted_and_any_text() -> None:
 
 
 def test_two_kinds_for_one_key() -> None:
-    with pytest.raises(SchemaError, match="feature 'x' holds float32 values here and int64 values in") as caught:
-        infer_from(example(x=[1]), example(y=[1]), example(x=[1.0]))
+    with pytest.raises(SchemaError, match="feature 'x' holds values of 2 kinds, and a column has one") as caught:
+        infer_from(example(x=[1]), example(y=[1]), example(x=[1.0]), example(x=[2]))
     assert caught.value.place == Place("some.tfrecord", 2, 200, "x")
-    assert "some.tfrecord: record 0 (byte 0)" in caught.value.message
+    assert "int64 in 2 records of 1 shard (some.tfrecord: 2); float32 in 1 record of 1 shard" in caught.value.message
     assert "features=" in caught.value.message
 
 
 def test_a_kind_without_values_is_a_kind_all_the_same() -> None:
     empty = Example(features=Features(feature={"x": feature([], "bytes")})).SerializeToString()
-    with pytest.raises(SchemaError, match="'x' holds bytes values here and int64 values"):
+    with pytest.raises(SchemaError, match=r"'x' holds values of 2 kinds.* int64 in 1 .* bytes in 1 "):
         infer_from(example(x=[1]), empty)
 
 
 @pytest.mark.parametrize(
     "payload",
-    [SEQUENCE.SerializeToString(), EVENT, b"text", example(a=[1])[:-1], example(key=[1]).replace(b"key", b"k\xffy")],
+    [EVENT, b"text", example(a=[1])[:-1], example(key=[1]).replace(b"key", b"k\xffy")],
 )
 def test_records_that_are_no_examples_are_refused(payload: bytes) -> None:
     with pytest.raises(FeatureError) as caught:
         infer_from(example(a=[1]), payload)
     assert caught.value.place == Place("some.tfrecord", 1, 100)
     assert f"found {describe_payload(payload)} of {len(payload)} bytes" in caught.value.message
-    assert "read_records(urlpath)" in caught.value.message
+    assert what_to_use(describe_payload(payload)) in caught.value.message
 
 
 def test_nothing_to_infer_from() -> None:
@@ -268,6 +286,90 @@ def test_an_inferred_schema_fits_its_records(data: st.DataObject) -> None:
     if all(map(looks_like_example, encoded)):
         assert infer_from(*encoded) == inferred
         assert infer_from(*encoded).sampling == inferred.sampling
+
+
+# ---------------------------------------------------------------------------------------------- sequence examples
+
+
+def sequence(context: Features | None = None, **lists: Sequence[Sequence[Any] | None]) -> bytes:
+    named = {name: FeatureList(feature=[feature(step) for step in steps]) for name, steps in lists.items()}
+    return SequenceExample(context=context, feature_lists=FeatureLists(feature_list=named)).SerializeToString()
+
+
+def test_feature_lists_are_inferred_beside_their_context() -> None:
+    first = sequence(features(id=[7], tag=[b"a"]), same=[[1.5, 2.5]] * 3, one=[[1]], differ=[[1], [1, 2]])
+    second = sequence(features(id=[8]), same=[[0.5, 0.5]], one=[[2], [3]], differ=[[1]])
+    schema = infer_from(first, second)
+    assert schema.context_features == {"id": FixedLenFeature((), "int64"), "tag": VarLenFeature("bytes")}
+    assert schema.sequence_features == {
+        "differ": VarLenFeature("int64"),
+        "one": FixedLenSequenceFeature((), "int64"),
+        "same": FixedLenSequenceFeature((2,), "float32"),
+    }
+    assert schema.sampling is not None
+    assert dict(schema.sampling.present) == {"differ": 2, "id": 2, "one": 2, "same": 2, "tag": 1}
+
+
+@pytest.mark.parametrize(
+    ("others", "becomes"),
+    [
+        ([sequence(s=[])], FixedLenSequenceFeature((), "int64")),  # no steps, and so none that differs
+        ([sequence(other=[[1]])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # no list
+        ([b""], FixedLenSequenceFeature((), "int64", allow_missing=True)),
+        ([b"\x0a\x00\x12\x00"], FixedLenSequenceFeature((), "int64", allow_missing=True)),
+        ([example(id=[1])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # a context alone
+        ([sequence(s=[None])], VarLenFeature("int64")),  # a step of no kind
+        ([sequence(s=[[]])], VarLenFeature("int64")),  # a step of no value
+        ([sequence(s=[[1, 2]])], VarLenFeature("int64")),
+    ],
+)
+def test_steps_that_are_not_all_alike(others: list[bytes], becomes: Any) -> None:
+    for records in ([sequence(s=[[1], [2]]), *others], [*others, sequence(s=[[1], [2]])]):
+        schema = infer_from(*records)
+        assert schema.sequence_features is not None
+        assert schema["s"] == schema.sequence_features["s"] == becomes
+
+
+def test_lists_without_a_kind_are_no_features() -> None:
+    schema = infer_from(sequence(features(id=[1]), empty=[], unset=[None], s=[[1]]))
+    assert schema.sampling is not None
+    assert (list(schema), schema.sampling.unset) == (["id", "s"], ("empty", "unset"))
+
+
+def test_kinds_of_steps_that_contradict() -> None:
+    with pytest.raises(SchemaError, match="feature 's' holds values of 2 kinds, and a column has one"):
+        infer_from(sequence(s=[[1], [1.5]]))
+
+
+def test_one_name_in_context_and_lists() -> None:
+    with pytest.raises(SchemaError, match="'s' is the name of a feature in contexts and of a feature list"):
+        infer_from(sequence(features(s=[1]), s=[[1]]))
+
+
+def test_sequence_examples_are_not_read_unasked(tmp_path: Path) -> None:
+    url = write(tmp_path, [[sequence(features(id=[1]), s=[[1]])]])
+    assert infer_schema(url).message == "SequenceExample"
+    with pytest.raises(FeatureError, match=r"read_tfrecord\(urlpath, infer_schema\(urlpath\)\)") as caught:
+        read_tfrecord(url)
+    assert "sequence_features=" in caught.value.message
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_inferred_lists_fit_their_records(data: st.DataObject) -> None:
+    steps = st.lists(st.lists(st.integers(0, 9), max_size=3) | st.none(), max_size=3)
+    records = data.draw(st.lists(st.dictionaries(st.sampled_from("ab"), steps), min_size=1, max_size=4))
+    every = [record[name] for record in records for name in record]
+    assume(any(step is not None for steps in every for step in steps))
+    schema = infer_from(*(sequence(**record) for record in records))
+    for name, feature in schema.items():
+        lists = [record[name] for record in records if name in record]
+        counts = {None if step is None else len(step) for steps in lists for step in steps}
+        if isinstance(feature, FixedLenSequenceFeature):
+            assert counts == {math.prod(feature.shape)}
+            assert feature.allow_missing == (len(lists) < len(records))
+        else:
+            assert len(counts) > 1 or counts == {0}
 
 
 # ------------------------------------------------------------------------------------------------------- sampling
@@ -346,7 +448,7 @@ def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
     with pytest.raises(FeatureError, match=rf"part-00001: record 1 \(byte {len(good) + 16}\): expected an Example"):
         infer_schema(url)
     with pytest.raises(FeatureError, match="record 1"):
-        infer_shards(find_shards(url))
+        infer_examples(find_shards(url))
 
 
 def test_damage_is_told_even_in_a_sample(tmp_path: Path) -> None:
@@ -435,6 +537,12 @@ def test_corpus_files_of_one_set_are_inferred_together(corpus: Path) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_corpus_files_without_examples_are_refused(corpus: Path, name: str) -> None:
+    if FOREIGN[name] == "a SequenceExample":
+        with pytest.raises(
+            FeatureError, match=r"expected Examples, found SequenceExamples: read_tfrecord\(urlpath, inf"
+        ):
+            read_tfrecord(corpus / name)
+        return
     with pytest.raises(FeatureError, match=rf"record 0 \(byte 0\): expected an Example, found {FOREIGN[name]} of"):
         infer_schema(corpus / name)
 

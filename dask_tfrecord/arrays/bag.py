@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -82,28 +82,27 @@ def to_bag(
         raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     parts = partitions(shards, chunks, check_crc)
-    # By this way dask lists the values of a partition only where it has to hand them on.
+    # By this way dask lists the values of a partition where it has to hand them on, and only there.
     bag = dask.bag.from_sequence(parts, partition_size=1)
-    values: dask.bag.Bag = bag.map_partitions(_values, decode=decode, check_crc=check_crc)
+    values: dask.bag.Bag = bag.map(_values, decode=decode, check_crc=check_crc).flatten()
     return values
 
 
-def _values(parts: Iterable[Runs], decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+def _values(runs: Runs, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
     """Yield the values of a partition."""
-    for runs in parts:
-        with closing(payloads(runs, check_crc=check_crc)) as records:
-            for place, payload in records:
-                if decode is None:
-                    yield payload
-                    continue
-                try:
-                    value = decode(payload)
-                except Exception as error:
-                    # The cause does not travel between processes, so its text is told too.
-                    name = getattr(decode, "__qualname__", None) or repr(decode)
-                    raise FeatureError(
-                        f"decode ({name}) raised {error!r:.300} on a payload of {len(payload)} bytes, which looks like "
-                        f"{describe_payload(payload)}",
-                        place,
-                    ) from error
-                yield value
+    with closing(payloads(runs, check_crc=check_crc)) as records:
+        for place, payload in records:
+            if decode is None:
+                yield payload
+                continue
+            try:
+                value = decode(payload)
+            except Exception as error:
+                # The cause does not travel between processes, so its text is told too.
+                name = getattr(decode, "__qualname__", None) or repr(decode)
+                raise FeatureError(
+                    f"decode ({name}) raised {error!r:.300} on a payload of {len(payload)} bytes, which looks like "
+                    f"{describe_payload(payload)}",
+                    place,
+                ) from error
+            yield value

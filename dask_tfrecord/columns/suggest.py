@@ -144,6 +144,6 @@ def _arrays(nbytes: int) -> str:
     for bits, size in list(_BITS.items())[:3]:
         for bands in _BANDS:
             side = math.isqrt(nbytes // (size * bands))
-            if side > 3 and side * side * size * bands == nbytes:
+            if side > 7 and side * side * size * bands == nbytes:
                 square.append(f"{bits} ({side}, {side}{f', {bands}' if bands > 1 else ''})")
     return ", ".join([*flat, *square])

@@ -1,0 +1,319 @@
+"""Bags of whatever a function makes of payloads: every record once, in order, on threads, processes and a cluster."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dask
+import pytest
+from distributed import Client, LocalCluster
+from google.protobuf.timestamp_pb2 import Timestamp
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+from dask_tfrecord.columns.payloads import payloads, whole
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, ShardNotFoundError
+from dask_tfrecord.messages import Example
+from dask_tfrecord.storage.files import find_shards
+
+# What the workers are given of this file, they get by value: they can't import it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SHARDS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads() -> Iterator[None]:
+    # Bags would start processes, which only some of these tests are about.
+    with dask.config.set(scheduler="threads"):
+        yield
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """Shards of JSON lines, the second compressed, which number themselves."""
+    for shard in range(SHARDS):
+        records = [json.dumps({"row": 100 * shard + row, "text": "x" * row}).encode() for row in range(40)]
+        testing.write_oracle(tmp_path / f"part-{shard}", records, "gzip" if shard == 1 else None)
+    return tmp_path
+
+
+ROWS = [100 * shard + row for shard in range(SHARDS) for row in range(40)]
+
+
+def row(payload: bytes) -> int:
+    number: int = json.loads(payload)["row"]
+    return number
+
+
+def event(payload: bytes) -> tuple[float, int]:
+    """The wall time and the step of a tf.Event, by its wire format."""
+    assert payload[0] == 0x09
+    step = payload[10] if payload[9:10] == b"\x10" else 0
+    return struct.unpack("<d", payload[1:9])[0], step
+
+
+def seconds(payload: bytes) -> tuple[int, int]:
+    stamp = Timestamp.FromString(payload)
+    return stamp.seconds, stamp.nanos
+
+
+def failing(payload: bytes) -> int:
+    number = row(payload)
+    if number == 205:
+        raise KeyError("five")
+    return number
+
+
+# -- every record once, in order --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chunks", "npartitions"), [("auto", 3), ("shard", 3), (50, 3), (7, 18), (1000, 1), ("2 kiB", None), ("1 GiB", 1)]
+)
+def test_every_record_is_there_once_whatever_the_partitions(
+    lines: Path, chunks: str | int, npartitions: int | None
+) -> None:
+    bag = dtf.to_bag(lines, decode=row, chunks=chunks)
+    assert bag.compute() == ROWS
+    assert npartitions is None or bag.npartitions == npartitions
+
+
+def test_without_a_function_payloads_are_the_values(lines: Path) -> None:
+    assert dtf.to_bag(lines).compute() == list(dtf.read_records(lines))
+
+
+def test_partitions_of_equal_rows_are_equal(lines: Path) -> None:
+    bag = dtf.to_bag(lines, decode=row, chunks=50)
+    assert bag.map_partitions(lambda values: [len(list(values))]).compute() == [50, 50, 20]
+
+
+def test_large_plain_shards_are_split_and_compressed_ones_are_not(tmp_path: Path) -> None:
+    payloads = [bytes([number]) * 40_000 for number in range(120)]
+    testing.write_oracle(tmp_path / "a", payloads)
+    testing.write_oracle(tmp_path / "b", [os.urandom(40_000) for _ in range(120)], "gzip")
+    with dask.config.set({"array.chunk-size": "1 MiB"}):
+        bag = dtf.to_bag(tmp_path)
+        assert bag.npartitions == 6
+        assert bag.take(120, npartitions=5) == tuple(payloads)
+        assert bag.map(len).sum().compute() == 240 * 40_000
+    assert dtf.to_bag(tmp_path, chunks="1 MiB").npartitions == 6
+
+
+def test_compression_and_other_arguments_reach_the_files(lines: Path) -> None:
+    with pytest.raises(CorruptRecordError):
+        dtf.to_bag(lines / "part-1", compression=None).compute()
+    with pytest.raises(ShardNotFoundError):
+        dtf.to_bag(lines / "nothing")
+    with pytest.raises(ValueError, match="chunks is 'auto', 'shard'"):
+        dtf.to_bag(lines, chunks="many")
+    with pytest.raises(ValueError, match="decode is a function of a payload, or None; got 'json'"):
+        dtf.to_bag(lines, "json")  # type: ignore[arg-type]
+
+
+def test_no_records_are_an_empty_bag(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "empty", [])
+    for chunks in ("auto", "shard", 5, "1 MiB"):
+        assert dtf.to_bag(tmp_path, chunks=chunks).compute() == []
+
+
+# -- one at a time --------------------------------------------------------------------------
+
+
+class Held:
+    """Counts how many of its kind are alive."""
+
+    alive = most = 0
+
+    def __init__(self, payload: bytes) -> None:
+        Held.alive += 1
+        Held.most = max(Held.most, Held.alive)
+
+    def __del__(self) -> None:
+        Held.alive -= 1
+
+
+def test_values_are_made_as_they_are_consumed(lines: Path) -> None:
+    gc.collect()
+    Held.most = 0
+    with dask.config.set(scheduler="sync"):
+        assert dtf.to_bag(lines, decode=Held).map(lambda held: 1).sum().compute() == len(ROWS)
+    assert 1 <= Held.most <= 3
+
+
+def test_what_is_not_asked_for_is_not_decoded(lines: Path) -> None:
+    assert dtf.to_bag(lines / "part-2", decode=failing).take(5) == (200, 201, 202, 203, 204)
+
+
+# -- errors --------------------------------------------------------------------------
+
+
+def test_a_function_that_fails_is_told_with_its_record(lines: Path) -> None:
+    path = str(lines / "part-2")
+    offset = sum(len(payload) + 16 for payload in testing.read_payloads(path)[:5])
+    for chunks in ("auto", 7):
+        with pytest.raises(FeatureError, match="looks like JSON text") as caught:
+            dtf.to_bag(lines, decode=failing, chunks=chunks).compute()
+        assert caught.value.place == Place(path, 5, offset)
+        assert "decode (failing) raised KeyError('five') on a payload of" in caught.value.message
+        assert isinstance(caught.value.__cause__, KeyError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.place) == (str(caught.value), caught.value.place)
+
+
+def test_damage_is_met_where_it_is(lines: Path) -> None:
+    path = lines / "part-2"
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    bag = dtf.to_bag(path, decode=row)
+    assert bag.take(39) == tuple(range(200, 239))
+    with pytest.raises(CorruptRecordError, match="record 39"):
+        bag.compute()
+    assert len(dtf.to_bag(path, check_crc=False).compute()) == 40
+
+
+@pytest.mark.parametrize(("count", "said"), [(41, "1 more were expected after 40 records"), (39, "more bytes follow")])
+def test_counts_that_are_wrong_are_told_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
+    testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
+    (shard,) = find_shards(tmp_path)
+    with pytest.raises(CorruptRecordError, match=said):
+        list(payloads([replace(whole(shard), count=count)]))
+    assert len(list(payloads([replace(whole(shard), count=39, last=False)]))) == 39
+
+
+def test_a_file_that_has_changed_since_it_was_opened(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
+    bag = dtf.to_bag(tmp_path, chunks=15)
+    testing.write_oracle(tmp_path / "file", [b"payload"] * 30)
+    with pytest.raises(CorruptRecordError):
+        bag.compute()
+
+
+# -- of every kind --------------------------------------------------------------------------
+
+
+def test_any_protobuf_message(tmp_path: Path) -> None:
+    stamps = [(1_700_000_000 + number, number) for number in range(5)]
+    payloads = [Timestamp(seconds=second, nanos=nanos).SerializeToString() for second, nanos in stamps]
+    testing.write_oracle(tmp_path / "stamps", payloads)
+    assert dtf.to_bag(tmp_path, decode=seconds).compute() == stamps
+
+
+def test_events(tmp_path: Path) -> None:
+    payloads = [struct.pack("<Bd", 9, 1.7e9 + step) + bytes([0x10, step]) for step in range(1, 5)]
+    first = struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2"
+    testing.write_oracle(tmp_path / "events.out.tfevents.1", [first, *payloads])
+    assert dtf.to_bag(tmp_path, decode=event).compute() == [(1.7e9 + step, step) for step in range(5)]
+    with pytest.raises(FeatureError, match=r"found a tf.Event of 24 bytes; to_bag\(urlpath, decode"):
+        dtf.read_tfrecord(tmp_path)
+
+
+@pytest.mark.tensorflow
+def test_events_of_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys, tensorflow as tf\n"
+        "writer = tf.summary.create_file_writer(sys.argv[1])\n"
+        "with writer.as_default():\n"
+        "    for step in range(1, 5): tf.summary.scalar('loss', 0.5, step=step)\n"
+        "writer.close()"
+    )
+    python = os.environ["DASK_TFRECORD_TENSORFLOW"]
+    quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    subprocess.run([python, "-c", code, str(tmp_path)], check=True, timeout=300, env=quiet, capture_output=True)
+    found = dtf.to_bag(tmp_path, decode=event).compute()
+    assert [step for _, step in found] == [0, 1, 2, 3, 4]
+    with pytest.raises(FeatureError, match=r"found a tf\.Event"):
+        dtf.read_tfrecord(tmp_path)
+
+
+def candidates(payload: bytes) -> int:
+    """How many Examples an ExampleListWithContext lists: its fields number 1, by the wire format."""
+    at = found = 0
+    while at < len(payload):
+        tag, size, at = payload[at], 0, at + 1
+        for shift in range(0, 35, 7):
+            byte, at = payload[at], at + 1
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        if tag == 0x0A:
+            found += bool(Example.FromString(payload[at : at + size]).features.feature)
+        at += size
+    return found
+
+
+def test_lists_of_examples(corpus: Path) -> None:
+    path = corpus / "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord"
+    counts = dtf.to_bag(path, decode=candidates).compute()
+    assert len(counts) == 27
+    assert (min(counts), max(counts)) == (1, 9)  # as INDEX.md says
+
+
+# -- on workers --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A real cluster of two processes, which nobody uses unasked."""
+    with (
+        LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def on_processes(bag: Any) -> Any:
+    return bag.compute(scheduler="processes", num_workers=2)
+
+
+@pytest.mark.cluster
+def test_on_a_cluster(lines: Path, client: Client) -> None:
+    bag = dtf.to_bag(lines, decode=row)
+    assert client.compute(bag).result() == ROWS
+    assert client.compute(bag.filter(lambda number: number % 2).count()).result() == 60
+    assert_failure_is_told(lines, lambda bag: client.compute(bag).result())
+
+
+def test_in_processes(lines: Path) -> None:
+    assert on_processes(dtf.to_bag(lines, decode=row, chunks=50)) == ROWS
+    assert_failure_is_told(lines, on_processes)
+
+
+def assert_failure_is_told(lines: Path, compute: Callable[[Any], Any]) -> None:
+    with pytest.raises(FeatureError, match=r"decode \(failing\) raised KeyError\('five'\)") as caught:
+        compute(dtf.to_bag(lines, decode=failing))
+    assert caught.value.place is not None
+    assert (caught.value.place.file, caught.value.place.record) == (str(lines / "part-2"), 5)
+
+
+@pytest.mark.cluster
+def test_reports_of_a_cluster(lines: Path, tmp_path: Path, client: Client) -> None:
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    for shard in range(4):
+        example = Example()
+        example.features.feature["x"].int64_list.value.extend(range(shard))
+        testing.write_oracle(folder / f"part-{shard}", [example.SerializeToString()] * 10)
+    with client.as_current(), dask.config.set(scheduler=client):
+        found = dtf.inspect_records(folder, sample=None)
+    assert found == dtf.inspect_records(folder, sample=None)
+    assert found.features[0].counts == ((0, 0, 10), (1, 1, 10), (2, 2, 10), (3, 3, 10))
+
+
+def test_compressed_by_hand(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "plain", [b"1", b"2"])
+    (tmp_path / "plain").write_bytes(gzip.compress((tmp_path / "plain").read_bytes()))
+    assert dtf.to_bag(tmp_path, decode=int).compute() == [1, 2]
