@@ -1,6 +1,7 @@
 """TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow."""
 
 from dask_tfrecord.arrays.bag import to_bag
+from dask_tfrecord.arrays.counting import build_index
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
 from dask_tfrecord.arrays.read import read_tfrecord
@@ -45,6 +46,7 @@ __all__ = [
     "TensorFeature",
     "TextFeature",
     "VarLenFeature",
+    "build_index",
     "from_zarr",
     "infer_schema",
     "inspect_records",

@@ -140,7 +140,7 @@ def _warn(stale: Sequence[str]) -> None:
         more = f" ({len(stale) - 1} more like it)" if stale[1:] else ""
         warnings.warn(
             f"{stale[0]}{more}. The records were counted anew; `dask-tfrecord index` makes a new index",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -14,6 +14,7 @@ from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
+from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
@@ -27,15 +28,10 @@ from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
-
-# One scanning task takes shards until they are this large together: small files are not worth a task each.
-_SCAN_NBYTES = 64 << 20
-_SCAN_SHARDS = 64
 
 # Rows decoded to learn how large rows of unknown length are.
 _PROBE_ROWS = 64
@@ -81,8 +77,9 @@ def read_tfrecord(
         that many rows, across shards; a size such as ``"64 MiB"`` splits and joins to that many decoded bytes.
     counts : "auto", "scan", sequence of int or None, default "auto"
         Records per shard. ``"scan"`` walks the record headers of every shard, in parallel on the active scheduler, and
-        so does ``"auto"``, unless the metadata of TFDS tell; these, or a sequence, are taken at their word, and checked
-        when shards are read; None counts nothing: one chunk per shard, of unknown size.
+        so does ``"auto"``, unless the metadata of TFDS tell, or an index beside the shard that fits it
+        (`build_index`); metadata, or a sequence, are taken at their word, and checked when shards are read; None counts
+        nothing: one chunk per shard, of unknown size.
     compression : {"infer", None, "gzip", "zlib"}
         ``"infer"`` looks at the bytes, never at the name.
     check_crc : bool, default True
@@ -187,9 +184,7 @@ def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) 
         return Collection.counted(shards, numbers)
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
-    tasks = [dask.delayed(_scan, pure=False)(part, check_crc) for part in _scan_parts(shards)]
-    indexes = [index for part in dask.compute(*tasks) for index in part]
-    return Collection.indexed(shards, indexes)
+    return Collection.indexed(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
 
 
 def _numbers(counts: Sequence[int], shards: int) -> list[int]:
@@ -210,21 +205,6 @@ def _check_empty(shard: Shard) -> None:
             raise CorruptRecordError(
                 "no records were expected, and bytes are there: the counts given are wrong", Place(shard.path, 0, 0)
             )
-
-
-def _scan_parts(shards: Shards) -> Iterable[Shards]:
-    """Shards in groups that are worth a task."""
-    start, nbytes = 0, 0
-    for place, size in enumerate(shards.sizes.tolist()):
-        if place > start and (nbytes + size > _SCAN_NBYTES or place - start >= _SCAN_SHARDS):
-            yield shards[start:place]
-            start, nbytes = place, 0
-        nbytes += size
-    yield shards[start:]
-
-
-def _scan(shards: Shards, check_crc: bool) -> list[ShardIndex]:
-    return [scan_shard(shard, check_crc=check_crc) for shard in shards]
 
 
 def checked_chunks(chunks: object, counted: bool) -> str | int | float:

@@ -222,7 +222,7 @@ class _Reader:
     def __init__(self, run: Run, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
-        self.window = Window(run.shard, run.offset, block_size=_LEAST)
+        self.window = Window(run.shard, run.offset, block_size=_LEAST, stop=run.past)
         self.record = run.mark
 
     def reaches(self, run: Run) -> bool:
@@ -234,6 +234,7 @@ class _Reader:
         _log.debug(
             "decode %s from record %d, %s of them, of %s", tuple(job.recipes), run.first, run.count, run.shard.path
         )
+        self.window.expect(run.past)
         if run.mark > self.record:
             self.window.advance(run.offset - self.window.offset)
             self.record = run.mark

@@ -1,0 +1,134 @@
+"""Data sets on stores: requests and bytes of whole reads, of single rows and of opening, with and without failures."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from test_remote import Store, make_store, moto
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages
+from dask_tfrecord.storage import retry
+from dask_tfrecord.storage.streams import RANGE
+from dask_tfrecord.testing import write_oracle
+
+__all__ = ["moto"]
+
+RECORDS = 3_000
+
+
+def example(record: int, size: int) -> bytes:
+    message = messages.Example()
+    feature = message.features.feature
+    feature["label"].int64_list.value.append(record)
+    feature["image"].bytes_list.value.append(random.Random(record).randbytes(size))
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Some 18 MB: two ranges and a bit."""
+    path = tmp_path_factory.mktemp("remote") / "x"
+    write_oracle(path, (example(record, 6_000) for record in range(RECORDS)))
+    return path.read_bytes()
+
+
+@pytest.fixture(params=["s3", "http"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with ExitStack() as stack, dask.config.set(scheduler="threads", num_workers=2):
+        yield make_store(request.param, request, stack)
+
+
+def open_dataset(store: Store, name: str = "x", **options: object) -> dtf.Dataset:
+    return dtf.read_tfrecord(f"{store.url}/{name}", storage_options=store.options, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("counts", ["scan", None])
+def test_a_whole_shard(store: Store, shard: bytes, counts: str | None) -> None:
+    store.put("x", shard)
+    ds = open_dataset(store, counts=counts, chunks="shard")
+    store.log.clear()
+    assert ds["label"].compute().tolist() == list(range(RECORDS))
+    assert len(store.log.asked) <= 1 + len(shard) / RANGE
+    assert store.log.sent <= 1.02 * len(shard)
+
+
+def test_counting_reads_a_shard_once(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    features = {"label": dtf.FixedLenFeature((), "int64")}
+    store.log.clear()
+    assert open_dataset(store, features=features, counts="scan").nrecords == RECORDS
+    # Beside the listing: looks at the path and for sidecars.
+    ranges = [asked for asked in store.log.asked if asked.range]
+    assert len(ranges) <= 1 + len(shard) / RANGE
+    assert sum(asked.sent for asked in ranges) <= 1.02 * len(shard)
+
+
+def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    ds = open_dataset(store)
+    for row in (0, 5, RECORDS // 2, RECORDS - 1):
+        for wanted in (ds["label"][row], ds.rows[row]["label"], ds.rows[[row]]["label"]):
+            store.log.clear()
+            assert np.asarray(wanted.compute()).ravel().tolist() == [row]
+            assert len(store.log.asked) == 1
+            assert store.log.sent <= 3 << 20
+
+
+def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    ds = open_dataset(store, chunks=RECORDS // 3)
+    store.log.clear()
+    assert ds["label"].compute().tolist() == list(range(RECORDS))
+    # A chunk begins at the mark before it and ends at the one after, each within a mebibyte or two.
+    assert len(store.log.asked) <= 3
+    assert store.log.sent <= len(shard) + (6 << 20)
+
+
+@pytest.mark.parametrize("fault", ["drop", 503])
+def test_nothing_is_lost_or_doubled(
+    store: Store, shard: bytes, fault: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth connection breaks off, or three of twelve requests meet a server that is busy."""
+    monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
+    for number in range(4):
+        store.put(f"x{number}", shard)
+    ds = open_dataset(store, "x*", chunks=400)
+    store.log.clear()
+    store.log.fault = lambda number: fault if (number % 5 == 4 if fault == "drop" else number % 12 < 3) else None
+    labels = ds["label"].compute()
+    assert labels.tolist() == 4 * list(range(RECORDS))
+
+
+def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(shard)
+    [index] = dtf.build_index(tmp_path / "x")
+    store.put("x", shard)
+    store.put("x.idx", Path(index).read_bytes())
+    features = {"label": dtf.FixedLenFeature((), "int64")}
+    store.log.clear()
+    ds = open_dataset(store, features=features)
+    assert ds.nrecords == RECORDS
+    assert store.log.sent < Path(index).stat().st_size + 20_000
+    store.log.clear()
+    assert ds["label"][7].compute() == 7
+    assert len(store.log.asked) == 1
+
+
+def test_an_index_is_written_beside_objects(request: pytest.FixtureRequest, shard: bytes, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        store = make_store("s3", request, stack)
+        store.put("x", shard)
+        assert dtf.build_index(f"{store.url}/x", storage_options=store.options) == (f"{store.url}/x.idx",)
+        (tmp_path / "x").write_bytes(shard)
+        [local] = dtf.build_index(tmp_path / "x")
+        store.log.clear()
+        assert open_dataset(store).nrecords == RECORDS
+        import s3fs
+
+        fs = s3fs.S3FileSystem(**store.options)
+        assert fs.cat_file("bucket/d/x.idx") == Path(local).read_bytes()
