@@ -76,8 +76,34 @@ inline std::size_t nbytes(const TensorSpec& spec) {
 }
 
 class Column {
+    // How much was read of a column: what came later is dropped by going back to it.
+    struct Mark {
+        std::size_t target = 0, value_splits = 0;
+    };
+    // The same of what is made when a step or a record is over; few columns have any.
+    struct Derived {
+        std::size_t values = 0, step_splits = 0, shapes = 0;
+    };
+
+    static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
+    // What every record touches comes first, and lies together.
+    std::uint64_t seen_ = never;
+    std::uint64_t values_found_ = 0;
+    Mark record_;
+    Mark feature_;
+    Kind found_ = Kind::none;
+    bool plain_ = false;    // nothing is left to do for a record that has what it should
+    bool casts_ = false;    // numbers are cast when a record is over
+    bool derived_ = false;  // something is made when a step or a record is over
+    bool there_ = false;    // the record has the feature list
+    ColumnSpec spec_;
+
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
+        plain_ = spec_.layout == Layout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
+        casts_ = spec_.cast != Cast::none;
+        derived_ = spec_.list || casts_ || has_shapes();
         if (has_rows()) row_splits.push(std::int64_t{0});
         if (stores_bytes()) value_splits.push(std::int64_t{0});
         if (has_steps()) step_splits.push(std::int64_t{0});
@@ -114,27 +140,32 @@ public:
 
     // The record was refused: nothing of it stays, in no column.
     void undo(std::uint64_t record) {
-        if (seen_ == record) rollback(record_);
+        if (seen_ == record) rollback_record();
         seen_ = never;
         if (has_rows()) row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
     }
 
     // The key comes up in a record: what an earlier entry of the same record left is dropped, the last one wins.
-    void open(std::uint64_t record) {
+    DTF_INLINE void open(std::uint64_t record) {
         if (seen_ == record) {
-            rollback(record_);
+            rollback_record();
         } else {
             seen_ = record;
             record_ = mark();
+            if (derived_) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
         }
-        steps_ = 0;
-        step_fault_ = Fault::none;
-        there_ = true;
-        open_feature();
+        if (spec_.list) {
+            steps_ = 0;
+            step_fault_ = Fault::none;
+            there_ = true;
+        }
+        feature_ = record_;
+        found_ = Kind::none;
+        values_found_ = 0;
     }
 
-    // A Feature message begins: that of the key, or the next step of its list.
-    void open_feature() {
+    // The next step of a feature list begins.
+    void open_step() {
         feature_ = mark();
         found_ = Kind::none;
         values_found_ = 0;
@@ -225,6 +256,7 @@ public:
 
     // The record is over: is what it said of this feature what the column takes?
     bool close(std::uint64_t record, Problem& problem) {
+        if (plain_ && seen_ == record && found_ == spec_.kind && values_found_ == spec_.count) return true;
         if (seen_ != record) {
             open(record);
             there_ = false;
@@ -250,23 +282,23 @@ public:
     Buffer shapes;        // int64: the sizes of each row
 
 private:
-    // How much there is of a column: what came later is dropped by going back to it.
-    struct Mark {
-        std::size_t target, values, value_splits, step_splits, shapes;
-    };
-
-    Mark mark() { return {target().size(), values.size(), value_splits.size(), step_splits.size(), shapes.size()}; }
+    Mark mark() { return {target().size(), value_splits.size()}; }
 
     void rollback(const Mark& to) {
         target().truncate(to.target);
-        values.truncate(to.values);
         value_splits.truncate(to.value_splits);
-        step_splits.truncate(to.step_splits);
-        shapes.truncate(to.shapes);
+    }
+
+    void rollback_record() {
+        rollback(record_);
+        if (!derived_) return;
+        values.truncate(derived_from_.values);
+        step_splits.truncate(derived_from_.step_splits);
+        shapes.truncate(derived_from_.shapes);
     }
 
     // Where numbers are written as they are read: the values themselves, or what is cast when the record is over.
-    Buffer& target() { return spec_.cast == Cast::none ? values : wide_; }
+    Buffer& target() { return casts_ ? wide_ : values; }
 
     std::size_t item() const {
         if (spec_.cast != Cast::none) return item_size(spec_.cast);
@@ -354,7 +386,7 @@ private:
 
     // Values that were read in their stored type become what the column holds.
     bool finish(Problem& problem) {
-        if (spec_.cast == Cast::none) return true;
+        if (!casts_) return true;
         const std::size_t stored = spec_.kind == Kind::int64 ? 8 : 4;
         std::uint64_t refused = 0;
         if (!values.reserve(wide_.size() / stored * item())) return fail(problem, Fault::full, 0);
@@ -366,7 +398,7 @@ private:
     bool check_text(Problem& problem) {
         if (!spec_.text) return true;
         constexpr std::size_t each = sizeof(std::int64_t);
-        std::size_t begin = record_.values;
+        std::size_t begin = record_.target;
         for (std::size_t i = record_.value_splits / each; i < value_splits.size() / each; ++i) {
             const auto end = static_cast<std::size_t>(value_splits.at<std::int64_t>(i));
             if (!is_utf8(values.data() + begin, end - begin)) return fail(problem, Fault::utf8, 0);
@@ -377,7 +409,7 @@ private:
 
     bool check_boolean(Problem& problem) {
         if (!spec_.boolean) return true;
-        for (std::size_t i = record_.values; i < values.size(); ++i) {
+        for (std::size_t i = record_.target; i < values.size(); ++i) {
             if (values.data()[i] > 1) return fail(problem, Fault::boolean, values.data()[i]);
         }
         return true;
@@ -418,22 +450,14 @@ private:
         }
     }
 
-    static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
-
-    ColumnSpec spec_;
     Buffer wide_;  // a record's numbers before they are cast
-    std::uint64_t seen_ = never;
-    std::uint64_t values_found_ = 0;
     std::uint64_t bytes_found_ = 0;
     std::uint64_t steps_ = 0;
     std::uint64_t step_found_ = 0;
     std::uint64_t bad_step_ = 0;
     Cursor encoded_{nullptr, 0};  // of the record at hand
-    Mark record_{};
-    Mark feature_{};
-    Kind found_ = Kind::none;
+    Derived derived_from_;
     Fault step_fault_ = Fault::none;
-    bool there_ = false;  // the record has the key
 };
 
 }  // namespace dtf

@@ -18,14 +18,21 @@ public:
     void begin_record() { entry_ = 0; }
 
     // The column of a key, or -1.
-    int find(const std::vector<Column>& columns, Cursor key) {
+    DTF_INLINE int find(const std::vector<Column>& columns, Cursor key) {
         const std::size_t size = key.left();
         const std::size_t place = entry_++;
         if (place < predicted_.size()) {
             const int likely = predicted_[place];
             if (columns[static_cast<std::size_t>(likely)].is_named(key.here(), size)) return likely;
         }
-        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), size));
+        return look_up(key, place);
+    }
+
+private:
+    static constexpr std::size_t most_predicted = 1024;
+
+    DTF_APART int look_up(Cursor key, std::size_t place) {
+        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), key.left()));
         if (known == known_.end()) return -1;
         if (place < predicted_.size()) {
             predicted_[place] = known->second;
@@ -34,9 +41,6 @@ public:
         }
         return known->second;
     }
-
-private:
-    static constexpr std::size_t most_predicted = 1024;
 
     std::unordered_map<std::string_view, int> known_;  // views of the columns' own keys
     std::vector<int> predicted_;
@@ -114,7 +118,7 @@ private:
     // message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
     // A repeated field adds to the ones before.
     bool record(Cursor record) {
-        problem_ = Problem{};
+        if (problem_.fault != Fault::none) problem_ = Problem{};
         features_.begin_record();
         lists_.begin_record();
         has_values_ = has_oddities_ = false;
@@ -239,7 +243,7 @@ private:
             if (tag == length_delimited(1)) {
                 Cursor step(list.here(), 0);
                 if (!list.delimited(step)) return false;
-                column.open_feature();
+                column.open_step();
                 if (!feature(step, column, in_step)) return false;
                 column.close_step();
             } else if (!list.skip(tag, in_value)) {
@@ -321,7 +325,7 @@ private:
     }
 
     // The column of a key, or none where it is not wanted; false if the key is an error.
-    bool find(Cursor key, Keys& keys, Column*& column) {
+    DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
         const int known = keys.find(columns_, key);
         column = nullptr;
         if (known < 0) return unknown(key);
