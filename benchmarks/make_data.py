@@ -106,11 +106,15 @@ def main() -> None:
     """Write what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="directory to write to")
-    parser.add_argument("names", nargs="*", choices=[*MAKERS, "tabular_gz"], default=[*MAKERS, "tabular_gz"])
+    known = [*MAKERS, "tabular_gz"]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the records to write, for a quick look")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.names:
+        if name not in known:
+            parser.error(f"there is no set {name!r}; there are {', '.join(known)}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names or known:
         write(arguments.out, name, arguments.scale)
         print(name, flush=True)
 
