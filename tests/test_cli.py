@@ -1,6 +1,7 @@
 """The commands: what they print and write, how they fail, and that dask's own command line has them too."""
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -86,11 +87,11 @@ def test_info_tells_shards_records_bytes_compression_and_features(shards: Path) 
     assert found["bytes"] == f"{nbytes:,}"
     assert found["compression"] == "none"
     assert "3 features, inferred from 20 records of 2 shards" in result.stdout
-    assert features(result) == {
-        "image": ["FixedLenFeature", "bytes", "()", "20 of 20"],
-        "label": ["FixedLenFeature", "int64", "()", "20 of 20"],
-        "tokens": ["VarLenFeature", "int64", "(-1,)", "20 of 20"],
-    }
+    image, label, tokens = (features(result)[name] for name in ("image", "label", "tokens"))
+    assert image[:5] == ["FixedLenFeature", "bytes", "()", "20 of 20", "1"]
+    assert image[5].startswith("192 bytes each (uint8 (192,),")
+    assert label == ["FixedLenFeature", "int64", "()", "20 of 20", "1"]
+    assert tokens == ["VarLenFeature", "int64", "(-1,)", "20 of 20", "0 to 6"]
     assert result.stderr == ""
 
 
@@ -115,7 +116,73 @@ def test_info_finds_compression_in_the_bytes(shards: Path, tmp_path: Path) -> No
 
 def test_info_looks_at_as_many_records_as_it_is_told_to(shards: Path) -> None:
     result = run("info", shards, "--sample", 2)
-    assert features(result)["label"][-1] == "2 of 2"
+    assert features(result)["label"][-2] == "2 of 2"
+    every = run("info", shards, "--sample", "all", "--threads", 1)
+    assert "3 features, inferred from 20 records of 2 shards" in every.stdout
+    assert every.stdout == run("info", shards, "--threads", 1).stdout
+    for senseless in ("0", "-1", "some", "1.5"):
+        refused = run("info", shards, "--sample", senseless)
+        assert (refused.exit_code, "neither a number of records" in refused.stderr) == (2, True)
+
+
+def test_info_reads_all_records_in_processes(shards: Path) -> None:
+    command = [sys.executable, "-c", "from dask_tfrecord.cli import main; main()", "info", str(shards)]
+    options = ["--sample", "all", "--threads", "2"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run([*command, *options], cwd=root, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == run("info", shards).stdout
+
+
+def test_info_prints_a_spec_to_paste(shards: Path) -> None:
+    result = run("info", shards, "--spec")
+    namespace = {"dtf": dtf}
+    exec(result.stdout, namespace)
+    assert namespace["features"] == dict(dtf.infer_schema(shards))
+    assert result.stdout.startswith("features = {\n")
+
+
+def test_info_as_json(shards: Path, golden: Path) -> None:
+    document = json.loads(run("info", shards, "--json").stdout)
+    assert [(shard["records"], shard["compression"]) for shard in document["shards"]] == [(12, None), (8, None)]
+    assert [shard["path"] for shard in document["shards"]] == [str(path) for path in sorted(shards.iterdir())]
+    assert document["report"] == json.loads(dtf.infer_schema(shards).report.to_json())
+    assert document["spec"] == dtf.infer_schema(shards).report.spec()
+    empty = json.loads(run("info", golden / "empty_file.tfrecord", "--json").stdout)
+    assert (empty["shards"][0]["records"], empty["report"], empty["spec"]) == (0, None, None)
+    assert run("info", shards, "--json", "--spec").exit_code == 2
+
+
+def test_info_shows_conflicts_instead_of_failing(tmp_path: Path) -> None:
+    for number, kind in enumerate(("int64_list", "float_list")):
+        example = messages.Example()
+        getattr(example.features.feature["x"], kind).value.append(1)
+        example.features.feature["never"].SetInParent()
+        testing.write_oracle(tmp_path / f"part-{number}", [example.SerializeToString()])
+    result = run("info", tmp_path)
+    assert features(result)["x"][:2] == ["(several kinds)", "int64, float32"]
+    assert features(result)["never"] == ["(never set)", "0 of 2"]
+    assert "1 feature, inferred from 2 records" in result.stdout
+    assert f"float32 in 1 record of 1 shard ({tmp_path / 'part-1'}: 1)" in result.stdout
+    assert '# "x": ' in run("info", tmp_path, "--spec").stdout
+
+
+def test_info_of_sequence_examples(tmp_path: Path) -> None:
+    record = messages.SequenceExample()
+    record.context.feature["id"].int64_list.value.append(1)
+    steps = record.feature_lists.feature_list["steps"].feature
+    for step in range(3):
+        steps.add().float_list.value.extend([step, step])
+    testing.write_oracle(tmp_path / "sequences", [record.SerializeToString()] * 2)
+    result = run("info", tmp_path)
+    assert "2 features, inferred from 2 SequenceExamples of 1 shard" in result.stdout
+    assert features(result)["steps"][:3] == ["FixedLenSequenceFeature", "float32", "(2,)"]
+    assert "sequence_features = {" in run("info", tmp_path, "--spec").stdout
+
+
+def test_info_of_no_examples_says_what_to_use(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "lines", [b'{"label": 3}'])
+    result = run("info", tmp_path)
+    assert_one_line_of_error(result, "expected an Example, found JSON text", "to_bag(urlpath, decode=json.loads)")
 
 
 def test_info_of_no_records_is_no_error(golden: Path) -> None:

@@ -14,12 +14,7 @@ import dask
 import numpy as np
 from dask.utils import parse_bytes
 
-from dask_tfrecord.arrays.plan import (
-    MOST_CHUNKS,
-    Collection,
-    borders_by_bytes,
-    borders_by_rows,
-)
+from dask_tfrecord.arrays.plan import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
 from dask_tfrecord.arrays.read import checked_chunks, count_records
 from dask_tfrecord.columns.decode import Run
 from dask_tfrecord.columns.payloads import whole
@@ -55,7 +50,7 @@ def partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[Runs]
         return [(whole(shard),) for shard in shards]
     if wanted == "auto":
         return _joined(list(_split_large(shards, check_crc)))
-    collection = count_records(shards, "scan", check_crc)
+    collection = count_records(shards, "auto", check_crc)
     if isinstance(wanted, int):
         borders = borders_by_rows(collection.nrows, wanted)
     else:
@@ -89,9 +84,9 @@ def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
 
 def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     stored = collection.nbytes.astype(np.float64)
-    # To split what is compressed is to inflate it again for each part.
-    compressed = collection.nbytes != collection.shards.sizes
-    stored[compressed] = np.minimum(stored, size)[compressed]
+    # To split what can only be entered at its beginning is to inflate it again for each part.
+    closed = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.mark_splits) == 1)
+    stored[closed] = np.minimum(stored, size)[closed]
     return borders_by_bytes(collection, stored / np.maximum(collection.counts, 1), size, coalesce=coalesce)
 
 

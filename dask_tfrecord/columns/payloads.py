@@ -46,7 +46,8 @@ def payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generator[tuple[
     for run in runs:
         past = None if run.count is None else run.first + run.count
         number = run.mark
-        with closing(iterate(run.shard, check_crc=check_crc, record=run.mark, offset=run.offset)) as records:
+        stream = iterate(run.shard, check_crc=check_crc, record=run.mark, offset=run.offset, stop=run.past)
+        with closing(stream) as records:
             # What lies behind the run is another's to judge; at the end of a shard nothing may lie.
             while number != past or run.last:
                 found = next(records, None)

@@ -369,6 +369,7 @@ def iterate(
     check_crc: bool = True,
     record: int = 0,
     offset: int = 0,
+    stop: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Generator[tuple[int, bytes], None, None]:
     """Iterate over the records of one shard.
@@ -381,6 +382,8 @@ def iterate(
         Whether both CRCs of every record have to hold.
     record, offset : int, default 0
         Number of the record to begin with, and where its header is.
+    stop : int, optional
+        How far reading will go, as far as is known; it may go on.
     max_record_bytes : int, default 2 GiB
         A record that says it is larger is an error.
 
@@ -391,7 +394,7 @@ def iterate(
     payload : bytes
         What the record holds.
     """
-    with Window(shard, offset, max_record_bytes=max_record_bytes) as window:
+    with Window(shard, offset, stop=stop, max_record_bytes=max_record_bytes) as window:
         while window.fill(HEADER):
             length, stored = _HEAD.unpack(window.view(0, HEADER))
             if check_crc and masked_crc32c(window.view(0, 8)) != stored:
