@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import dask
 import numpy as np
+from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.graph import shared
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes
-from dask_tfrecord.arrays.source import RecordSource
-from dask_tfrecord.columns.blocks import RaggedBlock
-from dask_tfrecord.features import Feature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.columns.decode import Run, decode_pieces
+from dask_tfrecord.columns.recipes import StepParser
+from dask_tfrecord.features import FixedLenSequenceFeature
 from dask_tfrecord.schema import Schema
 
 __all__ = ["open_lengths", "with_lengths"]
@@ -52,30 +53,51 @@ def with_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Sch
     wanted = open_lengths(schema)
     if not wanted:
         return schema
-    as_rows: dict[str, Feature] = {
-        name: VarLenFeature(feature.dtype, shape=(-1, *feature.shape)) for name, feature in wanted.items()
-    }
-    source = RecordSource.make(collection, schema.replaced(as_rows), range(collection.nrows), check_crc)
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
     borders = borders_by_bytes(collection, stored, _TASK_NBYTES, coalesce=True)
-    node, names = shared(source, "source"), tuple(as_rows)
-    rows = max(1, int(_PIECE_NBYTES / stored.max(initial=1.0)))
+    job = _Job(collection, StepParser(schema, tuple(wanted)), max(1, int(_PIECE_NBYTES / stored.max())), check_crc)
+    node = dask.delayed(job, traverse=False)
     longest = dask.delayed(_longest, pure=False)
     found: Sequence[Mapping[str, int]] = dask.compute(
-        *(longest(node, names, start, stop, rows) for start, stop in pairwise(borders.tolist()))
+        *(longest(node, start, stop) for start, stop in pairwise(borders.tolist()))
     )
-    lengths = {name: max(part[name] for part in found) for name in names}
+    lengths = {name: max(part[name] for part in found) for name in wanted}
     return schema.replaced(
         {**schema, **{name: replace(feature, length=lengths[name]) for name, feature in wanted.items()}}
     )
 
 
-def _longest(source: RecordSource, names: tuple[str, ...], start: int, stop: int, rows: int) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all tasks share.
+
+    Attributes
+    ----------
+    collection : Collection
+        The records.
+    parser : StepParser
+        Counts their steps.
+    rows : int
+        Records that are read at once.
+    check_crc : bool
+        Check the CRCs of what is read.
+    """
+
+    collection: Collection
+    parser: StepParser
+    rows: int
+    check_crc: bool
+
+
+def _longest(job: _Job, start: int, stop: int) -> dict[str, int]:
     """Find the steps of the longest record among some rows, which are decoded a few at once."""
+    names = job.parser.names
     longest = dict.fromkeys(names, 0)
-    spans = ((first, min(first + rows, stop)) for first in range(start, stop, rows))
-    for blocks in source.pieces(names, spans):
+    pieces: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
+        (job.collection.runs(first, min(first + job.rows, stop)), min(job.rows, stop - first), {})
+        for first in range(start, stop, job.rows)
+    )
+    for blocks in decode_pieces(pieces, job.parser, names, check_crc=job.check_crc):
         for name, block in blocks.items():
-            assert isinstance(block, RaggedBlock)
-            longest[name] = max(longest[name], int(np.diff(block.row_splits).max(initial=0)))
+            longest[name] = max(longest[name], int(np.asarray(block).max(initial=0)))
     return longest

@@ -42,6 +42,7 @@ __all__ = [
     "sparse_shape",
     "sparse_values",
     "text",
+    "value_steps",
 ]
 
 Make = Callable[[Feature, Sequence[Taken], int, NDArray[Any] | None], Block]
@@ -150,6 +151,11 @@ def _padded_bytes(
 def lengths(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
     """How many steps each row has."""
     return _into(np.diff(row_splits_of(taken[0])), out)
+
+
+def value_steps(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """How many steps the values of each row make."""
+    return _into(np.diff(row_splits_of(taken[0])) // math.prod(feature.shape), out)
 
 
 def _into(values: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dask_tfrecord.columns import making
 from dask_tfrecord.columns.making import Make
@@ -26,7 +27,7 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Parser", "Recipe"]
+__all__ = ["Parser", "Recipe", "StepParser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,43 @@ class Parser:
         classes = {name: names for name, names in schema.classes.items() if name in features}
         self.columns = Schema(features, sampling, classes=classes)
 
-    def __reduce__(self) -> tuple[type[Parser], tuple[Schema]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Parser, (self.schema,)
 
     def __dask_tokenize__(self) -> object:
         return self.schema.__dask_tokenize__()
+
+
+class StepParser(Parser):
+    """Counts the steps of padded features: a column of integers for each, and nothing else.
+
+    Parameters
+    ----------
+    schema : Schema
+        What records hold.
+    names : sequence of str
+        Features of it that are `FixedLenSequenceFeature`, of any length.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self, schema: Schema, names: Sequence[str]) -> None:
+        # What is sampled is judged when all of a record is read.
+        super().__init__(schema.replaced(schema))
+        self.names = tuple(names)
+        self.recipes = {name: _counting(self.recipes[name]) for name in self.names}
+        self.columns = Schema({name: recipe.feature for name, recipe in self.recipes.items()})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepParser, (self.schema, self.names)
+
+    def __dask_tokenize__(self) -> object:
+        return "StepParser", self.schema.__dask_tokenize__(), self.names
+
+
+def _counting(recipe: Recipe) -> Recipe:
+    make = making.lengths if recipe.parts[0].steps else making.value_steps
+    return replace(recipe, feature=FixedLenFeature((), "int64"), make=make)
 
 
 def _recipes(schema: Schema) -> dict[str, Recipe]:
