@@ -1,0 +1,271 @@
+"""Serialized tensors into arrays, judged by protobuf and by `tf.io.parse_tensor`: every form of a TensorProto."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensor_messages as made
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.testing import write_oracle
+
+SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]
+RANDOM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+
+
+def record(encoded: bytes) -> bytes:
+    """An Example with one feature, `t`, that holds these bytes."""
+    return made.delimited(1, made.delimited(1, made.delimited(1, b"t") + made.delimited(2, value_of(encoded))))
+
+
+def value_of(encoded: bytes) -> bytes:
+    return made.delimited(1, made.delimited(1, encoded))
+
+
+def read(path: Path, encoded: list[bytes], dtype: str, shape: tuple[int, ...], **options: Any) -> NDArray[Any]:
+    write_oracle(path, map(record, encoded))
+    column: NDArray[Any] = dtf.read_tfrecord(path, {"t": dtf.TensorFeature(shape, dtype)}, **options)["t"].compute()
+    return column
+
+
+def rows(column: NDArray[Any], shape: tuple[int, ...], dtype: str) -> list[NDArray[Any]]:
+    """One array per record, whether the block is dense or not."""
+    if -1 in shape:
+        assert column.dtype == object and column.ndim == 1
+        return list(column)
+    assert column.shape[1:] == shape and column.dtype == made.numpy_dtype(dtype)
+    return [np.asarray(row, column.dtype) for row in column]
+
+
+def bits(array: NDArray[Any]) -> Any:
+    """What an array holds; protobuf in Python keeps that a number is NaN, and not which."""
+    if array.dtype == object:
+        return (array.shape, array.ravel().tolist())
+    if array.dtype.kind in "fc":
+        parts = array.ravel().view(array.real.dtype)
+        return (array.dtype, array.shape, np.where(np.isnan(parts), math.nan, parts).astype(parts.dtype).tobytes())
+    return (array.dtype, array.shape, array.tobytes())
+
+
+def judged(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | made.Refused:
+    try:
+        return made.parsed(encoded, dtype, shape)
+    except made.Refused as refused:
+        return refused
+
+
+@pytest.mark.parametrize("dtype", made.DTYPES)
+def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> None:
+    @settings(RANDOM, max_examples=2 * len(SHAPES), derandomize=True, phases=[Phase.generate])
+    @given(st.data(), st.sampled_from(SHAPES))
+    def agree(data: st.DataObject, shape: tuple[int, ...]) -> None:
+        messages = data.draw(st.lists(made.encodings(dtype, shape), min_size=10, max_size=10))
+        answers = [(encoded, judged(encoded, dtype, shape)) for encoded in messages]
+        tensors = [(encoded, answer) for encoded, answer in answers if not isinstance(answer, made.Refused)]
+        found = read(tmp_path / "good.tfrecord", [encoded for encoded, _ in tensors], dtype, shape)
+        for row, (encoded, wanted) in zip(rows(found, shape, dtype), tensors, strict=True):
+            assert bits(row) == bits(wanted), encoded
+        for encoded, answer in answers:
+            if isinstance(answer, made.Refused):
+                with pytest.raises(FeatureError, match=r"record 1 \(byte \d+\): feature 't'"):
+                    read(tmp_path / "bad.tfrecord", [some_zeros(dtype, shape), encoded], dtype, shape)
+
+    agree()
+
+
+def some_zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """A message of the shape that has no values."""
+    return made.header(dtype, [abs(size) for size in shape])
+
+
+@pytest.mark.parametrize("dtype", made.DTYPES)
+def test_arrays_come_back(tmp_path: Path, dtype: str) -> None:
+    # What the other tests take from protobuf, against the arrays themselves.
+    @settings(RANDOM, max_examples=4, derandomize=True)
+    @given(made.arrays(dtype, 6))
+    def come_back(array: NDArray[Any]) -> None:
+        header, values = made.header(dtype, (3, 2)), made.numbers(array)
+        written = [
+            header + made.content(array),
+            made.packed(dtype, values) + header,
+            header + made.unpacked(dtype, values),
+        ]
+        for shape in [(3, 2), (-1, 2), (3, -1), (-1, -1)]:
+            for row in rows(read(tmp_path / "t.tfrecord", written, dtype, shape), shape, dtype):
+                assert bits(row) == bits(array.reshape(3, 2))
+
+    come_back()
+
+
+@pytest.mark.parametrize("chunks", ["auto", 5])
+@pytest.mark.parametrize("shape", [(3, 2), (-1, -1), (-1, 2)], ids=str)
+def test_the_golden_tensors(golden: Path, shape: tuple[int, ...], chunks: Any) -> None:
+    said = json.loads((golden / "serialized_tensors.json").read_text("utf-8"))
+    with np.load(golden / "serialized_tensors.npz") as stored:
+        wanted = {name: stored[name] for name in said["features"]}
+    features = {name: dtf.TensorFeature(shape, feature["out_type"]) for name, feature in said["features"].items()}
+    ds = dtf.read_tfrecord(golden / "serialized_tensors.tfrecord", features, chunks=chunks)
+    assert ds.nrecords == said["records"] and set(ds) == set(wanted)
+    for name, column in ds.compute().items():
+        dtype = said["features"][name]["out_type"]
+        found = rows(column, shape, dtype)
+        assert [row.tobytes() for row in found] == [row.tobytes() for row in wanted[name]]
+        assert {(row.dtype.name, row.shape) for row in found} == {(dtype, (3, 2))}
+        assert bits(ds[name][3:9:2].compute()[1]) == bits(found[5])
+
+
+def test_a_few_bytes_never_become_gigabytes(tmp_path: Path) -> None:
+    values: dict[str, list[Any]] = {"float32": [1.0], "bytes": [b"x" * 100], "uint8": []}
+    for dtype, value in values.items():
+        bomb = made.header(dtype, (1 << 20, 1 << 20)) + made.packed(dtype, value)
+        with pytest.raises(FeatureError, match="1048576, 1048576"):
+            read(tmp_path / "t.tfrecord", [bomb], dtype, (-1, -1))
+
+
+# ---- TensorFlow
+
+# Where TensorFlow reads on: what it drops or makes up is an error here.
+DROPPED = {
+    "more values than elements": ("int32", (2,), made.packed("int32", [1, 2, 3]), [1, 2]),
+    "values of no element": ("int32", (0,), made.packed("int32", [1]), []),
+    "content of no element": ("int32", (0,), made.content(np.array([1], np.int32)), []),
+    "half of a complex number": ("complex64", (2,), made.packed("complex64", [1.0, 2.0, 3.0]), [1 + 2j, 1 + 2j]),
+    "an integer beyond the dtype": ("uint8", (2,), made.packed("int32", [300, -1]), [44, 255]),
+    "bits beyond the dtype": ("float16", (1,), made.packed("float16", [0x13C00]), [1.0]),
+    "values in another list": ("float32", (2,), made.packed("int32", [1, 2]), [0.0, 0.0]),
+    "a shape of unknown rank": ("int32", (1,), made.packed("int32", [5]) + made.delimited(2, b"\x18\x01"), [5]),
+}
+
+
+@pytest.mark.parametrize("case", DROPPED)
+def test_what_tensorflow_drops_or_makes_up_is_an_error(tmp_path: Path, case: str) -> None:
+    dtype, sizes, values, _ = DROPPED[case]
+    for shape in [sizes, (-1,)]:
+        with pytest.raises(FeatureError, match=r"record 0 .*feature 't'"):
+            read(tmp_path / "t.tfrecord", [made.header(dtype, sizes) + values], dtype, shape)
+
+
+# Shape and bytes (or strings) of the tensors in messages, None where TensorFlow refuses.
+PARSE = """
+import os, pickle, sys
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+answers_to = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+import tensorflow as tf
+
+tf.debugging.disable_traceback_filtering()  # which takes longer than all the rest
+
+def answer(encoded, dtype):
+    try:
+        array = tf.io.parse_tensor(encoded, tf.as_dtype("string" if dtype == "bytes" else dtype)).numpy()
+    except (tf.errors.InvalidArgumentError, ValueError):  # ValueError: NumPy has no such array
+        return None
+    if dtype == "bytes":
+        return (tf.constant(array).shape.as_list(), tf.reshape(array, [-1]).numpy().tolist())
+    return (list(array.shape), array.tobytes())
+
+pickle.dump([answer(*case) for case in pickle.load(sys.stdin.buffer)], answers_to)
+"""
+
+
+def ask(python: str, code: str, cases: list[Any]) -> list[Any]:
+    """What code that runs beside TensorFlow makes of cases."""
+    done = subprocess.run([python, "-c", code], input=pickle.dumps(cases), capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr.decode()
+    answers: list[Any] = pickle.loads(done.stdout)
+    return answers
+
+
+def plain(array: NDArray[Any]) -> Any:
+    return (list(array.shape), array.ravel().tolist() if array.dtype == object else array.tobytes())
+
+
+def some(dtype: str, shape: tuple[int, ...], count: int) -> list[bytes]:
+    """Messages in all forms, the same in every run."""
+    found: list[bytes] = []
+
+    @settings(RANDOM, max_examples=count, derandomize=True, database=None, phases=[Phase.generate])
+    @given(made.encodings(dtype, shape))
+    def collect(encoded: bytes) -> None:
+        found.append(encoded)
+
+    collect()
+    return found
+
+
+@pytest.mark.tensorflow
+def test_every_form_is_read_as_tensorflow_reads_it(tensorflow: str, tmp_path: Path) -> None:
+    cases = [(one, dtype, shape) for dtype in made.DTYPES for shape in SHAPES for one in some(dtype, shape, 60)]
+    answers = [judged(*case) for case in cases]
+    # Where this library alone refuses, TensorFlow may be about to fill the machine's memory.
+    cases = [
+        case
+        for case, answer in zip(cases, answers, strict=True)
+        if not isinstance(answer, made.Refused) or answer.tensorflow
+    ]
+    seen: Counter[bool] = Counter()
+    for case, wanted in zip(cases, ask(tensorflow, PARSE, [case[:2] for case in cases]), strict=True):
+        encoded, dtype, shape = case
+        seen[wanted is None] += 1
+        try:
+            [row] = rows(read(tmp_path / "t.tfrecord", [encoded], dtype, shape), shape, dtype)
+            found = plain(row)
+        except FeatureError:
+            found = None
+        assert found == wanted, case
+    assert min(seen.values()) > 500
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_reads_what_it_drops_or_makes_up(tensorflow: str) -> None:
+    asked = [(made.header(dtype, sizes) + values, dtype) for dtype, sizes, values, _ in DROPPED.values()]
+    wanted = [plain(np.array(read, made.numpy_dtype(dtype))) for dtype, _, _, read in DROPPED.values()]
+    assert ask(tensorflow, PARSE, asked) == wanted
+
+
+WRITE = """
+import os, pickle, sys
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+answers_to = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+import numpy as np
+import tensorflow as tf
+
+def written(dtype, values, shape):
+    known = tf.as_dtype("string" if dtype == "bytes" else dtype)
+    array = np.array(values, object) if dtype == "bytes" else np.frombuffer(values, known.as_numpy_dtype)
+    array = array.reshape(shape)
+    protos = [tf.make_tensor_proto(array, known), tf.make_tensor_proto(array.tolist(), known, shape)]
+    return [tf.io.serialize_tensor(tf.constant(array, known)).numpy(), *(one.SerializeToString() for one in protos)]
+
+pickle.dump([written(*case) for case in pickle.load(sys.stdin.buffer)], answers_to)
+"""
+
+
+@pytest.mark.tensorflow
+def test_what_tensorflow_writes(tensorflow: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    cases = []
+    for dtype in made.DTYPES:
+        for shape in [(), (1,), (3, 2), (0, 2)]:
+            known = made.numpy_dtype(dtype)
+            count = math.prod(shape)
+            some = random.integers(0, 256, count * known.itemsize, np.uint8) & (1 if dtype == "bool" else 0x3F)
+            strings = [b"x" * int(size) for size in random.integers(0, 300, count)]
+            cases.append((dtype, strings if dtype == "bytes" else some.tobytes(), shape))
+    for (dtype, values, shape), written in zip(cases, ask(tensorflow, WRITE, cases), strict=True):
+        for encoded in written:
+            [found] = rows(read(tmp_path / "t.tfrecord", [encoded], dtype, shape), shape, dtype)
+            assert plain(found) == (list(shape), values), dtype
