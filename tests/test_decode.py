@@ -547,7 +547,7 @@ def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
     testing.write_oracle(small.with_name("other"), [b""])
     head = struct.pack("<Q", length)
     data = small.read_bytes()
-    header = head + struct.pack("<I", testing._masked_crc(head))
+    header = head + struct.pack("<I", testing.masked_crc(head))
     for record in range(3):
         small.write_bytes(data[: BORDERS[record]] + header + data[BORDERS[record] + 12 :])
         for count in (3, None):

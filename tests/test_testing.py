@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bits import bits
 from google.protobuf.internal import api_implementation
-from hypothesis import find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ from dask_tfrecord.errors import CorruptRecordError, FeatureError
 from dask_tfrecord.features import FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
@@ -149,11 +151,11 @@ def test_equal_lengths_stay_one_array_per_record() -> None:
 @pytest.mark.parametrize(
     ("feature", "says"),
     [
-        (FixedLenFeature((2,), "int64"), r"payload 1: feature 'x' holds 1 values, not \(2,\)"),
-        (FixedLenFeature((), "float32"), "payload 0: feature 'x' is a int64_list, not a float_list"),
-        (VarLenFeature("int64", shape=(-1, 2)), "payload 1: feature 'x' holds 1 values, no multiple"),
-        (RawFeature((2,), "int64"), "payload 0: feature 'x' is a int64_list, not a bytes_list"),
-        (TextFeature(), "payload 0: feature 'x' is a int64_list"),
+        (FixedLenFeature((2,), "int64"), r"record 1: feature 'x' holds 1 values, not \(2,\)"),
+        (FixedLenFeature((), "float32"), "record 0: feature 'x' is a int64_list, not a float_list"),
+        (VarLenFeature("int64", shape=(-1, 2)), "record 1: feature 'x' holds 1 values, no multiple"),
+        (RawFeature((2,), "int64"), "record 0: feature 'x' is a int64_list, not a bytes_list"),
+        (TextFeature(), "record 0: feature 'x' is a int64_list"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -168,14 +170,14 @@ def test_records_that_do_not_fit_are_refused(feature: Any, says: str) -> None:
     [(RawFeature((2,), "uint8"), b"abc", "holds 3 bytes, not 2"), (TextFeature(), b"\xff", "is no UTF-8")],
 )
 def test_bytes_that_do_not_fit_are_refused(feature: Any, value: bytes, says: str) -> None:
-    with pytest.raises(FeatureError, match=f"payload 0: feature 'x' {says}"):
+    with pytest.raises(FeatureError, match=f"record 0: feature 'x' {says}"):
         testing.expected_columns([example(x=[value]).SerializeToString()], {"x": feature})
 
 
 @pytest.mark.parametrize("feature", [FixedLenFeature((0,), "int64"), RawFeature((), "int8"), TextFeature()])
 @pytest.mark.parametrize("record", [Example(), Example(features=Features(feature={"x": Feature()}))])
 def test_a_feature_that_is_not_there_is_missing(feature: Any, record: Example) -> None:
-    with pytest.raises(FeatureError, match="payload 0: feature 'x' is missing"):
+    with pytest.raises(FeatureError, match="record 0: feature 'x' is missing"):
         testing.expected_columns([record.SerializeToString()], {"x": feature})
 
 
@@ -238,21 +240,19 @@ def test_corpus_files_read(corpus: Path) -> None:
 
 
 @judged_by_upb
+@pytest.mark.parametrize("steps", [None, STEPS], ids=["Example", "SequenceExample"])
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
-def test_encodings_mean_their_message(data: st.DataObject) -> None:
-    schema = data.draw(testing.schemas())
-    message = data.draw(testing.examples(schema, others=True))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_encodings_mean_their_message(data: st.DataObject, steps: Sequence[type[Any]] | None) -> None:
+    schema = data.draw(testing.schemas(max_size=3, steps=steps))
+    records = testing.examples if steps is None else testing.sequence_examples
+    message = data.draw(records(schema, others=True))
     parsed, payload = data.draw(testing.wire_encodings(message))
     # Serialised in one order: `==` calls a NaN unequal to itself.
     plain = message.SerializeToString(deterministic=True)
     assert parsed.SerializeToString(deterministic=True) == plain
-    expected = testing.expected_columns([plain], schema)
-    for name, column in testing.expected_columns([payload], schema).items():
-        assert (column.dtype, column.shape) == (schema[name].block_dtype, (1, *schema[name].block_shape))
-        pairs = zip(column, expected[name], strict=True) if schema[name].ragged_rank else [(column, expected[name])]
-        for found, meant in pairs:
-            assert_same_bits(found, meant)
+    found, meant = (testing.expected_columns([one], schema) for one in (payload, plain))
+    assert {name: bits(column) for name, column in found.items()} == {name: bits(meant[name]) for name in meant}
 
 
 TWO = example(k=[5, 6], other=[1.0, 2.0, 3.0]).SerializeToString()
@@ -293,10 +293,17 @@ def test_encodings_have_every_oddity(oddity: str, seen: Callable[[bytes], bool])
     assert parsed == Example.FromString(TWO)
 
 
-@pytest.mark.parametrize("kind", [FixedLenFeature, VarLenFeature, RawFeature, TextFeature])
-def test_schemas_have_every_feature_class(kind: type[Any]) -> None:
-    schema = find(testing.schemas(), lambda schema: any(isinstance(feature, kind) for feature in schema.values()))
-    assert [type(feature) for feature in schema.values()] == [kind]
+def test_schemas_have_every_feature_class() -> None:
+    seen: set[tuple[bool, type[Any]]] = set()
+
+    @given(testing.schemas(max_size=3, steps=STEPS))
+    @settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
+    def look(schema: Schema) -> None:
+        lists = schema.sequence_features or {}
+        seen.update((name in lists, type(feature)) for name, feature in schema.items())
+
+    look()
+    assert seen == {*((False, cls) for cls in CLASSES), *((True, cls) for cls in STEPS)}
 
 
 def test_examples_leave_out_what_may_be_missing() -> None:

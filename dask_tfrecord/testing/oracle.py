@@ -1,0 +1,345 @@
+"""What the library must make of records: columns built value by value from what protobuf parses, or refusals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord import messages
+from dask_tfrecord.errors import FeatureError, Place, SchemaError
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    KeyedPartition,
+    RaggedFeature,
+    RawFeature,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.partitions import cut, objects
+from dask_tfrecord.testing.tensors import tensor_of
+from dask_tfrecord.testing.values import Misfit, numpy_dtype, values_of
+
+__all__ = ["expected_columns", "expected_refusals"]
+
+
+def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> dict[str, NDArray[Any]]:
+    """Build the arrays that the library must return for these records.
+
+    Parameters
+    ----------
+    payloads : iterable of bytes
+        Serialised Examples, or SequenceExamples if the schema has sequence features.
+    schema : mapping of str to feature
+        As given to `read_tfrecord`: any class but `ImageFeature`.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Numbers of a fixed length as ``(n, *shape)``, bytes of a fixed length as an object array of that shape, variable
+        lengths as ``(n,)`` object arrays with one array per record, raw bytes as ``(n, *shape)`` in native byte order,
+        text as ``(n,)`` of `StringDType`, steps padded to the longest record of `payloads`. Floats keep their bits, NaN
+        payloads too, unless protobuf is pure Python.
+
+    Raises
+    ------
+    FeatureError
+        If a record does not fit the schema: the first of `expected_refusals`.
+    SchemaError
+        If there are images.
+    """
+    schema = schema if isinstance(schema, Schema) else Schema(schema)
+    rows, refusals = _read(payloads, schema)
+    if refusals:
+        raise refusals[0]
+    columns: dict[str, NDArray[Any]] = {}
+    for name, feature in schema.items():
+        columns |= _columns(name, feature, rows[name], name in (schema.sequence_features or {}))
+    return columns
+
+
+def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> list[FeatureError]:
+    """Find all that the library must refuse, record by record.
+
+    Parameters
+    ----------
+    payloads, schema
+        As for `expected_columns`.
+
+    Returns
+    -------
+    list of FeatureError
+        One for each record and feature that do not fit; ``place.record`` and ``place.feature`` say which. A record that
+        is no message of the kind asked for has one, without a feature.
+    """
+    return _read(payloads, schema if isinstance(schema, Schema) else Schema(schema))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A parsed record.
+
+    Attributes
+    ----------
+    features : mapping of str to Feature
+        Of an Example, or of the context of a SequenceExample.
+    lists : mapping of str to FeatureList
+        Of a SequenceExample.
+    """
+
+    features: Mapping[str, messages.Feature]
+    lists: Mapping[str, messages.FeatureList]
+
+    def values(self, key: str, dtype: str) -> NDArray[Any]:
+        return values_of(self.features[key] if key in self.features else messages.Feature(), dtype)
+
+    def is_unset(self, key: str) -> bool:
+        return key not in self.features or self.features[key].WhichOneof("kind") is None
+
+    def steps(self, key: str, dtype: str) -> list[NDArray[Any]]:
+        return [values_of(step, dtype) for step in self.lists[key].feature] if key in self.lists else []
+
+
+def _parsed(payload: bytes, schema: Schema) -> _Record:
+    try:
+        record = messages.SequenceExample.FromString(payload)
+    except messages.DecodeError:
+        raise Misfit("is no protobuf message of its kind") from None
+    if schema.message == "Example" and record.HasField("feature_lists"):
+        raise Misfit("is a SequenceExample")
+    # The wire of a context is that of the features of an Example.
+    features, lists = record.context.feature, record.feature_lists.feature_list
+    known = messages.SequenceExample()
+    known.CopyFrom(record)
+    known.DiscardUnknownFields()
+    if not (features or lists) and known.ByteSize() != record.ByteSize():
+        raise Misfit("holds unknown fields alone: it is another message")
+    return _Record(features, lists)
+
+
+def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any]], list[FeatureError]]:
+    """Rows of every feature, and what is refused; a refused row is left out."""
+    rows: dict[str, list[Any]] = {name: [] for name in schema}
+    refusals: list[FeatureError] = []
+    readers = {name: _reader(name, schema) for name in schema}
+    for number, payload in enumerate(payloads):
+        try:
+            record = _parsed(payload, schema)
+        except Misfit as misfit:
+            refusals.append(FeatureError(f"the record {misfit}", Place("payloads", number)))
+            continue
+        for name, read in readers.items():
+            try:
+                rows[name].append(read(record))
+            except Misfit as misfit:
+                place = Place("payloads", number, None, name)
+                refusals.append(FeatureError(f"feature {name!r} {misfit}", place))
+    return rows, refusals
+
+
+def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
+    """Choose the function that reads a feature of a record."""
+    feature: Any = schema[name]
+    rules = _OF_LISTS if name in (schema.sequence_features or {}) else _OF_RECORDS
+    rule = rules.get(type(feature))
+    if rule is None:
+        raise SchemaError(f"feature {name!r}: the oracle reads no {feature} here")
+    return lambda record: rule(record, name, feature)
+
+
+# ---- what one record adds to a column
+
+
+def _fixed(record: _Record, key: str, feature: FixedLenFeature) -> NDArray[Any]:
+    values = record.values(key, feature.dtype)
+    if not len(values) and feature.default_value is not None:
+        return _spread(feature.default_value, numpy_dtype(feature.dtype), feature.shape)
+    if record.is_unset(key):
+        raise Misfit("is missing")
+    return _counted(values, feature.shape)
+
+
+def _spread(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Make an array of a default value: nested tuples of the shape, or one value for all."""
+    array = np.empty(shape, dtype)
+    array[...] = np.array(value, dtype).reshape(np.shape(value))
+    return array
+
+
+def _counted(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if len(values) != math.prod(shape):
+        raise Misfit(f"holds {len(values)} values, not {shape}")
+    return values.reshape(shape)
+
+
+def _multiple(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if len(values) % math.prod(shape):
+        raise Misfit(f"holds {len(values)} values, no multiple of {shape}")
+    return values.reshape(-1, *shape)
+
+
+def _variable(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
+    return _multiple(record.values(key, feature.dtype), feature.shape[1:])
+
+
+def _sequence(record: _Record, key: str, feature: FixedLenSequenceFeature) -> NDArray[Any]:
+    return _bounded(_multiple(record.values(key, feature.dtype), feature.shape), feature)
+
+
+def _bounded(steps: NDArray[Any], feature: FixedLenSequenceFeature) -> NDArray[Any]:
+    if feature.length is not None and len(steps) > feature.length:
+        raise Misfit(f"holds {len(steps)} steps, more than {feature.length}")
+    return steps
+
+
+def _sparse(record: _Record, key: str, feature: SparseFeature) -> tuple[NDArray[Any], NDArray[Any]]:
+    axes = [record.values(index_key, "int64").tolist() for index_key in feature.index_key]
+    values = record.values(feature.value_key, feature.dtype)
+    if any(len(axis) != len(values) for axis in axes):
+        raise Misfit(f"holds {[len(axis) for axis in axes]} indices for {len(values)} values")
+    places = list(zip(*axes, strict=True))
+    for place in places:
+        if not all(0 <= index < size for index, size in zip(place, feature.size, strict=True)):
+            raise Misfit(f"holds an index {place} outside of {feature.size}")
+    order = list(range(len(places)))
+    if not feature.already_sorted:
+        order.sort(key=lambda number: places[number])
+    indices = np.array([places[number] for number in order], np.int64).reshape(len(order), len(axes))
+    return indices, values[np.array(order, np.int64)]
+
+
+def _ragged(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
+    values = record.values(key if feature.value_key is None else feature.value_key, feature.dtype)
+    # Read before the values are cut, so that a list of another kind is found wherever it stands.
+    read = {key: record.values(key, "int64").tolist() for key in _partition_keys(feature)}
+    return cut(values, feature.partitions, read.__getitem__)
+
+
+def _partition_keys(feature: RaggedFeature) -> list[str]:
+    return [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
+
+
+def _one_bytes(record: _Record, key: str) -> bytes:
+    values = record.values(key, "bytes")
+    if record.is_unset(key):
+        raise Misfit("is missing")
+    value: bytes = _counted(values, ()).item()
+    return value
+
+
+def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
+    value, stored = _one_bytes(record, key), numpy_dtype(feature.dtype)
+    is_open = feature.shape[:1] == (-1,)
+    nbytes = math.prod(feature.shape[is_open:]) * stored.itemsize
+    if len(value) % nbytes if is_open else len(value) != nbytes:
+        raise Misfit(f"holds {len(value)} bytes, not {'a multiple of ' if is_open else ''}{nbytes}")
+    if stored.kind == "b" and any(byte > 1 for byte in value):
+        raise Misfit("holds a byte that is no bool")
+    return np.frombuffer(bytearray(value), stored).astype(stored.newbyteorder("=")).reshape(feature.shape)
+
+
+def _text(record: _Record, key: str, feature: TextFeature) -> str:
+    if not len(record.values(key, "bytes")) and feature.default_value is not None:
+        return feature.default_value
+    value = _one_bytes(record, key)
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Misfit(f"is no UTF-8: {error}") from None
+
+
+def _tensor(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
+    return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
+
+
+# ---- and what the steps of a feature list add
+
+
+def _fixed_steps(record: _Record, key: str, feature: FixedLenSequenceFeature) -> NDArray[Any]:
+    if key not in record.lists and not feature.allow_missing:
+        raise Misfit("is missing")
+    steps = [_counted(values, feature.shape) for values in record.steps(key, feature.dtype)]
+    made = np.empty((len(steps), *feature.shape), numpy_dtype(feature.dtype))
+    for number, step in enumerate(steps):
+        made[number, ...] = step
+    return _bounded(made, feature)
+
+
+def _variable_steps(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
+    return objects([_multiple(values, feature.shape[1:]) for values in record.steps(key, feature.dtype)])
+
+
+def _ragged_steps(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
+    steps = record.steps(key if feature.value_key is None else feature.value_key, feature.dtype)
+    read = {key: record.steps(key, "int64") for key in _partition_keys(feature)}
+    if any(len(other) != len(steps) for other in read.values()):
+        raise Misfit("has another number of steps in a partition")
+
+    def cut_step(number: int) -> NDArray[Any]:
+        return cut(steps[number], feature.partitions, lambda key: read[key][number].tolist())
+
+    return objects([cut_step(number) for number in range(len(steps))])
+
+
+_Rule = Callable[[_Record, str, Any], Any]
+_OF_RECORDS: dict[type[Any], _Rule] = {
+    FixedLenFeature: _fixed,
+    VarLenFeature: _variable,
+    FixedLenSequenceFeature: _sequence,
+    SparseFeature: _sparse,
+    RaggedFeature: _ragged,
+    RawFeature: _raw,
+    TextFeature: _text,
+    TensorFeature: _tensor,
+}
+_OF_LISTS: dict[type[Any], _Rule] = {
+    FixedLenSequenceFeature: _fixed_steps,
+    VarLenFeature: _variable_steps,
+    RaggedFeature: _ragged_steps,
+}
+
+
+# ---- columns of rows
+
+
+def _columns(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
+    if isinstance(feature, SparseFeature):
+        return {
+            f"{name}.indices": objects([indices for indices, _ in rows]),
+            f"{name}.values": objects([values for _, values in rows]),
+            f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
+        }
+    lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
+    return {name: _column(feature, rows), **lengths}
+
+
+def _column(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
+    if isinstance(feature, TextFeature):
+        return np.array(rows, np.dtypes.StringDType())
+    if isinstance(feature, FixedLenSequenceFeature):
+        return _padded(feature, rows)
+    if -1 not in feature.shape:
+        column = np.empty((len(rows), *feature.shape), numpy_dtype(feature.dtype).newbyteorder("="))
+        for number, row in enumerate(rows):
+            column[number, ...] = row
+        return column
+    return objects(rows)
+
+
+def _padded(feature: FixedLenSequenceFeature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    length = max(map(len, rows), default=0) if feature.length is None else feature.length
+    column = np.empty((len(rows), length, *feature.shape), numpy_dtype(feature.dtype))
+    nothing = b"" if feature.dtype == "bytes" else 0
+    column[...] = nothing if feature.default_value is None else feature.default_value
+    for number, row in enumerate(rows):
+        column[number, : len(row)] = row
+    return column

@@ -1,0 +1,315 @@
+"""Hypothesis strategies of records: Examples and SequenceExamples that fit a schema, or do not quite."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dask_tfrecord import features as classes
+from dask_tfrecord import messages
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RawFeature,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.strategies import NAMES, STORED, values_that_fit
+from dask_tfrecord.testing.tensors import LISTS
+from dask_tfrecord.testing.values import FIELDS, kind_of, numpy_dtype
+
+__all__ = ["examples", "sequence_examples"]
+
+
+# What a record, or a step, has for a feature: by key the list that it is in, and the values.
+_Held = dict[str, tuple[str, list[Any]]]
+
+
+@st.composite
+def examples(
+    draw: st.DrawFn, schema: Mapping[str, Feature], *, others: bool = False, misfits: bool = False
+) -> messages.Example:
+    """Examples that fit a schema.
+
+    Parameters
+    ----------
+    schema : mapping of str to feature
+        What each Example holds. What may be missing may also be without a kind, or empty.
+    others : bool, default False
+        Whether features that the schema does not name may be there too.
+    misfits : bool, default False
+        Whether something may be changed, about which nobody knows if it still fits: a kind, a count, a value.
+    """
+    example = messages.Example()
+    _fill_map(draw, example.features.feature, schema, others=others)
+    if misfits and draw(_SELDOM):
+        _change_map(draw, example.features.feature, _keys(schema))
+    return example
+
+
+@st.composite
+def sequence_examples(
+    draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
+) -> messages.SequenceExample:
+    """SequenceExamples that fit a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+        With sequence features.
+    others, misfits : bool, default False
+        As for `examples`, of the context and of the feature lists.
+    """
+    record = messages.SequenceExample()
+    _fill_map(draw, record.context.feature, schema.context_features, others=others)
+    lists = record.feature_lists.feature_list
+    for name, feature in (schema.sequence_features or {}).items():
+        _fill_lists(draw, lists, name, feature)
+    wanted = _keys(schema.sequence_features or {})
+    for name in draw(st.lists(NAMES.filter(lambda name: name not in wanted), max_size=1)) if others else ():
+        _fill(lists[name].feature.add(), *draw(_ANYTHING))
+    if misfits and draw(_SELDOM):
+        if not wanted or (len(schema) > len(schema.sequence_features or {}) and draw(st.booleans())):
+            _change_map(draw, record.context.feature, _keys(schema.context_features))
+        else:
+            _change_list(draw, lists, draw(st.sampled_from(wanted)))
+    return record
+
+
+_SELDOM = st.integers(0, 5).map(lambda number: number == 0)
+_ANYTHING = st.sampled_from(sorted(STORED)).flatmap(
+    lambda kind: st.tuples(st.just(kind), st.lists(STORED[kind], max_size=3))
+)
+
+
+def _keys(schema: Mapping[str, Feature]) -> list[str]:
+    """List the keys that features read."""
+    keys: list[str] = []
+    for name, feature in schema.items():
+        if isinstance(feature, SparseFeature):
+            keys += [*feature.index_key, feature.value_key]
+        elif isinstance(feature, RaggedFeature):
+            keys.append(name if feature.value_key is None else feature.value_key)
+            keys += [part.key for part in feature.partitions if isinstance(part, classes.KeyedPartition)]
+        else:
+            keys.append(name)
+    return keys
+
+
+def _fill(message: messages.Feature, kind: str, values: Iterable[Any]) -> None:
+    listed = getattr(message, FIELDS[kind])
+    # An empty list has a kind too.
+    listed.SetInParent()
+    listed.value.extend(values)
+
+
+def _fill_map(draw: st.DrawFn, held: Any, schema: Mapping[str, Feature], *, others: bool) -> None:
+    for name, feature in schema.items():
+        needed = isinstance(feature, FixedLenFeature) and feature.default_value is None
+        for key, (kind, values) in _draw_held(draw, name, feature).items():
+            form = "list" if values or needed else draw(st.sampled_from(("list", "missing", "unset")))
+            if form == "list":
+                _fill(held[key], kind, values)
+            elif form == "unset":
+                held[key].SetInParent()
+    wanted = _keys(schema)
+    for name in draw(st.lists(NAMES.filter(lambda name: name not in wanted), max_size=2)) if others else ():
+        _fill(held[name], *draw(_ANYTHING))
+
+
+def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> None:
+    count = draw(st.integers(0, min(_longest(feature), 3)))
+    needed = isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing
+    if not count and not needed and draw(st.booleans()):
+        return
+    for key in _keys({name: feature}):
+        lists[key].SetInParent()
+    for _ in range(count):
+        for key, (kind, values) in _draw_held(draw, name, feature, step=True).items():
+            step, is_set = lists[key].feature.add(), draw(st.booleans())
+            if values or is_set:
+                _fill(step, kind, values)
+
+
+def _longest(feature: Feature) -> int:
+    """Most steps that a feature takes, or some."""
+    length = feature.length if isinstance(feature, FixedLenSequenceFeature) else None
+    return 3 if length is None else length
+
+
+def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) -> _Held:
+    """Draw what a record, or a step, holds for a feature."""
+    if isinstance(feature, SparseFeature):
+        return _draw_sparse(draw, feature)
+    if isinstance(feature, RaggedFeature):
+        return _draw_ragged(draw, name, feature)
+    if isinstance(feature, TextFeature) and feature.default_value is not None and draw(st.booleans()):
+        return {name: ("bytes", [])}
+    if isinstance(feature, RawFeature | TextFeature | TensorFeature):
+        return {name: ("bytes", [_draw_bytes(draw, feature)])}
+    if isinstance(feature, VarLenFeature):
+        count = draw(st.integers(0, 3)) * math.prod(feature.shape[1:])
+    elif isinstance(feature, FixedLenSequenceFeature):
+        count = math.prod(feature.shape) * (1 if step else draw(st.integers(0, min(_longest(feature), 3))))
+    else:
+        takes_default = feature.default_value is not None and draw(st.booleans())
+        count = 0 if takes_default else math.prod(feature.shape)
+    return {name: (kind_of(feature.dtype), _draw_values(draw, feature.dtype, count))}
+
+
+def _draw_values(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
+    return draw(st.lists(values_that_fit(dtype), min_size=count, max_size=count))
+
+
+def _draw_sparse(draw: st.DrawFn, feature: SparseFeature) -> _Held:
+    count = 0 if 0 in feature.size else draw(st.integers(0, 4))
+    held: _Held = {}
+    for key, size in zip(feature.index_key, feature.size, strict=True):
+        held[key] = ("int64", draw(st.lists(st.integers(0, max(size - 1, 0)), min_size=count, max_size=count)))
+    held[feature.value_key] = (kind_of(feature.dtype), _draw_values(draw, feature.dtype, count))
+    return held
+
+
+def _draw_ragged(draw: st.DrawFn, name: str, feature: RaggedFeature) -> _Held:
+    held: _Held = {}
+    rows = draw(st.integers(0, 3))
+    for partition in feature.partitions:
+        if isinstance(partition, classes.UniformRowLength):
+            rows *= partition.length
+            continue
+        assert isinstance(partition, classes.KeyedPartition)
+        lengths = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
+        if isinstance(partition, classes.ValueRowIds) and lengths:
+            lengths[-1] = max(lengths[-1], 1)  # nothing tells of rows at the end that are empty
+        held[partition.key] = ("int64", _said(partition, lengths))
+        rows = sum(lengths)
+    key = name if feature.value_key is None else feature.value_key
+    return {key: (kind_of(feature.dtype), _draw_values(draw, feature.dtype, rows)), **held}
+
+
+def _said(partition: classes.KeyedPartition, lengths: list[int]) -> list[int]:
+    """Write row lengths as a partition has them."""
+    splits = list(accumulate(lengths, initial=0))
+    if isinstance(partition, classes.ValueRowIds):
+        return [row for row, length in enumerate(lengths) for _ in range(length)]
+    if isinstance(partition, classes.RowSplits):
+        return splits if lengths else []
+    if isinstance(partition, classes.RowStarts):
+        return splits[:-1]
+    return splits[1:] if isinstance(partition, classes.RowLimits) else lengths
+
+
+def _draw_bytes(draw: st.DrawFn, feature: RawFeature | TextFeature | TensorFeature) -> bytes:
+    if isinstance(feature, TextFeature):
+        return draw(NAMES).encode()
+    sizes = [draw(st.integers(0, 3)) if size == -1 else size for size in feature.shape]
+    if isinstance(feature, TensorFeature):
+        return _draw_tensor(draw, feature.dtype, sizes)
+    return _draw_items(draw, feature.dtype, math.prod(sizes))
+
+
+def _draw_items(draw: st.DrawFn, dtype: str, count: int) -> bytes:
+    size = count * numpy_dtype(dtype).itemsize
+    stored = draw(st.binary(min_size=size, max_size=size))
+    return bytes(byte & 1 for byte in stored) if dtype == "bool" else stored
+
+
+def _draw_tensor(draw: st.DrawFn, dtype: str, sizes: Sequence[int]) -> bytes:
+    """Serialise a tensor, with its values as one piece of bytes, or listed; the last one listed may stand for more."""
+    number, field = LISTS[dtype]
+    count = math.prod(sizes)
+    message = messages.TensorProto(dtype=number)
+    message.tensor_shape.SetInParent()
+    for size in sizes:
+        message.tensor_shape.dim.add(size=size)
+    if dtype == "bytes":
+        message.string_val.extend(_draw_values(draw, dtype, count))
+    elif draw(st.booleans()):
+        message.tensor_content = _draw_items(draw, dtype, count)
+    else:
+        given = draw(st.integers(0, count))
+        items = _draw_values(draw, dtype, given) if dtype in _LISTED else _draw_parts(draw, dtype, given)
+        getattr(message, field).extend(items)
+    return message.SerializeToString(deterministic=True)
+
+
+_LISTED = ("float32", "int64", "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
+
+
+def _draw_parts(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
+    """Draw numbers of the dtypes that are listed by their bits or in halves, or that no Example stores."""
+    one: st.SearchStrategy[Any] = st.floats(width=32 if dtype == "complex64" else 64)
+    if dtype in ("float16", "uint64"):
+        one = st.integers(0, 2 ** (8 * numpy_dtype(dtype).itemsize) - 1)
+    count *= 2 if dtype.startswith("complex") else 1
+    parts: list[Any] = draw(st.lists(one, min_size=count, max_size=count))
+    return parts
+
+
+# ---- records that may not fit
+
+_OUTLIERS: dict[str, tuple[Any, ...]] = {
+    "bytes": (b"\xff", b"\2", b"", b"\x08\x01\x12\x00"),
+    "float32": (struct.unpack("<f", b"\xff\xff\x7f\x7f")[0], 65520.0, 65519.0, -math.inf),
+    "int64": (-1, 0, 1, 2, 3, 128, 2**32, 2**63 - 1, -(2**63)),
+}
+
+
+def _change_map(draw: st.DrawFn, held: Any, keys: Sequence[str]) -> None:
+    if not keys:
+        return
+    key = draw(st.sampled_from(keys))
+    if draw(st.integers(0, 4)) == 0:
+        held.pop(key, None)
+    else:
+        _change(draw, held[key])
+
+
+def _change_list(draw: st.DrawFn, lists: Any, key: str) -> None:
+    change = draw(st.sampled_from(("gone", "one more", "one less", *["a step"] * 4)))
+    if change == "gone":
+        lists.pop(key, None)
+        return
+    steps = lists[key].feature
+    if change == "one more" or not len(steps):
+        steps.add()
+        if draw(st.booleans()):
+            _change(draw, steps[-1])
+    elif change == "one less":
+        del steps[draw(st.integers(0, len(steps) - 1))]
+    else:
+        _change(draw, steps[draw(st.integers(0, len(steps) - 1))])
+
+
+def _change(draw: st.DrawFn, message: messages.Feature) -> None:
+    """Make something else of a Feature."""
+    field = message.WhichOneof("kind")
+    kind = next((kind for kind, name in FIELDS.items() if name == field), draw(st.sampled_from(sorted(FIELDS))))
+    values: list[Any] = list(getattr(message, FIELDS[kind]).value)
+    change = draw(st.sampled_from(("unset", "empty", "other", "other and empty", "more", "fewer", *["replaced"] * 3)))
+    message.Clear()
+    if change == "unset":
+        return
+    if change.startswith("other"):
+        kind = draw(st.sampled_from([other for other in sorted(FIELDS) if other != kind]))
+        values = [] if change.endswith("empty") else [draw(STORED[kind])]
+    outlier = st.sampled_from(_OUTLIERS[kind])
+    if change == "empty":
+        values = []
+    elif change == "more":
+        values.append(draw(STORED[kind] | outlier))
+    elif change == "fewer":
+        values = values[:-1]
+    elif change == "replaced" and values:
+        values[draw(st.integers(0, len(values) - 1))] = draw(outlier)
+    _fill(message, kind, values)

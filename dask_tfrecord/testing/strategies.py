@@ -1,0 +1,181 @@
+"""Hypothesis strategies of features, of every class but images, and of schemas of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dask_tfrecord import features as classes
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RawFeature,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.tensors import LISTS
+from dask_tfrecord.testing.values import numpy_dtype
+
+__all__ = ["CLASSES", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
+_SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
+_INNER = st.lists(st.integers(1, 3), max_size=2).map(tuple)
+STORED: dict[str, st.SearchStrategy[Any]] = {
+    "bytes": st.binary(max_size=12),
+    "float32": st.floats(width=32),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+}
+_DTYPES = st.sampled_from(
+    ["bytes", "float32", "int64"] * 3
+    + ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64", "float16", "float64"]
+)
+_RAW_DTYPES = st.sampled_from(["bool", "uint8", "int8", "<i2", ">i2", "<u4", ">i8", "<f2", ">f4", "<f8", ">c8"])
+# Of the dtypes that one needs no other package for.
+_TENSOR_DTYPES = st.sampled_from([dtype for dtype in LISTS if dtype != "bfloat16"])
+_KEYED = (
+    classes.RowLengths,
+    classes.RowSplits,
+    classes.ValueRowIds,
+    classes.RowLimits,
+    classes.RowStarts,
+)
+
+
+# ---- features and schemas
+
+
+def values_that_fit(dtype: str) -> st.SearchStrategy[Any]:
+    """Values that a dtype holds, as they are stored."""
+    if dtype in STORED:
+        return STORED[dtype]
+    if dtype == "float64":
+        return STORED["float32"]
+    if dtype in ("float16", "bfloat16"):
+        return st.floats(-65000, 65000, width=32) | st.sampled_from([-0.0, math.inf, -math.inf, math.nan])
+    bits = 1 if dtype == "bool" else min(8 * numpy_dtype(dtype).itemsize, 63 + (dtype == "int64"))
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype[0] == "i" else st.integers(0, 2**bits - 1)
+
+
+def _defaults(dtype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
+    """No default, one for a whole shape, or one for each place."""
+    one, count = values_that_fit(dtype), math.prod(shape)
+    return (
+        st.none() | one | st.lists(one, min_size=count, max_size=count).map(lambda items: items if shape else items[0])
+    )
+
+
+@st.composite
+def _fixed(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
+    dtype, shape = draw(_DTYPES), draw(_SHAPES | st.just((0,)))
+    return FixedLenFeature(shape, dtype, draw(_defaults(dtype, shape)))
+
+
+@st.composite
+def _sequence(draw: st.DrawFn, key: Callable[[], str], missing: st.SearchStrategy[bool]) -> Feature:
+    dtype = draw(_DTYPES)
+    length = draw(st.none() | st.integers(0, 6))
+    default = draw(st.none() | values_that_fit(dtype))
+    return FixedLenSequenceFeature(draw(_INNER), dtype, draw(missing), default, length=length)
+
+
+@st.composite
+def _sparse(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
+    size = draw(st.lists(st.integers(0, 6) | st.just(2**63 - 1), min_size=1, max_size=3))
+    return SparseFeature(tuple(key() for _ in size), key(), draw(_DTYPES), tuple(size), draw(st.booleans()))
+
+
+@st.composite
+def _ragged(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
+    partitions: list[classes.Partition] = []
+    for cls in draw(st.lists(st.sampled_from([*_KEYED, classes.UniformRowLength]), max_size=3)):
+        partitions.append(cls(draw(st.integers(1, 3))) if cls is classes.UniformRowLength else cls(key()))
+    return RaggedFeature(draw(_DTYPES), key() if draw(st.booleans()) else None, tuple(partitions))
+
+
+@st.composite
+def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
+    sizes = draw(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=3))
+    return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES))
+
+
+_Made = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
+_VARLEN = st.builds(VarLenFeature, _DTYPES, shape=_INNER.map(lambda inner: (-1, *inner)))
+# Strategies of the features of a class, each of which takes its keys from a function.
+_OF_RECORDS: dict[type[Feature], _Made] = {
+    FixedLenFeature: lambda key: _fixed(key),
+    VarLenFeature: lambda key: _VARLEN,
+    FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
+    SparseFeature: lambda key: _sparse(key),
+    RaggedFeature: lambda key: _ragged(key),
+    RawFeature: lambda key: st.builds(RawFeature, _SHAPES | _INNER.map(lambda inner: (-1, *inner)), _RAW_DTYPES),
+    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
+    TensorFeature: lambda key: _tensor(key),
+}
+_OF_LISTS: dict[type[Feature], _Made] = {
+    FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
+    VarLenFeature: _OF_RECORDS[VarLenFeature],
+    RaggedFeature: _OF_RECORDS[RaggedFeature],
+}
+CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
+STEPS: tuple[type[Feature], ...] = tuple(_OF_LISTS)
+
+
+@st.composite
+def features(draw: st.DrawFn, of: Sequence[type[Feature]] = CLASSES) -> Feature:
+    """Features of every class but images, shape and dtype.
+
+    Parameters
+    ----------
+    of : sequence of type
+        Only these classes.
+    """
+    return draw(_OF_RECORDS[draw(st.sampled_from(of))](lambda: draw(NAMES)))
+
+
+@st.composite
+def schemas(
+    draw: st.DrawFn,
+    *,
+    min_size: int = 0,
+    max_size: int = 5,
+    of: Sequence[type[Feature]] = CLASSES,
+    steps: Sequence[type[Feature]] | None = None,
+) -> Schema:
+    """Schemas under any name that protobuf takes, the empty one included; no two features share a key or a column.
+
+    Parameters
+    ----------
+    min_size, max_size : int
+        Features of an Example or a context, and as many feature lists if there are any.
+    of : sequence of type
+        Their classes.
+    steps : sequence of type, optional
+        The classes of feature lists: the schema is then one of SequenceExamples.
+    """
+    taken: set[str] = set()
+
+    def fresh() -> str:
+        # Columns are named after features, and so no name may begin another.
+        name: str = draw(NAMES.filter(lambda name: not any(_clash(name, other) for other in taken)))
+        taken.add(name)
+        return name
+
+    def some(rules: Mapping[type[Feature], _Made], of: Sequence[type[Feature]]) -> dict[str, Feature]:
+        picked = draw(st.lists(st.sampled_from(of), min_size=min_size, max_size=max_size))
+        return {fresh(): draw(rules[cls](fresh)) for cls in picked}
+
+    context = some(_OF_RECORDS, of)
+    return Schema(context, sequence_features=None if steps is None else some(_OF_LISTS, steps))
+
+
+def _clash(name: str, other: str) -> bool:
+    return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
