@@ -413,6 +413,12 @@ def test_json_has_all_that_the_report_has() -> None:
     assert [(kind["kind"], kind["by_shard"]) for kind in x["kinds"]] == [("int64", [["a", 1]]), ("float32", [["a", 1]])]
 
 
+def test_tensorflow_metadata_has_the_schema() -> None:
+    found = report(example(x=[1], t=[b"text"]), example(x=[2, 3], t=[b"more"]))
+    assert found.to_tfmd() == dtf.to_tfmd(found.schema)
+    assert 'name: "t"' in found.to_tfmd()
+
+
 def test_printing_a_report_shows_table_and_spec() -> None:
     found = report(example(x=[1]), sequence(s=[[1]]))
     assert repr(found).startswith(

@@ -19,7 +19,8 @@ from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.parts import Layout, Taken, idle_column
 from dask_tfrecord.columns.recipes import Parser
-from dask_tfrecord.columns.refusals import Refused, feature_error, foreign_error, unknown_error
+from dask_tfrecord.columns.recognise import refusal
+from dask_tfrecord.columns.refusals import Refused, feature_error, unknown_error
 from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
@@ -301,7 +302,7 @@ class _Reader:
         if refused.is_foreign:
             length = int.from_bytes(self.window.view(0, 8), "little")
             payload = bytes(self.window.view(HEADER, HEADER + length))
-            return foreign_error(payload, refused, job.parser.schema.message, place)
+            return refusal(payload, place, job.parser.schema.message)
         sampling = job.parser.schema.sampling
         if 0 <= column < len(job.parts):
             part = job.parts[column]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from dask_tfrecord.columns.payloads import payloads, whole
+from dask_tfrecord.columns.recognise import parse_record, refusal
 from dask_tfrecord.columns.report import Report
 from dask_tfrecord.columns.survey import Survey, survey
-from dask_tfrecord.errors import FeatureError, Place, SchemaError
+from dask_tfrecord.errors import Place, SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shards import Shard
 
@@ -53,16 +54,19 @@ def infer_examples(shards: Sequence[Shard], sample: int = 256) -> Schema:
     Raises
     ------
     FeatureError
-        If they hold something else, SequenceExamples included.
+        If a record is something else, a SequenceExample included.
     """
-    schema = Report.of(survey_sample(shards, sample)).schema
-    if schema.sequence_features is not None:
-        raise FeatureError(
-            "expected Examples, found SequenceExamples: read_tfrecord(urlpath, infer_schema(urlpath)) reads them as "
-            "they are inferred; or give features= for the context and sequence_features= for the feature lists",
-            Place(shards[0].path),
-        )
-    return schema
+    with closing(_sample(shards, sample)) as records:
+        return infer(_examples(records))
+
+
+def _examples(records: Iterable[tuple[Place, bytes]]) -> Iterator[tuple[Place, bytes]]:
+    """Hand on records, and refuse one that has feature lists."""
+    for place, payload in records:
+        record = parse_record(payload)
+        if record is not None and record.HasField("feature_lists"):
+            raise refusal(payload, place)
+        yield place, payload
 
 
 def checked_sample(sample: int | None) -> int | None:

@@ -166,7 +166,7 @@ def what_to_use(looks: str) -> str:
     return _USES[looks]
 
 
-def refusal(payload: bytes, place: Place, expected: str = "an Example") -> FeatureError:
+def refusal(payload: bytes, place: Place, message: str = "Example") -> FeatureError:
     """Make the error for a record that is not what was expected.
 
     Parameters
@@ -175,8 +175,8 @@ def refusal(payload: bytes, place: Place, expected: str = "an Example") -> Featu
         The record.
     place : Place
         Where it is.
-    expected : str, default "an Example"
-        What it should have been.
+    message : str, default "Example"
+        What it should have been: "Example" or "SequenceExample".
 
     Returns
     -------
@@ -184,7 +184,12 @@ def refusal(payload: bytes, place: Place, expected: str = "an Example") -> Featu
         It says what the record looks like, and what reads such records.
     """
     looks = describe_payload(payload)
-    return FeatureError(f"expected {expected}, found {looks} of {len(payload)} bytes; {what_to_use(looks)}", place)
+    expected = f"{'an' if message == 'Example' else 'a'} {message}"
+    said = f"expected {expected}, found {looks} of {len(payload)} bytes"
+    if looks in (expected, "a damaged Example"):
+        said += " that protobuf can't parse as one"
+        looks = "a damaged Example"
+    return FeatureError(f"{said}; {what_to_use(looks)}", place)
 
 
 def describe_payload(payload: bytes) -> str:

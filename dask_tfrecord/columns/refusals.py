@@ -8,13 +8,12 @@ from enum import IntEnum
 
 from dask_tfrecord.columns.parts import DATA_TYPES, KINDS, Layout, Part
 from dask_tfrecord.columns.recipes import Recipe
-from dask_tfrecord.columns.recognise import describe_payload
 from dask_tfrecord.errors import FeatureError, Place
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.values import stored_kind
 from dask_tfrecord.schema import Sampling
 
-__all__ = ["Fault", "Refused", "feature_error", "foreign_error", "unknown_error"]
+__all__ = ["Fault", "Refused", "feature_error", "unknown_error"]
 
 
 class Fault(IntEnum):
@@ -59,19 +58,6 @@ class Refused:
     def is_foreign(self) -> bool:
         """Whether the record as a whole is something else."""
         return self.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE)
-
-
-def foreign_error(payload: bytes, refused: Refused, message: str, place: Place) -> FeatureError:
-    """Say what a record is that is no message of the kind expected."""
-    article = "an" if message == "Example" else "a"
-    found = describe_payload(payload)
-    said = f"expected {article} {message}, found {found} of {len(payload)} bytes"
-    if refused.fault == Fault.MALFORMED:
-        said += " that protobuf can't parse as one"
-    hint = "read_records(urlpath) gives the payloads as they are"
-    if message == "Example" and found == "a SequenceExample":
-        hint = f"give sequence_features=, or read_tfrecord(urlpath, infer_schema(urlpath)); {hint}"
-    return FeatureError(f"{said}; {hint}", place)
 
 
 def unknown_error(key: str, refused: Refused, sampling: Sampling | None, place: Place) -> FeatureError:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dask_tfrecord.columns.suggest import Suggestion, suggestions
 from dask_tfrecord.columns.survey import KindSeen, Survey, Tally
+from dask_tfrecord.columns.tfmd_writing import to_tfmd
 from dask_tfrecord.errors import Place, SchemaError
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.schema import Sampling, Schema
@@ -265,6 +266,10 @@ class Report:
             "features": [_plain(feature) for feature in self.features],
         }
         return json.dumps(document, ensure_ascii=False)
+
+    def to_tfmd(self) -> str:
+        """Write the inferred schema as the text of a `schema.pbtxt` of TensorFlow Metadata; see `to_tfmd`."""
+        return to_tfmd(self.schema)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """List the features as rows of text: name, kinds, in how many records, numbers of values, suggestions."""
