@@ -1,0 +1,139 @@
+"""Columns of every kind for tests: features, rows of any sizes, and data sets that hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from hypothesis import strategies as st
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    Partition,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    TensorFeature,
+    TextFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+
+# One of each way that a column can be laid out.
+FEATURES: dict[str, Feature] = {
+    "dense": FixedLenFeature((2,), "float32"),
+    "raw": RawFeature((3,), "uint8"),
+    "text": TextFeature(),
+    "bytes": FixedLenFeature((), "bytes"),
+    "pair": FixedLenFeature((2,), "bytes"),
+    "none": FixedLenFeature((0,), "bytes"),
+    "ragged": VarLenFeature("int64"),
+    "boxes": VarLenFeature("float32", shape=(-1, 4)),
+    "words": VarLenFeature("bytes"),
+    "grid": VarLenFeature("bytes", shape=(-1, 2)),
+    "steps": FixedLenSequenceFeature((2,), "bytes", length=3),
+    "padded": FixedLenSequenceFeature((2,), "uint8", length=3),
+    "names": TensorFeature((2, 1), "bytes"),
+    "frames": ImageFeature((-1, 1, 2, 3)),
+    "samples": RawFeature((-1, 2), ">c8"),
+    "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
+    "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
+    "image": ImageFeature(),
+    "tensor": TensorFeature((-1, 3), "float64"),
+    "strings": TensorFeature((-1, -1), "bytes"),
+}
+_NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", "uint64")
+
+
+def any_features() -> st.SearchStrategy[Feature]:
+    """Features of every class that makes one column, of any dtype that can be stored."""
+    sizes = st.integers(1, 3)
+    shapes = st.lists(st.integers(0, 3), max_size=2).map(tuple)
+    inner = st.lists(sizes, max_size=2).map(tuple)
+    listed = st.sampled_from((*_NUMBERS, "bytes"))
+    stored = st.sampled_from((*_NUMBERS, "complex64", "complex128", "int16"))
+    rows = st.tuples(st.integers(1, 3), inner).map(lambda of: (-1,) * of[0] + of[1])
+    cuts: st.SearchStrategy[Partition] = st.sampled_from([RowLengths("k"), UniformRowLength(2)])
+    open_shapes = st.lists(st.sampled_from([-1, 1, 3]), min_size=1, max_size=3).map(tuple)
+    return st.one_of(
+        st.builds(FixedLenFeature, shapes, listed),
+        st.builds(RawFeature, shapes, stored),
+        st.just(TextFeature()),
+        st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
+        st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
+        st.builds(
+            lambda shape, dtype, length: FixedLenSequenceFeature(shape, dtype, length=length),
+            inner,
+            listed,
+            st.integers(0, 3),
+        ),
+        st.builds(lambda dtype, of: RaggedFeature(dtype, partitions=tuple(of)), listed, st.lists(cuts, max_size=3)),
+        st.builds(TensorFeature, open_shapes, st.one_of(stored, st.just("bytes"))),
+        st.sampled_from([ImageFeature(), ImageFeature((2, 1, 3)), ImageFeature((-1, 2, 1, 3), "uint16")]),
+    )
+
+
+def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
+    """Rows of any sizes: many of them empty, some long, values of any bits."""
+    if isinstance(feature, TextFeature):
+        return np.array(["ä" * int(size) for size in rng.choice([0, 1, 30], count)], np.dtypes.StringDType())
+    sizes = [0, 0, 0, 1, 2, 3, rng.choice([3, 30])]
+    splits, shapes = [], None
+    for _ in range(feature.ragged_rank):
+        splits.append(splits_of(rng.choice(sizes, count)))
+        count = int(splits[-1][-1])
+    if feature.own_shapes:
+        shapes = rng.choice([0, 1, 2, 3], (count, feature.own_shapes))
+        known = getattr(feature, "shape", None) or (-1,) * feature.own_shapes
+        shapes = np.where(np.array(known) == -1, shapes, known)
+        splits.append(splits_of(shapes.prod(axis=1)))
+        count = int(splits[-1][-1])
+    block = _values(feature, (count, *feature.item_shape), sizes, rng)
+    if shapes is not None:
+        return ArraysBlock(block, splits[0], shapes)
+    for ends in reversed(splits):
+        block = RaggedBlock(block, ends)
+    made: Block = block
+    return made
+
+
+def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.random.Generator) -> Any:
+    if feature.is_bytes:
+        ends = splits_of(rng.choice(sizes, math.prod(shape)))
+        return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
+    dtype = feature.item_dtype
+    highest = 2 if dtype.kind == "b" else 256
+    return rng.integers(0, highest, math.prod(shape) * dtype.itemsize, np.uint8).view(dtype).reshape(shape)
+
+
+class Picked:
+    """A function for `map_blocks`: the rows of some blocks that the column `row` names."""
+
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        self.blocks = dict(blocks)
+
+    def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Pick rows."""
+        return {name: take_rows(block, given["row"]) for name, block in self.blocks.items()}
+
+
+def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], sizes: Sequence[int]) -> dtf.Dataset:
+    """The rows of some blocks in chunks of these sizes."""
+    starts = accumulate(sizes, initial=0)
+    chunks = [da.from_array(start + np.arange(size), chunks=-1) for start, size in zip(starts, sizes, strict=False)]
+    rows = dtf.Dataset.from_arrays({"row": da.concatenate(chunks) if len(chunks) > 1 else chunks[0]})
+    return rows.map_blocks(Picked(blocks), features)
+
+
+def listed(value: Any) -> Any:
+    """Nested lists of nested arrays."""
+    return [listed(item) for item in value] if isinstance(value, np.ndarray) else value

@@ -1,0 +1,228 @@
+"""Zarr stores of columns of every kind: bytes of any shape, rows of rows, arrays that each have their own shape."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import zarr
+import zarr.storage
+from any_columns import FEATURES, any_features, dataset_of, rows_like
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_golden import shard, spec
+from test_zarr import assert_identity, assert_same
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import zero_rows
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import Feature
+from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.testing import write_oracle
+
+# What TensorFlow wrote for features beyond lists of values, which tests of stores read without a spec.
+GOLDEN = [
+    "defaults",
+    "fixed_len_sequence",
+    "sparse_feature",
+    "ragged_partitions",
+    "sequence_example",
+    "sequence_ragged_gzip",
+    "serialized_tensors",
+    "images",
+]
+SIZES = (7, 0, 1, 13, 4)
+
+
+@pytest.fixture(scope="module")
+def every() -> dtf.Dataset:
+    """Every kind of column, in chunks of differing sizes."""
+    rng = np.random.default_rng(5)
+    blocks = {name: rows_like(feature, sum(SIZES), rng) for name, feature in FEATURES.items()}
+    return dataset_of(blocks, FEATURES, SIZES)
+
+
+# ------------------------------------------------------------------------------------------------- the same again
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+@pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": 5, "shards": 20}, {}], ids=str)
+def test_what_tensorflow_wrote(golden: Path, tmp_path: Path, case: str, grid: dict[str, int]) -> None:
+    if case == "images":
+        pytest.importorskip("PIL")
+    dataset = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
+    back = assert_identity(dataset, tmp_path / "store.zarr", **grid)
+    assert_same(back.rows[::-2].compute(), dataset.rows[::-2].compute())
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> dict[str, int]:
+    chunk = draw(st.integers(1, 9))
+    return draw(st.sampled_from([{}, {"chunks": chunk}, {"chunks": chunk, "shards": 2 * chunk}, {"shards": chunk}]))
+
+
+@given(
+    st.lists(any_features(), min_size=1, max_size=4),
+    st.lists(st.sampled_from([0, 1, 2, 5, 11]), min_size=1, max_size=4),
+    grids(),
+    st.sampled_from([64, 500, 1 << 20]),
+    st.integers(0, 1 << 30),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, int], nbytes: int, seed: int) -> None:
+    named = {f"column/{number}": feature for number, feature in enumerate(features)}
+    rng = np.random.default_rng(seed)
+    dataset = dataset_of({name: rows_like(of, sum(sizes), rng) for name, of in named.items()}, named, sizes)
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="sync"):
+        patch.setattr("dask_tfrecord.stores.layout.UNIT_NBYTES", nbytes)
+        patch.setattr("dask_tfrecord.stores.layout.CHUNK_NBYTES", nbytes // 4)
+        patch.setattr("dask_tfrecord.stores.layout.PIECE_NBYTES", nbytes)
+        patch.setattr("dask_tfrecord.stores.feed.GRANULE_NBYTES", nbytes // 2)
+        back = assert_identity(dataset, {}, **grid)
+        # What is read from a store in pieces, and other rows of it, make a store again.
+        assert_identity(back.rows[1:], {}, chunks=3)
+        picked = rng.permutation(sum(sizes))
+        assert_same(back.rows[picked].compute(), dataset.rows[picked].compute())
+
+
+@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 3, "shards": 9}, {}], ids=str)
+def test_every_kind_side_by_side(every: dtf.Dataset, tmp_path: Path, grid: dict[str, int]) -> None:
+    back = assert_identity(every, tmp_path / "store.zarr", **grid)
+    assert {name: array.dtype for name, array in back.items()} == {name: array.dtype for name, array in every.items()}
+
+
+def test_kept_chunks_and_no_rows(every: dtf.Dataset, tmp_path: Path) -> None:
+    assert_identity(every.persist(), tmp_path / "kept.zarr", chunks=9)
+    assert_identity(every.rows[:0], tmp_path / "none.zarr")
+
+
+def test_steps_and_class_names_come_back(tmp_path: Path) -> None:
+    message = SequenceExample()
+    message.context.feature["label"].int64_list.value.append(1)
+    for step in range(3):
+        message.feature_lists.feature_list["tokens"].feature.add().int64_list.value.extend(range(step))
+        message.feature_lists.feature_list["points"].feature.add().float_list.value.extend([step, 0.5])
+    write_oracle(
+        tmp_path / "shard", [message.SerializeToString(), SequenceExample(context=message.context).SerializeToString()]
+    )
+    schema = dtf.Schema(
+        {"label": dtf.FixedLenFeature((), "uint8")},
+        sequence_features={
+            "tokens": dtf.VarLenFeature("int64"),
+            "points": dtf.FixedLenSequenceFeature((2,), "float32", allow_missing=True),
+        },
+        classes={"label": ["cat", "dog"], "tokens": ["the", "a"]},
+    )
+    dataset = dtf.read_tfrecord(tmp_path / "shard", schema)
+    back = assert_identity(dataset, tmp_path / "store.zarr", chunks=1)
+    assert back.schema.classes == dataset.schema.classes == {"label": ("cat", "dog"), "tokens": ("the", "a")}
+    assert back.schema["tokens"] == dtf.VarLenFeature("int64", shape=(-1, -1))
+    assert back["points.lengths"].compute().tolist() == [3, 0]
+    noted: Any = zarr.open_group(tmp_path / "store.zarr", mode="r").attrs["dask_tfrecord"]
+    assert dtf.Schema.from_json(json.dumps(noted["schema"])).classes == back.schema.classes
+    assert back[["tokens"]].schema.classes == {"tokens": ("the", "a")}
+    assert back.assign(label=np.zeros(2)).schema.classes == {"tokens": ("the", "a")}
+
+
+# ------------------------------------------------------------------------------------------------ what others read
+
+
+def test_what_the_levels_are_called(every: dtf.Dataset, tmp_path: Path) -> None:
+    every.to_zarr(tmp_path / "store.zarr", chunks=6)
+    group = zarr.open_group(tmp_path / "store.zarr", mode="r")
+    parts: dict[str, list[str]] = {}
+    for array in group.array_keys():
+        name, _, part = array.partition(".")
+        parts.setdefault(name, []).append(part)
+    one, ragged, own = [""], ["row_splits", "values"], ["row_splits", "shapes", "values"]
+    assert {name: sorted(found) for name, found in parts.items()} == {
+        **dict.fromkeys(("dense", "raw", "text", "padded"), one),
+        **dict.fromkeys(("bytes", "pair", "none", "steps", "names"), ragged),
+        **dict.fromkeys(("ragged", "boxes", "frames", "samples"), ragged),
+        "words": ["byte_splits", *ragged],
+        "grid": ["byte_splits", *ragged],
+        **dict.fromkeys(("image", "tensor"), own),
+        "nested": ["row_splits", "row_splits_1", "values"],
+        "deep": ["byte_splits", "row_splits", "row_splits_1", "row_splits_2", "values"],
+        "strings": ["byte_splits", *own],
+    }
+    whole = every.compute()
+    read = {name: np.asarray(array[:]) for name, array in group.arrays()}
+    for row, (start, stop) in enumerate(pairwise(read["nested.row_splits"])):
+        inner = pairwise(read["nested.row_splits_1"][start : stop + 1])
+        found = [read["nested.values"][first:past].tolist() for first, past in inner]
+        assert found == [values.tolist() for values in whole["nested"][row]]
+    for row, (start, stop) in enumerate(pairwise(read["tensor.row_splits"])):
+        assert read["tensor.values"][start:stop].tobytes() == whole["tensor"][row].tobytes()
+        assert tuple(read["tensor.shapes"][row]) == whole["tensor"][row].shape
+    data, ends = read["strings.values"].tobytes(), read["strings.byte_splits"]
+    strings = [data[start:stop] for start, stop in pairwise(ends)]
+    for row, (start, stop) in enumerate(pairwise(read["strings.row_splits"])):
+        assert strings[start:stop] == whole["strings"][row].ravel().tolist()
+
+
+def test_xarray_opens_every_kind(every: dtf.Dataset, tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    every.to_zarr(tmp_path / "store.zarr", chunks=6)
+    with xr.open_zarr(tmp_path / "store.zarr") as opened:
+        assert not opened.coords
+        assert opened.sizes["record"] == sum(SIZES)
+        assert opened["padded"].dims == ("record", "padded.dim_1", "padded.dim_2")
+        assert opened["nested.row_splits_1"].dims == ("nested.row_split_1",)
+        assert opened["nested.values"].dims == ("nested.value", "nested.dim_1")
+        assert opened["image.shapes"].dims == ("record", "image.axis")
+        assert opened["image.shapes"].chunksizes["record"] == (6, 6, 6, 6, 1)
+        assert opened["strings.byte_splits"].dims == ("strings.byte_split",)
+        shapes = [image.shape for image in every["image"].compute()]
+        assert list(map(tuple, opened["image.shapes"].to_numpy().tolist())) == shapes
+
+
+# ------------------------------------------------------------------------------------------------ what Zarr lacks
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [dtf.RawFeature((2,), "bfloat16"), dtf.RawFeature((-1,), "bfloat16"), dtf.TensorFeature((-1,), "bfloat16")],
+    ids=str,
+)
+def test_bfloat16_is_refused_before_anything_is_read(feature: Feature, tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes")
+    dataset = dtf.Dataset.from_arrays({"row": np.arange(3)}).map_blocks(_never, {"x": feature})
+    with pytest.raises(SchemaError, match="column 'x' is of dtype bfloat16, which Zarr has no name for"):
+        dataset.to_zarr(tmp_path / "store.zarr")
+    assert not list(tmp_path.iterdir())
+
+
+def _never(blocks: dict[str, Any]) -> dict[str, Any]:
+    raise AssertionError("nothing is read")
+
+
+def test_bfloat16_as_float32(tmp_path: Path) -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    values = np.arange(6, dtype=ml_dtypes.bfloat16)
+    blocks = {"x": values.reshape(3, 2), "y": dtf.RaggedBlock(values, np.array([0, 0, 5, 6]))}
+    features = {"x": dtf.RawFeature((2,), "bfloat16"), "y": dtf.VarLenFeature("bfloat16")}
+    dataset = dataset_of(blocks, features, (2, 1))
+    with pytest.raises(SchemaError, match=r"make float32 of it with map_blocks and blocks\['x'\]"):
+        dataset.to_zarr(tmp_path / "store.zarr")
+    back = assert_identity(dataset.map_blocks(as_float32), tmp_path / "store.zarr", chunks=2)
+    assert back["x"].compute().tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert [row.tolist() for row in back["y"].compute()] == [[], [0, 1, 2, 3, 4], [5]]
+
+
+def as_float32(blocks: dict[str, Any]) -> dict[str, Any]:
+    """What the error says."""
+    return {
+        "x": blocks["x"].astype("float32"),
+        "y": dtf.RaggedBlock(blocks["y"].values.astype("float32"), blocks["y"].row_splits),
+    }
+
+
+def test_blocks_without_rows_can_be_stored(tmp_path: Path) -> None:
+    blocks = {name: zero_rows(feature) for name, feature in FEATURES.items()}
+    assert_identity(dataset_of(blocks, FEATURES, (0,)), zarr.storage.MemoryStore())
