@@ -757,7 +757,7 @@ def test_padding_that_fits(ds: dtf.Dataset) -> None:
 
 def test_what_is_not_ragged(ds: dtf.Dataset) -> None:
     for call in (lambda: ds.ragged("label"), lambda: ds.padded("label", 3), lambda: ds.persist().ragged("text")):
-        with pytest.raises(SchemaError, match="rows of differing length are VarLenFeature columns"):
+        with pytest.raises(SchemaError, match="of one shape in all rows"):
             call()
     with pytest.raises(UnknownFeatureError, match="did you mean 'tokens'"):
         ds.ragged("token")

@@ -22,7 +22,7 @@ from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
 from dask_tfrecord.columns.conform import feature_of
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.features import Feature, VarLenFeature
+from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["Dataset", "register_store"]
@@ -245,46 +245,53 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         first = next((name for name in arrays if isinstance(arrays[name], da.Array)), next(iter(found)))
         return cls(held_arrays(found, schema, found[first].chunks[0], {}), list(found))
 
-    def ragged(self, name: str) -> tuple[da.Array, da.Array]:
-        """Values and row splits of a feature whose rows differ in length.
+    def ragged(self, name: str) -> tuple[da.Array, ...]:
+        """Values and row splits of a column whose rows differ in length or shape.
 
         Parameters
         ----------
         name : str
-            A `VarLenFeature` column.
+            A column of ragged rows, at any number of levels, or of arrays that each have a shape of their own.
 
         Returns
         -------
         values : dask array of shape (nvalues, *inner)
             All values; the sizes of its chunks are not known before they are computed.
-        row_splits : dask array of int64, shape (nrecords + 1,)
-            Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, as in `tf.RaggedTensor`.
+        *row_splits : dask arrays of int64, shape (nrecords + 1,) for the first
+            One for each level, the outermost first: row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
+            rows of the next level, as in `tf.RaggedTensor`.
+        shapes : dask array of int64, shape (nrecords, axes)
+            Of arrays of their own shapes alone, whose values are flat.
         """
-        return ragged_column(self._backing, name, self._varlen(name))
+        return ragged_column(self._backing, name, self._of_rows(name))
 
-    def padded(self, name: str, length: int, value: Any = None) -> da.Array:
-        """Fill up the rows of a feature that differ in length to a dense array.
+    def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
+        """Fill up the rows of a column that differ in length to a dense array.
 
         Parameters
         ----------
         name : str
-            A `VarLenFeature` column.
-        length : int
-            Values per row; a row that holds more is an error when it is computed, nothing is cut off.
+            A column of ragged rows.
+        length : int or tuple of int
+            Values per row, for each level of rows; a row that holds more is an error when it is computed, nothing is
+            cut off.
         value : scalar, optional
             What fills shorter rows, by default 0 or ``b""``.
 
         Returns
         -------
-        dask array of shape (nrecords, length, *inner)
+        dask array of shape (nrecords, *length, *inner)
         """
-        return padded_column(self._backing, name, self._varlen(name), length, value)
+        feature = self._of_rows(name)
+        if feature.own_shapes:
+            raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
+        return padded_column(self._backing, name, feature, length, value)
 
-    def _varlen(self, name: str) -> VarLenFeature:
+    def _of_rows(self, name: str) -> Feature:
         self._check_names([name])
         feature = self.schema[name]
-        if not isinstance(feature, VarLenFeature):
-            raise SchemaError(f"column {name!r} is {feature}; rows of differing length are VarLenFeature columns")
+        if not feature.ragged_rank and not feature.own_shapes:
+            raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: it is an array as it is")
         return feature
 
     # -- values ----------------------------------------------------------------------------------------------------
