@@ -179,6 +179,12 @@ def test_feature_lists() -> None:
         ("feature { name: 'x' }", "feature 'x' is of type TYPE_UNKNOWN"),
         ("feature { name: 'x' type: COMPLEX }", r"no schema of TensorFlow Metadata: line 1:27 : .*COMPLEX"),
         ("feature {", "no schema of TensorFlow Metadata: line 1"),
+        ("feature { struct_domain { " * 20_000, "it has no end of levels"),
+        (
+            COMPOSITE + 'tensor_representation_group { key: "" value { tensor_representation { key: "r" value { '
+            "ragged_tensor { } } } } }",
+            "feature 'r': there is no feature ''",
+        ),
         ("feature { name: 3 type: INT }", "no schema of TensorFlow Metadata: line 1"),
         (
             COMPOSITE + "sparse_feature { name: 's' index_feature { name: 'i' } value_feature { name: 'v' } }",

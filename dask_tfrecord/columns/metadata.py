@@ -70,6 +70,6 @@ def _schema(text: str) -> Schema:
         return from_tfmd(text)
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"expected the JSON of a schema: {error}") from error
     return Schema.from_json(text) if "features" in document else schema_of_features(text)

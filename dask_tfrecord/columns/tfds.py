@@ -178,7 +178,7 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
         if isinstance(info, dict) and isinstance(info.get("splits"), dict):
             return None
         splits = _splits(info, directory)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = error.message if isinstance(error, SchemaError) else repr(error)
         raise SchemaError(f"can't be read: {reason}", Place(join(directory, _INFO))) from error
     return TFDSFolder(directory, splits, {} if storage_options is None else storage_options)

@@ -89,7 +89,7 @@ def schema_of_features(text: str, labels: Labels = lambda stem: None) -> Schema:
             raise SchemaError(f"the outermost feature of a data set is a FeaturesDict; got {kind}")
         walk = _Walk(labels)
         walk.visit(kind, content, "", "", ())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = error if isinstance(error, SchemaError) else repr(error)
         raise SchemaError(
             f"features.json can't be read: {reason}; give features=, for which infer_schema(urlpath) makes a proposal"
@@ -211,6 +211,8 @@ class _Walk:
 
     def _image(self, content: dict[str, Any], name: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> None:
         dtype = str(content.get("dtype") or "uint8")
+        if len(shape) != 3:
+            raise SchemaError(f"an image has height, width and channels; got shape {shape}")
         if dtype == "float32":
             # One float a pixel, its four bytes stored as four channels.
             shape, dtype = (*shape[:2], 4), "uint8"

@@ -68,10 +68,16 @@ def from_tfmd(text: str) -> Schema:
     feature  class            dtype  shape
     x        FixedLenFeature  int64  (2,)
     """
+    message = None
     try:
         message = parse_metadata(text)
     except ParseError as error:
         raise SchemaError(f"this is no schema of TensorFlow Metadata: line {error}") from error
+    except RecursionError:
+        # An error that hangs on to the traceback of this one can't be pickled.
+        pass
+    if message is None:
+        raise SchemaError("this is no schema of TensorFlow Metadata: it has no end of levels")
     return _Reading(message).schema()
 
 
@@ -143,7 +149,7 @@ class _Reading:
         return {}
 
     def _ragged(self, name: str, tensor: Any) -> dict[str, Feature]:
-        *struct, column = tensor.feature_path.step
+        *struct, column = list(tensor.feature_path.step) or [""]
         if struct not in ([], [SEQUENCE]):
             raise SchemaError(f"the values at {'/'.join([*struct, column])} lie in a struct, which no record has")
         partitions = tuple(
@@ -168,7 +174,7 @@ class _Reading:
             self._merged |= {column, *keys} - {name}
             return {name: made}
         for key in (column, *keys):
-            self.sequences.pop(key)
+            self.sequences.pop(key, None)
         self.sequences[name] = made
         return {}
 
