@@ -174,8 +174,9 @@ class _Ahead(NamedTuple):
 class RangeReader:
     """A remote file in large ranges: one is held, the next one comes in meanwhile.
 
-    As long as nobody says how far reading will go, ranges start small, for a look at the head or a few records. Where
-    that is known, they are `RANGE` bytes long, end exactly there, and the next one is fetched ahead.
+    As long as nobody says how far reading will go, ranges start small, for a look at the head or a few records, and
+    double as it goes on; from `RANGE` bytes on, the next one is fetched ahead. Where the end is known, they are as long
+    from the first one on, and end exactly there.
     """
 
     def __init__(self, fetch: Fetch, size: int) -> None:
@@ -185,14 +186,14 @@ class RangeReader:
         self._held = memoryview(b"")
         self._held_at = 0
         self._stop = 0
-        self._goes_on = False
+        self._length = _FIRST_RANGE
         self._ahead: _Ahead | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Read what is held of the bytes asked for; fetch some if nothing is."""
         if not self._held_at <= self._offset < self._held_at + len(self._held):
-            self._turn(len(buffer))
+            self._turn()
         within = self._offset - self._held_at
         part = self._held[within : within + len(buffer)]
         buffer[: len(part)] = part
@@ -217,37 +218,39 @@ class RangeReader:
         else:
             self._fetch.close()
 
-    def _turn(self, wanted: int) -> None:
+    def _turn(self) -> None:
         """Hold a range that the offset is in."""
         start = self._offset
         known = start < self._stop
-        self._goes_on = start > 0 and start == self._held_at + len(self._held)
+        if known:
+            self._length = RANGE
+        elif start > 0 and start == self._held_at + len(self._held):
+            self._length = min(2 * self._length, RANGE)
+        else:
+            self._length = _FIRST_RANGE
         self._held = memoryview(b"")  # no third range in memory
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.start <= start < ahead.stop:
             data, self._held_at = ahead.data.result(), ahead.start
         else:
-            stop = self._end(start, wanted)
+            stop = self._end(start)
             # One range at a time: there may be one on its way that nobody wants any more.
             data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
             self._held_at = start
         self._held = memoryview(data)
-        self._read_on(self._held_at + len(data), known)
+        self._read_on(self._held_at + len(data), self._stop if known else self._size)
 
-    def _read_on(self, start: int, known: bool) -> None:
-        """Fetch what comes next, if it will be wanted: up to where that is known, or since reading went on so far."""
-        if start < (self._stop if known or not self._goes_on else self._size):
+    def _read_on(self, start: int, stop: int) -> None:
+        """Fetch what comes next, if it will be wanted."""
+        if start < stop and self._length == RANGE:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dask_tfrecord-read-ahead")
-            self._goes_on = True
-            stop = self._end(start, 1)
-            self._ahead = _Ahead(start, stop, self._pool.submit(self._fetch, start, stop))
+            end = self._end(start)
+            self._ahead = _Ahead(start, end, self._pool.submit(self._fetch, start, end))
 
-    def _end(self, start: int, wanted: int) -> int:
+    def _end(self, start: int) -> int:
         """Choose where a range ends that begins at `start`."""
-        if start < self._stop:
-            return max(min(start + RANGE, self._stop), min(start + wanted, self._size))
-        return min(start + max(wanted, RANGE if self._goes_on else _FIRST_RANGE), self._size)
+        return min(start + self._length, self._stop if start < self._stop else self._size)
 
 
 def open_stored(shard: Shard) -> StoredStream:
