@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import re
 import sys
 import warnings
 import zlib
@@ -16,10 +17,12 @@ from types import ModuleType
 import fsspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
+from dask_tfrecord.cli import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
 from dask_tfrecord.records.framing import Window, read_records
 from dask_tfrecord.records.index import ShardIndex, scan_shard
@@ -214,6 +217,23 @@ class TestRead:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             index_shards(shards, sidecars=False)
+
+
+class TestCommand:
+    def test_index(self, tmp_path: Path) -> None:
+        for number in range(2):
+            shard_of(tmp_path / f"x-{number}")
+        result = CliRunner().invoke(tfrecord, ["index", str(tmp_path / "x-*")], prog_name="dask-tfrecord")
+        assert result.exit_code == 0, result.output
+        assert re.fullmatch(r"Wrote 2 files: the places of 4,000 records in [0-9.]+ s\n", result.stdout)
+        assert (tmp_path / "x-1.idx").read_text() == lines(PAYLOADS)
+
+    def test_a_damaged_shard(self, golden: Path, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes((golden / "damaged_length_bit.tfrecord").read_bytes())
+        result = CliRunner().invoke(tfrecord, ["index", str(tmp_path / "x")], prog_name="dask-tfrecord")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"Error: {tmp_path}/x: record 7 (byte 5723): ")
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 class TestFind:
