@@ -78,7 +78,7 @@ std::vector<Seen> read_features(const std::string& payload) {
         dtf::Decoder decoder(known, true, true);
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), 1);
         if (walk.stop != Stop::feature || decoder.problem().fault != dtf::Fault::unknown_key) break;
-        known.push_back(spec(decoder.problem().key, Kind::none, Layout::skipped));
+        known.push_back(spec(decoder.problem().text, Kind::none, Layout::skipped));
         if (known.size() > 200) break;
     }
     for (const dtf::ColumnSpec& column : known) {
@@ -338,7 +338,7 @@ void note(Outcome& outcome, const dtf::Problem& problem) {
                                      static_cast<std::uint64_t>(problem.column), problem.found}) {
         outcome.said += std::to_string(part) + ' ';
     }
-    if (problem.fault == dtf::Fault::unknown_key) outcome.said += problem.key;
+    if (problem.fault == dtf::Fault::unknown_key) outcome.said += problem.text;
 }
 
 // Feeds a block in pieces, each with what was left of the one before; goes on after records that are refused.

@@ -762,7 +762,7 @@ void every_fault() {
         CHECK(fed.walk.stop == Stop::feature && fed.walk.records == 1);
         CHECK(fed.walk.consumed == framed(example(good)).size());
         CHECK(problem.fault == one.fault && problem.column == one.column && problem.found == one.found);
-        CHECK(one.fault != Fault::unknown_key || problem.key == "new");
+        CHECK(one.fault != Fault::unknown_key || problem.text == "new");
         // A refused record leaves nothing behind: who goes on after it has what the others hold.
         fed.feed({example(all_features(2))});
         CHECK(fed.whole() && contents(fed.decoder) == contents(clean.decoder));
@@ -798,7 +798,7 @@ void long_unknown_keys_are_shown_up_to_a_character() {
     for (std::size_t before = 990; before < 1010; ++before) {
         const std::string key = std::string(before, 'k') + "\xf0\x9f\x98\x80\xf0\x9f\x98\x80" + std::string(50, 'e');
         Fed fed({spec("i", Kind::int64, Layout::ragged)}, {example(entry(key, ""))}, true);
-        const std::string& shown = fed.decoder.problem().key;
+        const std::string& shown = fed.decoder.problem().text;
         CHECK(fed.fault() == Fault::unknown_key && shown.size() > 990 && shown.size() <= 1000);
         CHECK(key.substr(0, shown.size()) == shown && dtf::is_utf8(bytes_of(shown), shown.size()));
     }

@@ -110,7 +110,15 @@ inline std::string framed(std::string_view payload) {
 
 inline dtf::ColumnSpec spec(std::string_view key, dtf::Kind kind, dtf::Layout layout, std::size_t count = 1,
                             std::size_t swap = 1, bool text = false, bool boolean = false) {
-    return {std::string(key), kind, layout, count, swap, text, boolean};
+    dtf::ColumnSpec made;
+    made.key = key;
+    made.kind = kind;
+    made.layout = layout;
+    made.count = count;
+    made.swap = swap;
+    made.text = text;
+    made.boolean = boolean;
+    return made;
 }
 
 template <class T>
