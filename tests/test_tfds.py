@@ -1,7 +1,8 @@
 """Data sets that TFDS wrote, read by what lies beside them: splits, counts, features, names of classes.
 
 `data/tfds/every` holds each feature class of tensorflow-datasets 4.9.10, written by its own writer; `every.npz` is what
-its own reader made of it, and `splits.json` which records it takes for some hundred splits.
+its own reader made of it, and `splits.json` which records it takes for some hundred splits; `tfds_writer.py` makes all
+of them.
 """
 
 from __future__ import annotations
@@ -235,6 +236,16 @@ def test_nested_names_and_their_files_of_labels() -> None:
     assert list(schema) == ["a/b/c", "a/d", "e"]
     assert asked == ["a-b.c", "a-d", "e"]
     assert dict(schema.classes) == {"a/b/c": ("x", "y")}
+
+
+def test_forms_are_mixed_in_files_of_the_time_between() -> None:
+    """A message of today as text, in the older form."""
+    label = {"pythonClassName": "tensorflow_datasets.core.features.ClassLabel", "classLabel": {"numClasses": "10"}}
+    image = {"pythonClassName": "x.Image", "image": {"shape": {"dimensions": ["-1", "-1", "1"]}, "dtype": "uint8"}}
+    content: Any = {"features": {"image": image, "label": label}}
+    wanted = {"image": ImageFeature((None, None, 1), channels=1), "label": scalar("int64")}
+    for given in (content, json.dumps(content)):
+        assert schema_of_features(json.dumps(old("FeaturesDict", given, "FeaturesDict"))) == wanted
 
 
 @pytest.mark.parametrize(
