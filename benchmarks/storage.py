@@ -1,0 +1,219 @@
+"""Speed of what comes before decoding: counting, indexes, gzip, the middle of a gzip shard, many small shards.
+
+    python benchmarks/storage.py /tmp/benchmark-storage [--megabytes 512] [--cores 1] [--json FILE]
+
+makes its own data there, the same bytes every time, and prints a table. Everything is in the page cache, each figure is
+the median of three runs after one that warms up. Plain sequential reading, which scans are compared with, is `readinto`
+of one reused buffer of 1 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dask_tfrecord import RecordWriter, build_index
+from dask_tfrecord.arrays.counting import index_shards
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.records.sidecar import index_shard
+from dask_tfrecord.storage import compression
+from dask_tfrecord.storage.access import access_points
+from dask_tfrecord.storage.compression import open_stream
+from dask_tfrecord.storage.files import Shard, find_shards
+from dask_tfrecord.storage.sidecars import find_sidecars
+
+# Bytes of a payload: small records are read, large ones skipped.
+SIZES = {"200 B": 200, "4 KiB": 4 << 10, "256 KiB": 256 << 10, "1 MiB": 1 << 20}
+MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A line of the table.
+
+    Attributes
+    ----------
+    what : str
+        What was done.
+    seconds : float
+        The median.
+    said : str
+        What follows from it.
+    """
+
+    what: str
+    seconds: float
+    said: str
+
+
+def timed(call: Callable[[], Any], runs: int = 3) -> float:
+    """Measure a call.
+
+    Parameters
+    ----------
+    call : callable
+        Takes nothing.
+    runs : int
+        How often, after one that does not count.
+
+    Returns
+    -------
+    float
+        The median, in seconds.
+    """
+    call()
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def payload(size: int, number: int) -> bytes:
+    """Bytes that gzip makes half of."""
+    return random.Random(number).randbytes(size // 2).hex().encode()[:size]
+
+
+def make(path: Path, size: int, count: int, kind: str | None = None) -> Shard:
+    """Write a shard, unless it is there, and list it."""
+    if not path.exists():
+        # A hundred payloads in turn: the time is the writer's, not the generator's.
+        payloads = [payload(size, number) for number in range(min(count, 100))]
+        with RecordWriter(path, kind) as writer:
+            for number in range(count):
+                writer.write(payloads[number % len(payloads)])
+    return find_shards(path)[0]
+
+
+def read_plain(shard: Shard) -> None:
+    """Read a file through one buffer."""
+    buffer = bytearray(1 << 20)
+    with Path(shard.path).open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def drain(shard: Shard) -> None:
+    """Read a shard decompressed, through one buffer."""
+    buffer = memoryview(bytearray(1 << 20))
+    with open_stream(shard, 0, 1 << 62) as stream:
+        while stream.readinto(buffer):
+            pass
+
+
+def scanning(folder: Path, nbytes: int) -> list[Figure]:
+    """Count records by their headers, and by a sidecar."""
+    figures = []
+    for name, size in SIZES.items():
+        count = nbytes // (size + 16)
+        shard = make(folder / f"records-{size}.tfrecord", size, count)
+        plain = timed(lambda shard=shard: read_plain(shard))
+        scan = timed(lambda shard=shard: scan_shard(shard))
+        ratio = f"{count / scan / 1e6:.2f} M records/s, {plain / scan:.2f} times the speed of plain reading"
+        figures.append(Figure(f"scan {count:,} records of {name}", scan, ratio))
+        build_index(shard.path)
+        [sidecar] = find_sidecars([shard], ".idx")
+        read = timed(lambda shard=shard, sidecar=sidecar: index_shard(shard, sidecar))
+        figures.append(
+            Figure(f"read the sidecar of the same {count:,}", read, f"{scan / read:.2f} times the speed of a scan")
+        )
+    return figures
+
+
+def inflating(folder: Path, nbytes: int) -> list[Figure]:
+    """Inflate a shard by either library, and enter its middle with and without access points."""
+    count = nbytes // 4112
+    shard = make(folder / "records.tfrecord.gz", 4096, count, "gzip")
+    inflated = count * 4112
+    figures = []
+    libraries: dict[str, ModuleType] = {"zlib": zlib}
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        print("isal is not installed: gzip without it alone")
+    else:
+        libraries["isal"] = isal_zlib
+    for name, library in libraries.items():
+        compression._inflate = library
+        seconds = timed(lambda: drain(shard))
+        figures.append(
+            Figure(f"inflate {inflated >> 20} MiB by {name}", seconds, f"{inflated / seconds / 1e6:.0f} MB/s")
+        )
+    build = time.perf_counter()
+    build_index(shard.path)
+    figures.append(Figure("index that gzip shard", time.perf_counter() - build, "by indexed_gzip, once"))
+    middle = count // 2 * 4112
+
+    def enter(shard: Shard) -> None:
+        with Window(shard, middle, stop=middle + (1 << 20)) as window:
+            window.fill(1 << 20)
+
+    access_points.cache_clear()
+    without = timed(lambda: enter(shard))
+    with_points = timed(lambda: enter(replace(shard, access=True)))
+    figures.append(Figure("1 MiB in its middle, from the beginning", without, ""))
+    figures.append(
+        Figure("1 MiB in its middle, by access points", with_points, f"{without / with_points:.0f} times faster")
+    )
+    return figures
+
+
+def opening(folder: Path) -> list[Figure]:
+    """List and count ten thousand small shards."""
+    many = folder / "many"
+    many.mkdir(exist_ok=True)
+    for number in range(MANY):
+        make_small(many / f"x-{number:05}-of-{MANY:05}")
+    found = timed(lambda: find_shards(many))
+    shards = find_shards(many)
+    counted = timed(lambda: index_shards(shards, sidecars=True))
+    return [
+        Figure(f"list {MANY:,} shards", found, f"{1e6 * found / MANY:.0f} µs a shard"),
+        Figure(f"count {MANY:,} shards of ten records", counted, f"{1e6 * counted / MANY:.0f} µs a shard"),
+    ]
+
+
+def make_small(path: Path) -> None:
+    """Write a shard of ten records, unless it is there."""
+    if not path.exists():
+        with RecordWriter(path) as writer:
+            for number in range(10):
+                writer.write(payload(200, number))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--megabytes", type=int, default=512, help="of each shard")
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="keep the figures there")
+    options = parser.parse_args(arguments)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
+    folder: Path = options.folder / str(options.megabytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    nbytes = options.megabytes << 20
+    figures = [*scanning(folder, nbytes), *inflating(folder, nbytes), *opening(folder)]
+    print("| what | seconds | |\n| --- | --- | --- |")
+    for figure in figures:
+        print(f"| {figure.what} | {figure.seconds:.4f} | {figure.said} |")
+    if options.json:
+        rows = [{"what": figure.what, "seconds": figure.seconds, "said": figure.said} for figure in figures]
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
