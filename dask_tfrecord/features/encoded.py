@@ -186,7 +186,7 @@ class ImageFeature(Encoded):
         known = ((height, wanted[0]), (width, wanted[1]), (bands, wanted[2]))
         if any(given not in (-1, meant) for given, meant in known):
             raise SchemaError(
-                f"ImageFeature: shape {shape} is another than size {size} and {self.channels} channels ask"
+                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}, which are its own"
             )
         if many and -1 in wanted:
             raise SchemaError(f"ImageFeature: images that share a row have one shape, which is known; got {shape}")

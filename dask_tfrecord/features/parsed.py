@@ -213,7 +213,7 @@ class SparseFeature(_Parsed):
 
     def __post_init__(self) -> None:
         given: Any = self.index_key
-        keys = (given,) if isinstance(given, str) else tuple(given)
+        keys = tuple(given) if isinstance(given, list | tuple) else (given,)
         size = checked_shape(self.size, "SparseFeature")
         dtype = checked_parsed_dtype(self.dtype, "SparseFeature")
         if len(keys) != len(size) or not keys:

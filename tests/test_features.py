@@ -1,0 +1,182 @@
+"""Feature classes are plain values: what they say of themselves makes them again, and what can't be is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import dask_tfrecord as dtf
+from dask_tfrecord import features
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import Feature
+from dask_tfrecord.testing import schemas
+
+NAMES = {name: getattr(features, name) for name in features.__all__} | {"nan": math.nan, "inf": math.inf}
+
+EXAMPLES = [
+    dtf.FixedLenFeature((2, 3), "int64"),
+    dtf.FixedLenFeature((), "float32", default_value=math.nan),
+    dtf.FixedLenFeature((2,), "float16", default_value=[1, -math.inf]),
+    dtf.FixedLenFeature((2, 1), "bytes", default_value=[[b"\0"], ["ä"]]),
+    dtf.FixedLenFeature((0,), "bool"),
+    dtf.VarLenFeature("uint8", shape=(-1, 4)),
+    dtf.VarLenFeature("bytes", shape=(None, None, 2)),
+    dtf.FixedLenSequenceFeature((), "bytes", allow_missing=True, default_value=b"-"),
+    dtf.FixedLenSequenceFeature((2,), "int32", True, -1, length=7),
+    dtf.SparseFeature(["x", "y"], "v", "float32", [3, 4], already_sorted=True),
+    dtf.RaggedFeature("int64", value_key="v", partitions=[dtf.RaggedFeature.RowLimits("l")]),
+    dtf.RaggedFeature("int64", partitions=[features.RowStarts(""), features.UniformRowLength(2)]),
+    dtf.RawFeature((-1, 2), ">c8"),
+    dtf.RawFeature((3,), "bfloat16"),
+    dtf.TensorFeature((None, 3), "string"),
+    dtf.TensorFeature((), np.complex128),
+    dtf.ImageFeature(),
+    dtf.ImageFeature((-1, 4, 5, 3), "float32"),
+    dtf.ImageFeature(size=(4, 5), channels=1, dtype="uint16"),
+    dtf.TextFeature(default_value="ä"),
+]
+
+
+def made_again(feature: Feature) -> list[Feature]:
+    schema = dtf.Schema({"x": feature})
+    if feature in (dtf.Schema({"x": feature})["x"],) and isinstance(feature, dtf.FixedLenSequenceFeature):
+        schema = dtf.Schema({}, sequence_features={"x": feature})
+    text = json.dumps(json.loads(schema.to_json()), allow_nan=False)
+    return [
+        eval(repr(feature), dict(NAMES)),
+        pickle.loads(pickle.dumps(feature)),
+        dtf.Schema.from_json(text)["x"],
+    ]
+
+
+@pytest.mark.parametrize("feature", EXAMPLES, ids=repr)
+def test_features_make_themselves_again(feature: Feature) -> None:
+    for again in made_again(feature):
+        assert again == feature
+        assert hash(again) == hash(feature)
+        assert repr(again) == repr(feature)
+
+
+@given(schemas(min_size=1))
+def test_schemas_make_themselves_again(schema: dtf.Schema) -> None:
+    for again in (pickle.loads(pickle.dumps(schema)), dtf.Schema.from_json(schema.to_json())):
+        assert again == schema
+        assert list(again) == list(schema)
+        assert (again.message, again.to_json()) == (schema.message, schema.to_json())
+    for feature in schema.values():
+        assert eval(repr(feature), dict(NAMES)) == feature
+
+
+@pytest.mark.parametrize(
+    ("feature", "dtype", "shape", "ragged_rank", "own_shapes"),
+    [
+        (dtf.FixedLenFeature((2, 3), "uint8"), "uint8", (2, 3), 0, 0),
+        (dtf.FixedLenFeature((2,), "bytes"), "O", (2,), 0, 0),
+        (dtf.VarLenFeature("float32", shape=(-1, 4)), "float32", (4,), 1, 0),
+        (dtf.VarLenFeature("int64", shape=(-1, -1, 2)), "int64", (2,), 2, 0),
+        (dtf.FixedLenSequenceFeature((3,), "int64", True, length=5), "int64", (5, 3), 0, 0),
+        (dtf.RaggedFeature("float32", partitions=[features.UniformRowLength(2)]), "float32", (2,), 1, 0),
+        (dtf.RaggedFeature("bytes", partitions=[features.RowLengths("l")] * 2), "O", (), 3, 0),
+        (
+            dtf.RaggedFeature("int64", partitions=[features.UniformRowLength(2), features.RowLengths("l")]),
+            *("int64", (), 3, 0),
+        ),
+        (dtf.RawFeature((2,), ">i2"), "int16", (2,), 0, 0),
+        (dtf.RawFeature((-1, 2), ">i2"), "int16", (2,), 1, 0),
+        (dtf.TensorFeature((3, None), "bool"), "bool", (), 0, 2),
+        (dtf.ImageFeature(), "uint8", (), 0, 3),
+        (dtf.ImageFeature((None, 5, 3)), "uint8", (), 0, 3),
+        (dtf.ImageFeature((-1, 4, 5, 3), "float32"), "float32", (4, 5, 3), 1, 0),
+        (dtf.ImageFeature(size=(4, 5), channels=1), "uint8", (4, 5, 1), 0, 0),
+        (dtf.TextFeature(), "T", (), 0, 0),
+    ],
+    ids=repr,
+)
+def test_how_blocks_look(
+    feature: Feature, dtype: str, shape: tuple[int, ...], ragged_rank: int, own_shapes: int
+) -> None:
+    assert feature.item_dtype == np.dtype(dtype)
+    assert (feature.item_shape, feature.ragged_rank, feature.own_shapes) == (shape, ragged_rank, own_shapes)
+    objects = bool(ragged_rank or own_shapes)
+    assert feature.block_dtype == (np.dtype(object) if objects else np.dtype(dtype))
+    assert feature.block_shape == (() if objects else shape)
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments", "message"),
+    [
+        ("FixedLenFeature", [(-1,), "int64"], "every size of the shape is known"),
+        ("FixedLenFeature", [("2",), "int64"], "no sequence of ints"),
+        ("FixedLenFeature", [(), "complex64"], "the kinds an Example stores"),
+        ("FixedLenFeature", [(), "int65"], "no NumPy dtype"),
+        ("FixedLenFeature", [(2,), "int64", [1, 2, 3]], r"holds 3 values where the shape \(2,\) takes 2"),
+        ("FixedLenFeature", [(), "int64", 1.5], "the default value 1.5 is no int64"),
+        ("FixedLenFeature", [(), "int64", 2**63], "is no int64"),
+        ("FixedLenFeature", [(), "uint8", 256], "the default value 256 is no uint8"),
+        ("FixedLenFeature", [(), "uint8", -1], "is no uint8"),
+        ("FixedLenFeature", [(), "bool", 2], "is no bool"),
+        ("FixedLenFeature", [(), "float16", 1e6], "is no float16"),
+        ("FixedLenFeature", [(), "float32", 1e39], "is no float32"),
+        ("FixedLenFeature", [(), "float32", "1"], "the default value '1' is no float32"),
+        ("FixedLenFeature", [(), "bytes", 1], "the default value 1 is no bytes"),
+        ("VarLenFeature", ["int64", (4,)], "positional|takes"),
+        ("FixedLenSequenceFeature", [(0,), "int64", True], "steps of no values"),
+        ("FixedLenSequenceFeature", [(), "int64", True, [1, 2]], "holds 2 values"),
+        ("SparseFeature", ["ix", "v", "float32", (1, 2)], "one size for each index key"),
+        ("SparseFeature", [[], "v", "float32", ()], "one size for each index key"),
+        ("SparseFeature", [3, "v", "float32", 1], "a key is a string"),
+        ("RaggedFeature", ["int64", 3], "a key is a string"),
+        ("RaggedFeature", ["int64", None, ["lens"]], r"expected a partition such as RowLengths\(key\)"),
+        ("RawFeature", [(2,), "O"], "takes a numeric or bool dtype"),
+        ("RawFeature", [(2,), "S3"], "takes a numeric or bool dtype"),
+        ("RawFeature", [(2, -1), "int8"], "every size of the shape is known"),
+        ("RawFeature", [(-1, 0), "int8"], "rows of no bytes"),
+        ("RawFeature", [(2,), np.longdouble], "differs from machine to machine"),
+        ("TensorFeature", [(2,), ">f4"], "one byte order"),
+        ("TensorFeature", [(2,), "U3"], "takes a numeric or bool dtype"),
+        ("ImageFeature", [(4, 5)], "height, width, channels"),
+        ("ImageFeature", [(2, 4, 5, 3)], "any number"),
+        ("ImageFeature", [(-1, 4, None, 3)], "one shape, which is known"),
+        ("ImageFeature", [None, "int32"], "takes dtype uint8"),
+        ("ImageFeature", [None, "uint8", (4,)], r"size \(height, width\)"),
+        ("ImageFeature", [None, "uint8", None, 2], "takes channels 0"),
+        ("ImageFeature", [(4, 5, 3), "uint8", (5, 4)], "contradicts size="),
+        ("ImageFeature", [(4, 5, 3), "uint8", None, 1], "contradicts size="),
+        ("TextFeature", [3], "is no text"),
+    ],
+)
+def test_features_that_are_none(cls: str, arguments: list[Any], message: str) -> None:
+    with pytest.raises((SchemaError, TypeError), match=message) as caught:
+        NAMES[cls](*arguments)
+    if isinstance(caught.value, SchemaError):
+        assert str(caught.value).startswith(cls)
+
+
+def test_defaults_take_the_shape_or_fill_it() -> None:
+    assert dtf.FixedLenFeature((2, 2), "int64", [1, 2, 3, 4]).default_value == ((1, 2), (3, 4))
+    assert dtf.FixedLenFeature((), "float32", np.float64(0.5)).default_value == 0.5
+    assert dtf.FixedLenFeature((2,), "int64", 7) == dtf.FixedLenFeature([2], np.int64, 7)
+    assert features.default_array(7, np.dtype("int64"), (2, 2)).tolist() == [[7, 7], [7, 7]]
+    assert features.default_array((b"a", b"bc"), np.dtype(object), (2,)).tolist() == [b"a", b"bc"]
+
+
+def test_schemas_keep_what_goes_with_their_features() -> None:
+    context = {"id": dtf.FixedLenFeature((), "int64"), "y": dtf.FixedLenFeature((), "uint8")}
+    steps = {"frames": dtf.FixedLenSequenceFeature((3,), "float32"), "words": dtf.VarLenFeature("bytes")}
+    schema = dtf.Schema(context, sequence_features=steps, classes={"y": ["cat", "dog"]})
+    assert (schema.message, schema.context_features, schema.sequence_features) == ("SequenceExample", context, steps)
+    few = schema.select(["words", "y"])
+    assert list(few) == ["words", "y"]
+    assert (few.context_features, few.sequence_features) == ({"y": context["y"]}, {"words": steps["words"]})
+    assert few.classes == {"y": ("cat", "dog")}
+    assert schema.select(["id"]).classes == {}
+    assert schema.select(["id"]).message == "SequenceExample"
+    assert dtf.Schema(context) != dtf.Schema(context, sequence_features={})
+    with pytest.raises(SchemaError, match="feature 'id' is among the features and the sequence_features"):
+        dtf.Schema(context, sequence_features={"id": dtf.VarLenFeature("int64")})
