@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import dask.array as da
@@ -128,9 +127,7 @@ class Picked:
 
 def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], sizes: Sequence[int]) -> dtf.Dataset:
     """The rows of some blocks in chunks of these sizes."""
-    starts = accumulate(sizes, initial=0)
-    chunks = [da.from_array(start + np.arange(size), chunks=-1) for start, size in zip(starts, sizes, strict=False)]
-    rows = dtf.Dataset.from_arrays({"row": da.concatenate(chunks) if len(chunks) > 1 else chunks[0]})
+    rows = dtf.Dataset.from_arrays({"row": da.from_array(np.arange(sum(sizes)), chunks=(tuple(sizes),))})
     return rows.map_blocks(Picked(blocks), features)
 
 

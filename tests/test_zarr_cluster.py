@@ -16,6 +16,7 @@ import dask
 import numpy as np
 import pytest
 import zarr
+from any_columns import FEATURES, dataset_of, listed, rows_like
 from distributed import Client, LocalCluster
 
 import dask_tfrecord as dtf
@@ -70,6 +71,22 @@ def test_a_cluster_makes_the_same(shards: Path, tmp_path: Path, client: Client) 
     assert files(tmp_path / "2.zarr") == files(tmp_path / "2-threads.zarr")
     back = dtf.from_zarr(tmp_path / "2.zarr")
     assert back["double"].sum().compute() == 2 * sum(range(ROWS))
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("client")
+def test_a_cluster_makes_the_same_of_every_kind_of_column(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    blocks = {name: rows_like(feature, 25, rng) for name, feature in FEATURES.items()}
+    ds = dataset_of(blocks, FEATURES, (7, 0, 1, 13, 4))
+    with dask.config.set(scheduler="threads"):
+        ds.to_zarr(tmp_path / "threads.zarr", chunks=6)
+    ds.to_zarr(tmp_path / "store.zarr", chunks=6)
+    assert files(tmp_path / "store.zarr") == files(tmp_path / "threads.zarr")
+    back, wanted = dtf.from_zarr(tmp_path / "store.zarr").compute(), ds.compute()
+    assert {name: repr(listed(array)) for name, array in back.items()} == {
+        name: repr(listed(array)) for name, array in wanted.items()
+    }
 
 
 def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:

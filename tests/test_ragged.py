@@ -1,0 +1,196 @@
+"""`ragged` and `padded` for every kind of row, and what blocks of flat buffers weigh and how they travel."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from any_columns import FEATURES, dataset_of, listed, rows_like
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
+from dask_tfrecord.errors import FeatureError, SchemaError
+
+SIZES = (7, 0, 1, 13, 4)
+ROWS = [name for name, feature in FEATURES.items() if feature.ragged_rank]
+ARRAYS = [name for name, feature in FEATURES.items() if feature.own_shapes]
+
+
+@pytest.fixture(scope="module")
+def every() -> dtf.Dataset:
+    """Every kind of column, in chunks of differing sizes."""
+    rng = np.random.default_rng(5)
+    blocks = {name: rows_like(feature, sum(SIZES), rng) for name, feature in FEATURES.items()}
+    return dataset_of(blocks, FEATURES, SIZES)
+
+
+def nested(values: Any, *splits: Any) -> list[Any]:
+    """Rows of rows of values, by what row splits mean."""
+    rows = values
+    for ends in splits[::-1]:
+        rows = [rows[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+    return rows
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_values_and_row_splits(every: dtf.Dataset, name: str) -> None:
+    feature = every.schema[name]
+    for way in (every, every.persist()):
+        values, *splits = way.ragged(name)
+        assert len(splits) == feature.ragged_rank
+        assert splits[0].shape == (sum(SIZES) + 1,)
+        assert all(ends.dtype == np.int64 and math.isnan(ends.shape[0]) for ends in splits[1:])
+        assert (values.dtype, values.shape[1:]) == (feature.item_dtype, feature.item_shape)
+        found, *ends = dask.compute(values, *splits)
+        assert found.dtype == feature.item_dtype
+        assert all(part[0] == 0 and part.dtype == np.int64 for part in ends)
+        assert repr(as_lists(nested(found, *ends))) == repr(listed(way[name].compute()))
+
+
+def as_lists(value: Any) -> Any:
+    """Nested lists, of arrays too."""
+    return [as_lists(item) for item in value] if isinstance(value, np.ndarray | list) else value
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_their_own_shapes(every: dtf.Dataset, name: str) -> None:
+    values, splits, shapes = every.ragged(name)
+    axes = every.schema[name].own_shapes
+    assert (splits.shape, shapes.shape) == ((sum(SIZES) + 1,), (sum(SIZES), axes))
+    found, ends, sizes = dask.compute(values, splits, shapes)
+    assert found.ndim == 1
+    for row, wanted in enumerate(every[name].compute()):
+        made = found[ends[row] : ends[row + 1]].reshape(sizes[row])
+        assert made.dtype == wanted.dtype
+        assert repr(made.tolist()) == repr(wanted.tolist())
+
+
+# ------------------------------------------------------------------------------------------------------- padded
+
+
+def padded(rows: Any, lengths: tuple[int, ...], inner: tuple[int, ...], value: Any, dtype: Any) -> NDArray[Any]:
+    """What padding means, row by row."""
+    out = np.empty((len(rows), *lengths, *inner), dtype)
+    out[...] = value
+    for number, row in enumerate(rows):
+        for place, item in enumerate(row if len(lengths) == 1 else padded(row, lengths[1:], inner, value, dtype)):
+            out[number, place] = item
+    return out
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_padded_to_the_longest(every: dtf.Dataset, name: str) -> None:
+    feature = every.schema[name]
+    _, *splits = dask.compute(*every.ragged(name))
+    lengths = tuple(int(np.diff(ends).max()) for ends in splits)
+    value: Any = b"?" if feature.is_bytes else 7
+    array = every.padded(name, lengths if len(lengths) > 1 else lengths[0], value)
+    assert array.shape == (sum(SIZES), *lengths, *feature.item_shape)
+    wanted = padded(every[name].compute(), lengths, feature.item_shape, value, feature.item_dtype)
+    found = array.compute()
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert found.tobytes() == wanted.tobytes() if found.dtype != object else (found == wanted).all()
+    assert repr(array[5:9].compute()) == repr(found[5:9])
+    for level in range(len(lengths)):
+        short = (*lengths[:level], lengths[level] - 1, *lengths[level + 1 :])
+        longest = np.flatnonzero(np.diff(splits[level]) == lengths[level])
+        for ends in splits[:level][::-1]:
+            longest = np.searchsorted(ends, longest, side="right") - 1
+        rows = "|".join(map(str, longest))
+        with pytest.raises(FeatureError, match=f"'{name}' holds {lengths[level]} .*in row ({rows}) where padded"):
+            every.padded(name, short if len(short) > 1 else short[0]).compute()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fits", "refused"),
+    [
+        ("uint8", [0, 255, True, 3.0], [-1, 256, 0.5, np.inf, 1j, "x"]),
+        ("uint64", [2**64 - 1, np.uint64(2**63)], [-1, 2**64, 1e300]),
+        ("int8", [-128, np.float32(127)], [128, -129]),
+        ("bool", [True, False, 1, 0.0], [2, -1, 0.5]),
+        ("float16", [1 / 3, np.nan, -np.inf, 65504], [1e6, 2**70, 1j]),
+        ("float64", [1e300, -0.0], [b"", [1.0]]),
+        ("complex64", [1j, complex(np.nan, 1), 2, np.inf], [1e300, "x"]),
+        ("bfloat16", [1.5, 1e38, np.nan], [1e300, 1j]),
+    ],
+)
+def test_paddings_of_every_kind_of_number(dtype: str, fits: list[Any], refused: list[Any]) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    feature = dtf.RawFeature((-1,), dtype)
+    values = np.zeros(3, feature.item_dtype)
+    dataset = dataset_of({"x": RaggedBlock(values, np.array([0, 0, 3]))}, {"x": feature}, (1, 1))
+    for value in [*fits, None]:
+        found = dataset.padded("x", 4, value).compute()
+        wanted = np.asarray(0 if value is None else value).astype(feature.item_dtype)
+        assert found.dtype == wanted.dtype
+        assert [item.tobytes() for item in found[0]] == [wanted.tobytes()] * 4
+    for value in refused:
+        with pytest.raises(ValueError, match=f"is no {dtype}, which the values of 'x' are"):
+            dataset.padded("x", 4, value)
+
+
+def test_what_can_not_be_padded(every: dtf.Dataset) -> None:
+    with pytest.raises(ValueError, match=r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"):
+        every.padded("nested", 3)
+    with pytest.raises(ValueError, match="got length="):
+        every.padded("ragged", (3, 3))
+    with pytest.raises(ValueError, match="no or more values"):
+        every.padded("nested", (3, -1))
+    with pytest.raises(SchemaError, match="of arrays: only rows of differing length are padded"):
+        every.padded("image", 3)
+    for name in ("dense", "steps", "text", "names"):
+        with pytest.raises(SchemaError, match="of one shape in all rows"):
+            every.ragged(name)
+
+
+# ------------------------------------------------------------------------------- what blocks weigh and how they travel
+
+
+def buffers(block: Any) -> list[NDArray[Any]]:
+    """Every array of a block."""
+    if isinstance(block, np.ndarray):
+        return [block]
+    ends = block.splits if isinstance(block, BytesBlock) else block.row_splits
+    return [*buffers(block.values), ends, *([block.shapes] if isinstance(block, ArraysBlock) else [])]
+
+
+FLAT = [name for name, feature in FEATURES.items() if feature.ragged_rank or feature.own_shapes or feature.is_bytes]
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_blocks_travel_as_their_buffers(name: str) -> None:
+    feature = FEATURES[name]
+    for rows in (50, 3000):
+        block = rows_like(feature, rows, np.random.default_rng(1))
+        arrays = buffers(block)
+        out: list[pickle.PickleBuffer] = []
+        stream = pickle.dumps(block, protocol=5, buffer_callback=out.append)
+        # As many as there are arrays, of their memory, and none of it in the stream.
+        memory = [np.frombuffer(buffer.raw(), np.uint8) for buffer in out]
+        assert len(memory) == len(arrays)
+        for array in arrays:
+            assert not array.nbytes or sum(np.shares_memory(array, part) for part in memory) == 1
+        assert sum(part.nbytes for part in memory) == sum(array.nbytes for array in arrays)
+        assert len(stream) < 1500
+        made = pickle.loads(stream, buffers=out)
+        assert type(made) is type(block)
+        assert repr(listed(np.asarray(made))) == repr(listed(np.asarray(block)))
+        # What dask is told is what the buffers hold, of a chunk too.
+        weight = sum(array.nbytes for array in arrays)
+        assert block_nbytes(block) == weight
+        assert weight <= sys.getsizeof(block) < weight + 1000
+        assert weight <= sys.getsizeof(Chunk({name: block})) < weight + 2000
+
+
+def test_rows_that_share_memory_weigh_what_they_show() -> None:
+    block = rows_like(FEATURES["strings"], 300, np.random.default_rng(1))
+    assert not isinstance(block, np.ndarray)
+    assert sum(sys.getsizeof(block.rows(row, row + 1)) for row in range(300)) < sys.getsizeof(block) + 300 * 1000
