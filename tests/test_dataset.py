@@ -898,6 +898,30 @@ def test_repr(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
     assert repr(one).startswith(f"<dask_tfrecord.Dataset: 1 record in 1 chunk of 1, from {folder}/part-0.tfrecord>\n")
 
 
+def test_repr_of_every_kind_of_column(folder: Path) -> None:
+    schema = dtf.Schema(
+        {
+            "label": dtf.FixedLenFeature((), "uint8"),
+            "floats": dtf.FixedLenFeature((99,), "float32", default_value=(0.5,) * 99),
+            "sparse": dtf.SparseFeature("label", "tokens", "float16", 9),
+            "nested": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("lengths")]),
+        },
+        classes={"label": ["cat", "dog"]},
+    )
+    assert repr(dtf.read_tfrecord(folder, schema.select(["label", "floats"]))).splitlines()[2:] == [
+        "  label   uint8    (30,)     FixedLenFeature((), 'uint8'), 2 classes",
+        f"  floats  float32  (30, 99)  FixedLenFeature((99,), 'float32', default_value=({'0.5, ' * 10}…",
+    ]
+    assert repr(dtf.read_tfrecord(folder, schema.select(["sparse"]))).splitlines()[2:] == [
+        "  sparse.indices  object  (30,)    VarLenFeature('int64', shape=(-1, 1))",
+        "  sparse.values   object  (30,)    VarLenFeature('float16')",
+        "  sparse.shape    int64   (30, 1)  FixedLenFeature((1,), 'int64')",
+    ]
+    assert repr(dtf.read_tfrecord(folder, schema.select(["nested"]))).splitlines()[2] == (
+        "  nested  object  (30,)  RaggedFeature('int64', value_key='tokens', partitions=(RowLengths('lengths'),))"
+    )
+
+
 def test_html(ds: dtf.Dataset, tmp_path: Path) -> None:
     example = Example()
     example.features.feature["<b>&"].int64_list.value.append(1)

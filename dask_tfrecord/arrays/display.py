@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html_table", "text_table"]
 
+_LONGEST = 100
 _HEADER = ("column", "dtype", "shape", "read as")
 
 
@@ -58,9 +59,14 @@ def _files(origin: Mapping[str, object]) -> str:
 
 def _rows(dataset: Dataset) -> list[tuple[str, str, str, str]]:
     rows: str = "n" if dataset.nrecords is None else str(dataset.nrecords)
-    table = []
-    for name, feature in dataset.schema.items():
+    table, schema = [], dataset.schema
+    for name, feature in schema.items():
         shape = f"({', '.join([rows, *map(str, feature.block_shape)])}{',' if not feature.block_shape else ''})"
         dtype = "text" if isinstance(feature.block_dtype, np.dtypes.StringDType) else str(feature.block_dtype)
-        table.append((name, dtype, shape, repr(feature)))
+        read_as = repr(feature)
+        if len(read_as) > _LONGEST:  # defaults may be whole arrays
+            read_as = f"{read_as[: _LONGEST - 1]}…"
+        if name in schema.classes:
+            read_as += f", {len(schema.classes[name]):,} classes"
+        table.append((name, dtype, shape, read_as))
     return table
