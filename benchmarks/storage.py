@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,13 +120,13 @@ def scanning(folder: Path, nbytes: int) -> list[Figure]:
     for name, size in SIZES.items():
         count = nbytes // (size + 16)
         shard = make(folder / f"records-{size}.tfrecord", size, count)
-        plain = timed(lambda shard=shard: read_plain(shard))
-        scan = timed(lambda shard=shard: scan_shard(shard))
+        plain = timed(partial(read_plain, shard))
+        scan = timed(partial(scan_shard, shard))
         ratio = f"{count / scan / 1e6:.2f} M records/s, {plain / scan:.2f} times the speed of plain reading"
         figures.append(Figure(f"scan {count:,} records of {name}", scan, ratio))
         build_index(shard.path)
         [sidecar] = find_sidecars([shard], ".idx")
-        read = timed(lambda shard=shard, sidecar=sidecar: index_shard(shard, sidecar))
+        read = timed(partial(index_shard, shard, sidecar))
         figures.append(
             Figure(f"read the sidecar of the same {count:,}", read, f"{scan / read:.2f} times the speed of a scan")
         )

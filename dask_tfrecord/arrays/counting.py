@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dask
@@ -157,7 +158,8 @@ def _parts(costs: Sequence[int]) -> Iterator[slice]:
 
 def _compute(function: Callable[..., list[Any]], parts: Sequence[tuple[Any, ...]], what: str) -> list[Any]:
     """Call a function with each of the arguments on the active scheduler, and chain the results."""
-    tasks = [dask.delayed(function, pure=False, traverse=False)(*part) for part in parts]
+    # As a partial, arguments are not searched for dask objects.
+    tasks = [dask.delayed(partial(function, *part), pure=False, traverse=False)() for part in parts]
     with _progress(what, len(tasks)):
         return [result for part in dask.compute(*tasks) for result in part]
 

@@ -138,7 +138,7 @@ class Shards(Sequence[Shard]):
 
 def is_local(path: str) -> bool:
     """Whether a `Shard.path` is a path of this machine rather than a URL."""
-    return Path(path).is_absolute() or ("://" not in path and "::" not in path)
+    return ("://" not in path and "::" not in path) or Path(path).is_absolute()
 
 
 def version_of(info: Mapping[str, Any]) -> str:
