@@ -903,8 +903,8 @@ def test_repr_of_every_kind_of_column(folder: Path) -> None:
         {
             "label": dtf.FixedLenFeature((), "uint8"),
             "floats": dtf.FixedLenFeature((99,), "float32", default_value=(0.5,) * 99),
-            "sparse": dtf.SparseFeature("label", "tokens", "float16", 9),
-            "nested": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("lengths")]),
+            "sparse": dtf.SparseFeature("tokens", "tokens", "int64", 99),
+            "nested": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.ValueRowIds("tokens")]),
         },
         classes={"label": ["cat", "dog"]},
     )
@@ -914,11 +914,11 @@ def test_repr_of_every_kind_of_column(folder: Path) -> None:
     ]
     assert repr(dtf.read_tfrecord(folder, schema.select(["sparse"]))).splitlines()[2:] == [
         "  sparse.indices  object  (30,)    VarLenFeature('int64', shape=(-1, 1))",
-        "  sparse.values   object  (30,)    VarLenFeature('float16')",
+        "  sparse.values   object  (30,)    VarLenFeature('int64')",
         "  sparse.shape    int64   (30, 1)  FixedLenFeature((1,), 'int64')",
     ]
     assert repr(dtf.read_tfrecord(folder, schema.select(["nested"]))).splitlines()[2] == (
-        "  nested  object  (30,)  RaggedFeature('int64', value_key='tokens', partitions=(RowLengths('lengths'),))"
+        "  nested  object  (30,)  RaggedFeature('int64', value_key='tokens', partitions=(ValueRowIds('tokens'),))"
     )
 
 
