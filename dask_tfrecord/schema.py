@@ -65,10 +65,10 @@ class Schema(Mapping[str, Feature]):
 
     Examples
     --------
-    >>> schema = Schema({"label": FixedLenFeature((), "int64")}, classes={"label": ["cat", "dog"]})
+    >>> schema = dtf.Schema({"label": dtf.FixedLenFeature((), "int64")}, classes={"label": ["cat", "dog"]})
     >>> schema["label"]
     FixedLenFeature((), 'int64')
-    >>> Schema.from_json(schema.to_json()) == schema
+    >>> dtf.Schema.from_json(schema.to_json()) == schema
     True
     """
 

@@ -76,7 +76,7 @@ def to_bag(
     >>> bag.npartitions
     2
     >>> bag.take(3)
-    (257, 257, 258)
+    (266, 269, 272)
     """
     if decode is not None and not callable(decode):
         raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")

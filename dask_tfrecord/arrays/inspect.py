@@ -125,7 +125,7 @@ def inspect_records(
     >>> dtf.inspect_records("train-*.tfrecord", sample=None)
     Report on 20 Examples of 2 shards
     feature  kind   present   values  looks like
-    image    bytes  20 of 20  1       192 bytes each (uint8 (192,), ..., uint8 (8, 8, 3))
+    image    bytes  20 of 20  1       192 bytes each
     label    int64  20 of 20  1
     text     bytes  20 of 20  1       text
     tokens   int64  20 of 20  0 to 9

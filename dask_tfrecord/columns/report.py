@@ -179,7 +179,7 @@ class Report:
     >>> report = dtf.inspect_records("train-*.tfrecord", sample=None)
     >>> print(report.spec())
     features = {
-        "image": dtf.FixedLenFeature((), "bytes"),
+        "image": dtf.FixedLenFeature((), "bytes"),  # 192 bytes each, all 20 values (could be ..., uint8 (8, 8, 3))
         "label": dtf.FixedLenFeature((), "int64"),
         "text": dtf.FixedLenFeature((), "bytes"),  # or dtf.TextFeature(): text, all 20 values
         "tokens": dtf.VarLenFeature("int64"),

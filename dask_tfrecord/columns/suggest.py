@@ -32,16 +32,20 @@ class Suggestion:
         How many agree: all that were seen.
     of : str
         Of what: "value", or "record" for the values of a record together; "step" in feature lists.
+    could_be : tuple of str
+        Where bytes have one size, arrays that have it.
     """
 
     what: str
     feature: str | None
     number: int
     of: str
+    could_be: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         agree = f"all {self.number:,} {self.of}s" if self.number != 1 else f"the only {self.of}"
-        return (f"or {self.feature}: " if self.feature else "") + f"{self.what}, {agree}"
+        said = (f"or {self.feature}: " if self.feature else "") + f"{self.what}, {agree}"
+        return said + (f" (could be {', '.join(self.could_be)})" if self.could_be else "")
 
 
 def suggestions(tally: Tally, feature: Feature) -> tuple[Suggestion, ...]:
@@ -122,7 +126,7 @@ def _bytes(tally: Tally, feature: Feature, *, optional: bool, in_lists: bool) ->
         code = 'dtf.TextFeature(default_value="")' if optional else "dtf.TextFeature()" if alone else None
         return Suggestion("text", code, seen.values, "value")
     if seen.low == seen.high and seen.values > 1:
-        return Suggestion(f"{seen.low:,} bytes each ({_arrays(seen.low)})", None, seen.values, "value")
+        return Suggestion(f"{seen.low:,} bytes each", None, seen.values, "value", _arrays(seen.low))
     return None
 
 
@@ -137,8 +141,8 @@ def _image(seen: BytesSeen, looks: Looks, *, alone: bool, many: bool) -> Suggest
     return Suggestion(f"{looks.what} images of {sizes}".removeprefix("image "), code, seen.values, "value")
 
 
-def _arrays(nbytes: int) -> str:
-    """Arrays that have so many bytes."""
+def _arrays(nbytes: int) -> tuple[str, ...]:
+    """List arrays that have so many bytes."""
     flat = [f"{bits} ({nbytes // size},)" for bits, size in _BITS.items() if nbytes % size == 0]
     square = []
     for bits, size in list(_BITS.items())[:3]:
@@ -146,4 +150,4 @@ def _arrays(nbytes: int) -> str:
             side = math.isqrt(nbytes // (size * bands))
             if side > 7 and side * side * size * bands == nbytes:
                 square.append(f"{bits} ({side}, {side}{f', {bands}' if bands > 1 else ''})")
-    return ", ".join([*flat, *square])
+    return (*flat, *square)

@@ -259,7 +259,7 @@ class RaggedFeature(_Parsed):
 
     Examples
     --------
-    >>> RaggedFeature("int64", value_key="vals", partitions=[RowLengths("lens")])
+    >>> RaggedFeature("int64", value_key="vals", partitions=[RaggedFeature.RowLengths("lens")])
     RaggedFeature('int64', value_key='vals', partitions=(RowLengths('lens'),))
     """
 
