@@ -70,3 +70,27 @@ class Decoder:
         NDArray[np.int64] | None,
     ]:
         """Bytes of the values (None where memory was lent), and where bytes values, steps and rows end, and shapes."""
+
+class Field:
+    """What one key of the records holds, in flat arrays: values, and where those of each row or step end."""
+
+    def __init__(
+        self,
+        key: bytes,
+        kind: int,
+        values: NDArray[np.uint8],
+        *,
+        list: bool = False,
+        count: int = 1,
+        prefix: bytes = b"",
+        value_splits: NDArray[np.int64] | None = None,
+        step_splits: NDArray[np.int64] | None = None,
+        row_splits: NDArray[np.int64] | None = None,
+    ) -> None: ...
+
+class Encoder:
+    """Columns into records."""
+
+    def __init__(self, fields: Sequence[Field], rows: int, sequence_example: bool = False) -> None: ...
+    def encode(self, first: int, out: NDArray[np.uint8]) -> tuple[int, int, int]:
+        """Write records from row `first` on into `out`: records, bytes, and the bytes that the next one needs."""

@@ -43,6 +43,16 @@ inline unsigned lowest_bit(std::uint64_t bits) {  // of bits != 0
 #endif
 }
 
+inline unsigned highest_bit(std::uint64_t bits) {  // of bits != 0
+#if defined(_MSC_VER)
+    unsigned long at;
+    _BitScanReverse64(&at, bits);
+    return static_cast<unsigned>(at);
+#else
+    return 63u - static_cast<unsigned>(__builtin_clzll(bits));
+#endif
+}
+
 // Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
 inline bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
     if (size > 16) return std::memcmp(one, other, size) == 0;

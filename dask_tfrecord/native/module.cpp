@@ -1,9 +1,11 @@
 // The Python face of the native core: checks arguments, lets go of the GIL once per block, hands out arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -11,7 +13,7 @@
 #include <malloc.h>
 #endif
 
-#include "example.hpp"
+#include "encode.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -169,11 +171,11 @@ std::vector<dtf::ColumnSpec> column_specs(const nb::sequence& items) {
     return specs;
 }
 
-// The GIL is let go while a decoder works: a second thread has to be kept out.
+// The GIL is let go while a decoder or an encoder works: a second thread has to be kept out.
 class Turn {
 public:
     explicit Turn(std::atomic_flag& busy) : busy_(busy) {
-        if (busy_.test_and_set()) throw std::runtime_error("a Decoder works for one thread at a time");
+        if (busy_.test_and_set()) throw std::runtime_error("one thread works at a time");
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -263,6 +265,107 @@ private:
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
+// A field and the arrays that it views.
+struct PyField {
+    dtf::Field field;
+    std::optional<Splits> value_splits, step_splits, row_splits;
+    Bytes values;
+};
+
+PyField field_of(const nb::bytes& key, int kind, const Bytes& values, bool list, std::size_t count,
+                 const nb::bytes& prefix, std::optional<Splits> value_splits, std::optional<Splits> step_splits,
+                 std::optional<Splits> row_splits) {
+    PyField made;
+    made.field.key.assign(key.c_str(), key.size());
+    made.field.kind = static_cast<dtf::Kind>(kind);
+    made.field.list = list;
+    made.field.count = count;
+    made.field.prefix.assign(prefix.c_str(), prefix.size());
+    if (kind < 1 || kind > 3) throw nb::value_error("no such kind");
+    if (count > most_values) throw nb::value_error("no record holds so many values");
+    const bool bytes = made.field.kind == dtf::Kind::bytes;
+    if (bytes != value_splits.has_value()) throw nb::value_error("bytes values, and no others, have splits");
+    if (!bytes && prefix.size() != 0) throw nb::value_error("numbers have no prefix");
+    if (list ? !row_splits.has_value() : step_splits.has_value()) {
+        throw nb::value_error("feature lists say where rows end, and they alone where steps do");
+    }
+    const auto data = [](const std::optional<Splits>& splits) { return splits ? splits->data() : nullptr; };
+    made.field.values = values.data();
+    made.field.value_splits = data(value_splits);
+    made.field.step_splits = data(step_splits);
+    made.field.row_splits = data(row_splits);
+    made.values = values;
+    made.value_splits = std::move(value_splits);
+    made.step_splits = std::move(step_splits);
+    made.row_splits = std::move(row_splits);
+    return made;
+}
+
+// Where the last of `groups` groups ends, if splits ascend from a place that is one.
+std::size_t last_of(const std::optional<Splits>& splits, std::size_t groups, std::size_t count) {
+    if (!splits) {
+        if (count != 0 && groups > most_values / count) throw nb::value_error("more values than there can be");
+        return groups * count;
+    }
+    if (splits->size() == 0 || splits->size() - 1 < groups) throw nb::value_error("splits are one more than groups");
+    const std::int64_t* at = splits->data();
+    bool ascend = at[0] >= 0;
+    for (std::size_t i = 0; i < groups; ++i) ascend &= at[i] <= at[i + 1];
+    if (!ascend) throw nb::value_error("splits ascend from 0 on");
+    return static_cast<std::size_t>(at[groups]);
+}
+
+void check_field(const PyField& field, std::size_t rows) {
+    const dtf::Field& spec = field.field;
+    std::size_t items = last_of(field.row_splits, rows, spec.count);
+    if (spec.list) items = last_of(field.step_splits, items, spec.count);
+    const std::size_t width = spec.kind == dtf::Kind::floats ? 4 : 8;
+    const std::size_t nbytes =
+        spec.kind == dtf::Kind::bytes ? last_of(field.value_splits, items, 1) : last_of(std::nullopt, items, width);
+    if (nbytes > field.values.size()) throw nb::value_error("the splits reach past the values");
+}
+
+// Records of columns, from arrays that are kept until they are made.
+class PyEncoder {
+public:
+    PyEncoder(const nb::sequence& fields, std::size_t rows, bool sequence_example)
+        : encoder_(checked(fields, rows), rows,
+                   sequence_example ? dtf::Message::sequence_example : dtf::Message::example),
+          rows_(rows) {}
+    PyEncoder(const PyEncoder&) = delete;
+    PyEncoder& operator=(const PyEncoder&) = delete;
+
+    Result encode(std::size_t first, const Memory& out) {
+        const Turn turn(busy_);
+        if (first > rows_) throw nb::index_error("no such row");
+        dtf::Encoded done;
+        {
+            nb::gil_scoped_release released;
+            done = encoder_.encode(first, out.data(), out.size());
+        }
+        return nb::make_tuple(done.records, done.bytes, done.need);
+    }
+
+private:
+    std::vector<dtf::Field> checked(const nb::sequence& fields, std::size_t rows) {
+        std::vector<dtf::Field> specs;
+        std::unordered_set<std::string> keys[2];
+        for (nb::handle item : fields) {
+            const PyField& field = nb::cast<const PyField&>(item);
+            check_field(field, rows);
+            if (!keys[field.field.list].insert(field.field.key).second) throw nb::value_error("a key has one field");
+            specs.push_back(field.field);
+            kept_.append(item);
+        }
+        return specs;
+    }
+
+    nb::list kept_;
+    dtf::Encoder encoder_;
+    std::size_t rows_;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+};
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -289,4 +392,11 @@ NB_MODULE(_native, module) {
         .def("expect", &PyDecoder::expect, "times"_a)
         .def("problem", &PyDecoder::problem)
         .def("take", &PyDecoder::take, "column"_a);
+    nb::class_<PyField>(module, "Field")
+        .def(nb::new_(&field_of), "key"_a, "kind"_a, "values"_a.noconvert(), nb::kw_only(), "list"_a = false,
+             "count"_a = 1, "prefix"_a = nb::bytes("", 0), "value_splits"_a.noconvert() = nb::none(),
+             "step_splits"_a.noconvert() = nb::none(), "row_splits"_a.noconvert() = nb::none());
+    nb::class_<PyEncoder>(module, "Encoder")
+        .def(nb::init<const nb::sequence&, std::size_t, bool>(), "fields"_a, "rows"_a, "sequence_example"_a = false)
+        .def("encode", &PyEncoder::encode, "first"_a, "out"_a.noconvert());
 }
