@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -17,6 +19,9 @@ import dask_tfrecord as dtf
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
 from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.features import Feature
+from dask_tfrecord.messages import Example
+from dask_tfrecord.testing import write_oracle
 
 SIZES = (7, 0, 1, 13, 4)
 ROWS = [name for name, feature in FEATURES.items() if feature.ragged_rank]
@@ -194,3 +199,25 @@ def test_rows_that_share_memory_weigh_what_they_show() -> None:
     block = rows_like(FEATURES["strings"], 300, np.random.default_rng(1))
     assert not isinstance(block, np.ndarray)
     assert sum(sys.getsizeof(block.rows(row, row + 1)) for row in range(300)) < sys.getsizeof(block) + 300 * 1000
+
+
+@pytest.mark.parametrize(
+    ("feature", "weight"),
+    [
+        (dtf.RawFeature((-1, 2), "complex64"), 960 + 8),
+        (dtf.ImageFeature((-1, 10, 10, 3)), 3 * 300 + 8),
+        (dtf.ImageFeature(), 300 + 8 + 24),
+    ],
+    ids=str,
+)
+def test_records_are_cut_by_what_their_rows_weigh(feature: Feature, weight: int, tmp_path: Path) -> None:
+    encoded = [bytes(960)]
+    if isinstance(feature, dtf.ImageFeature):
+        stream = io.BytesIO()
+        pytest.importorskip("PIL.Image").new("RGB", (10, 10)).save(stream, "PNG")
+        encoded = [stream.getvalue()] * (3 if feature.ragged_rank else 1)
+    message = Example()
+    message.features.feature["x"].bytes_list.value.extend(encoded)
+    write_oracle(tmp_path / "shard", [message.SerializeToString()] * 300)
+    chunks = dtf.read_tfrecord(tmp_path / "shard", {"x": feature}, chunks="30 kB").chunks
+    assert 0.8 * 30_000 < max(chunks) * weight <= 30_000
