@@ -8,7 +8,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from test_remote import Store, make_store, moto
+from test_remote import Store, bucket, make_store, moto
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -16,7 +16,7 @@ from dask_tfrecord.storage import retry
 from dask_tfrecord.storage.streams import RANGE
 from dask_tfrecord.testing import write_oracle
 
-__all__ = ["moto"]
+__all__ = ["bucket", "moto"]
 
 RECORDS = 3_000
 
