@@ -39,6 +39,9 @@ __all__ = ["main", "tfrecord"]
 _INTERRUPTED = 130
 _DEBUG = "dask_tfrecord.debug"
 
+# Bytes of shards from which on reading all records is worth the start of processes.
+_WORTH_PROCESSES = 64 << 20
+
 # Where output goes to a file or a program, nothing is folded.
 _WIDE = 1000
 
@@ -149,7 +152,7 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
     default="256",
     show_default=True,
     metavar="N|all",
-    help="Records to infer features from; all reads every one, in N processes of --threads N.",
+    help="Records to infer features from; all reads every one, with as many processes as --threads says.",
 )
 @click.option("--spec", is_flag=True, help="Print the features as Python code, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is found as JSON.")
@@ -344,7 +347,8 @@ def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Text:
 
 def _report(shards: Shards, sample: int | None, threads: int) -> Report:
     """Look at records; at all of them in processes, because protobuf holds Python's lock."""
-    scheduler = "processes" if sample is None and threads > 1 and len(shards) > 1 else "threads"
+    many = sample is None and threads > 1 and int(shards.sizes.sum()) > _WORTH_PROCESSES
+    scheduler = "processes" if many else "threads"
     status = Console(stderr=True).status("Reading all records") if sample is None else nullcontext()
     with dask.config.set(scheduler=scheduler, num_workers=threads), status:
         return inspect_shards(shards, sample)

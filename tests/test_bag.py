@@ -323,3 +323,12 @@ def test_compressed_by_hand(tmp_path: Path) -> None:
     testing.write_oracle(tmp_path / "plain", [b"1", b"2"])
     (tmp_path / "plain").write_bytes(gzip.compress((tmp_path / "plain").read_bytes()))
     assert dtf.to_bag(tmp_path, decode=int).compute() == [1, 2]
+
+
+def test_names_of_bags_follow_the_files(lines: Path) -> None:
+    bag = dtf.to_bag(lines, decode=row)
+    assert dtf.to_bag(lines, decode=row).name == bag.name
+    for other in (dtf.to_bag(lines), dtf.to_bag(lines, row, chunks=50), dtf.to_bag(lines / "part-0", row)):
+        assert other.name != bag.name
+    testing.write_oracle(lines / "part-0", [b'{"row": 1}'])
+    assert dtf.to_bag(lines, decode=row).name != bag.name

@@ -372,6 +372,21 @@ def test_inferred_lists_fit_their_records(data: st.DataObject) -> None:
             assert len(counts) > 1 or counts == {0}
 
 
+@pytest.mark.parametrize("name", [name for name, looks in FOREIGN.items() if looks == "a SequenceExample"])
+def test_corpus_sequence_examples_are_read_as_inferred(corpus: Path, name: str) -> None:
+    schema = infer_schema(corpus / name, sample=None)
+    columns = read_tfrecord(corpus / name, schema).compute()
+    records = [SequenceExample.FromString(payload) for payload in testing.read_payloads(corpus / name)]
+    assert schema.sequence_features
+    for key, feature in schema.sequence_features.items():
+        steps = [record.feature_lists.feature_list[key].feature for record in records]
+        assert columns[f"{key}.lengths"].tolist() == [len(each) for each in steps]
+        kind = {"bytes": "bytes_list", "float32": "float_list", "int64": "int64_list"}[str(feature.dtype)]
+        for row, each in zip(columns[key], steps, strict=True):
+            held = [value for step in each for value in getattr(step, kind).value]
+            assert row.ravel()[: len(held)].tolist() == held
+
+
 # ------------------------------------------------------------------------------------------------------- sampling
 
 

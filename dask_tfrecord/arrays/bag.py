@@ -9,7 +9,7 @@ from typing import Any
 
 import dask.bag
 
-from dask_tfrecord.arrays.partitions import Runs, partitions
+from dask_tfrecord.arrays.partitions import Partition, partitions
 from dask_tfrecord.columns.payloads import payloads
 from dask_tfrecord.columns.recognise import describe_payload
 from dask_tfrecord.errors import FeatureError
@@ -88,9 +88,9 @@ def to_bag(
     return values
 
 
-def _values(runs: Runs, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+def _values(part: Partition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
     """Yield the values of a partition."""
-    with closing(payloads(runs, check_crc=check_crc)) as records:
+    with closing(payloads(part.runs, check_crc=check_crc)) as records:
         for place, payload in records:
             if decode is None:
                 yield payload

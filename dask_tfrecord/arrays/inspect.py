@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 
-from dask_tfrecord.arrays.partitions import Runs, partitions
+from dask_tfrecord.arrays.partitions import Partition, partitions
 from dask_tfrecord.columns.infer import checked_sample, survey_sample
 from dask_tfrecord.columns.payloads import payloads
 from dask_tfrecord.columns.report import Report
@@ -138,7 +138,7 @@ def inspect_shards(shards: Shards, sample: int | None) -> Report:
     """Report on shards that are already listed; see `inspect_records`."""
     if sample is not None:
         return Report.of(survey_sample(shards, sample))
-    found: Sequence[Any] = [dask.delayed(_survey, pure=False)(runs) for runs in partitions(shards, "auto", True)]
+    found: Sequence[Any] = [dask.delayed(_survey, pure=False)(part) for part in partitions(shards, "auto", True)]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
         found = [dask.delayed(_merged, pure=False)(group) for group in groups]
@@ -146,8 +146,8 @@ def inspect_shards(shards: Shards, sample: int | None) -> Report:
     return Report.of(whole)
 
 
-def _survey(runs: Runs) -> Survey:
-    with closing(payloads(runs)) as records:
+def _survey(part: Partition) -> Survey:
+    with closing(payloads(part.runs)) as records:
         return survey(records)
 
 

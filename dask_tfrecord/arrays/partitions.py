@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import dask
 import numpy as np
+from dask.base import tokenize
 from dask.utils import parse_bytes
 
 from dask_tfrecord.arrays.plan import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
@@ -22,12 +24,31 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.storage.shards import Shard, Shards
 
-__all__ = ["partitions"]
+__all__ = ["Partition", "partitions"]
 
 Runs = tuple[Run, ...]
 
 
-def partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[Runs]:
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What one task reads.
+
+    Attributes
+    ----------
+    runs : tuple of Run
+        Records, in order.
+    token : str
+        Names them, made of the shards as a whole: dask would take long to look into every run.
+    """
+
+    runs: Runs
+    token: str
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+
+def partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[Partition]:
     """Cut shards into runs of records, in order.
 
     Parameters
@@ -42,14 +63,20 @@ def partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[Runs]
 
     Returns
     -------
-    list of tuple of Run
-        One for each partition.
+    list of Partition
     """
     wanted = checked_chunks(chunks, True)
+    size = float(parse_bytes(dask.config.get("array.chunk-size", "128 MiB")))
+    parts = _runs(shards, wanted, size, check_crc)
+    token = tokenize(shards, wanted, size, len(parts))
+    return [Partition(runs, f"{token}-{place}") for place, runs in enumerate(parts)]
+
+
+def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: bool) -> list[Runs]:
     if wanted == "shard":
         return [(whole(shard),) for shard in shards]
     if wanted == "auto":
-        return _joined(list(_split_large(shards, check_crc)))
+        return _joined(list(_split_large(shards, size, check_crc)))
     collection = count_records(shards, "auto", check_crc)
     if isinstance(wanted, int):
         borders = borders_by_rows(collection.nrows, wanted)
@@ -58,9 +85,8 @@ def partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[Runs]
     return [tuple(collection.runs(start, stop)) for start, stop in pairwise(borders.tolist())]
 
 
-def _split_large(shards: Shards, check_crc: bool) -> Iterator[Runs]:
+def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]:
     """Split shards that are larger than dask likes chunks, where a place within can be reached."""
-    size = float(parse_bytes(dask.config.get("array.chunk-size", "128 MiB")))
     large = np.flatnonzero(shards.sizes > size).tolist()
     tasks = [dask.delayed(_index, pure=False)(shards[place], check_crc) for place in large]
     indexes = dict(zip(large, dask.compute(*tasks), strict=True))
