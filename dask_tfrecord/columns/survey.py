@@ -47,12 +47,15 @@ class Histogram:
 
     def add(self, number: int, times: int = 1) -> None:
         """Count a number."""
-        if self.exact is None:
+        exact = self.exact
+        if exact is None:
             self._add_to_ranges(number, times)
-            return
-        self.exact[number] = self.exact.get(number, 0) + times
-        if len(self.exact) > _MOST_NUMBERS:
-            self._blur()
+        elif number in exact:
+            exact[number] += times
+        else:
+            exact[number] = times
+            if len(exact) > _MOST_NUMBERS:
+                self._blur()
 
     def merge(self, other: Histogram) -> None:
         """Count what another one has counted."""
@@ -173,7 +176,10 @@ class BytesSeen:
             size = len(value)
             if not self.values:
                 self.low = self.high = size
-            self.low, self.high = min(self.low, size), max(self.high, size)
+            elif size < self.low:
+                self.low = size
+            elif size > self.high:
+                self.high = size
             self.values += 1
             if self.text:
                 self.text = looks_like_text(value)
@@ -216,10 +222,11 @@ class IntegersSeen:
     seen: set[int] | None = field(default_factory=set)
 
     def add(self, values: Iterable[int]) -> None:
-        """Look at values, no further than to one that is something else."""
-        if self.seen is not None and all(value in (0, 1) for value in values):
-            self.seen.update(values)
-        else:
+        """Look at values, until there was one that is something else."""
+        if self.seen is None:
+            return
+        self.seen.update(values)
+        if not self.seen <= {0, 1}:
             self.seen = None
 
     def merge(self, other: IntegersSeen) -> None:
