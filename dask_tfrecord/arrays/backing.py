@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
-from dask_tfrecord.arrays.plan import pick_rows
+from dask_tfrecord.arrays.plan import Rows, pick_rows, row_numbers
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
 from dask_tfrecord.columns.blocks import Block, concatenate, frozen, take_rows, zero_rows
 from dask_tfrecord.columns.conform import conform, feature_of
@@ -171,7 +171,7 @@ class Held:
         if np.isnan(self.sizes).any():
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
         borders = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        index = np.asarray(pick_rows(range(int(borders[-1])), key), np.int64)
+        index = row_numbers(pick_rows(range(int(borders[-1])), key))
         cuts = _clipped(borders, index)
         name = f"tfrecord-rows-{tokenize(self.blocks.name, borders, index)}"
         tasks: dict[Any, Any] = {}
@@ -293,14 +293,17 @@ def _checked(blocks: dict[str, Block]) -> Chunk:
     return Chunk(blocks)
 
 
-def _clipped(borders: NDArray[np.int64], picked: Any) -> NDArray[np.int64]:
+def _clipped(borders: NDArray[np.int64], picked: Rows) -> NDArray[np.int64]:
     """Borders for the rows picked: the chunks they lie in where they ascend, else as many rows as a chunk had."""
     count = len(picked)
     if count == 0:
         return np.array([0, 0])
-    index = np.asarray(picked, np.int64)
-    if (np.diff(index) >= 0).all():
-        cuts = np.searchsorted(index, borders[1:-1])
-        return np.unique(np.concatenate([[0], cuts, [count]]))
-    rows = max(1, int(borders[-1]) // max(1, len(borders) - 1))
-    return np.append(np.arange(0, count, rows), count)
+    if isinstance(picked, range) and picked.step > 0:
+        # How many of the rows lie before each border, rounded up; they may be billions.
+        cuts = np.clip(-((picked.start - borders[1:-1]) // picked.step), 0, count)
+    elif not isinstance(picked, range) and (np.diff(picked) >= 0).all():
+        cuts = np.searchsorted(picked, borders[1:-1])
+    else:
+        rows = max(1, int(borders[-1]) // max(1, len(borders) - 1))
+        return np.append(np.arange(0, count, rows), count)
+    return np.unique(np.concatenate([[0], cuts, [count]]))

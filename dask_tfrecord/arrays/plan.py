@@ -25,6 +25,7 @@ __all__ = [
     "borders_by_shard",
     "finer_borders",
     "pick_rows",
+    "row_numbers",
     "row_runs",
 ]
 
@@ -135,12 +136,17 @@ class Collection:
         return self.starts[shard[fresh]] + self.mark_records[fresh]
 
 
+def row_numbers(rows: Rows) -> NDArray[np.int64]:
+    """Rows one by one; NumPy itself would make a Python int of each number of a range."""
+    return np.arange(rows.start, rows.stop, rows.step, np.int64) if isinstance(rows, range) else rows
+
+
 def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:
     """Ascending rows, each once, as runs of consecutive ones."""
     if isinstance(rows, range) and rows.step == 1:
         yield from collection.runs(rows.start, rows.stop)
         return
-    index = np.asarray(rows, np.int64)
+    index = row_numbers(rows)
     gaps = np.flatnonzero(np.diff(index) != 1) + 1
     for part in np.split(index, gaps):
         if len(part):
@@ -209,21 +215,21 @@ def borders_by_bytes(
     decoded = counts * row_nbytes
     pieces = np.maximum(np.ceil(decoded / size), 1).astype(np.int64)
     pieces = np.minimum(pieces, np.maximum(counts, 1))
-    borders = [
-        start + np.arange(number) * count // number
-        for start, count, number in zip(collection.starts.tolist(), counts.tolist(), pieces.tolist(), strict=False)
-    ]
-    cut = _distinct(np.append(np.concatenate([np.zeros(1, np.int64), *borders]), collection.nrows))
+    first = np.repeat(np.cumsum(pieces) - pieces, pieces)
+    piece = np.arange(len(first)) - first
+    borders = np.repeat(collection.starts[:-1], pieces) + piece * np.repeat(counts, pieces) // np.repeat(pieces, pieces)
+    cut = _distinct(np.append(borders, collection.nrows))
     most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
     if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
         return cut
     # Bytes up to each border; a border stays where the next piece would not fit into what is open.
     cumulative = np.interp(cut, collection.starts, np.concatenate([[0.0], np.cumsum(decoded)]))
+    past = cumulative.tolist()
     kept, opened = [0], 0.0
     for index in range(1, len(cut) - 1):
-        if cumulative[index + 1] - opened > most:
+        if past[index + 1] - opened > most:
             kept.append(index)
-            opened = cumulative[index]
+            opened = past[index]
     return cut[[*kept, len(cut) - 1]]
 
 
