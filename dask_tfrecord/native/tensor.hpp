@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "buffer.hpp"
+#include "lists.hpp"
 
 namespace dtf {
 
@@ -69,10 +70,16 @@ public:
                 if (!rest.delimited(shape) || !scan_shape(shape)) return false;
             } else if (tag == (field_content << 3 | 2)) {
                 if (!rest.delimited(content_)) return false;
-            } else if (tag >> 3 == list_) {
-                if (!visit_values(rest, tag, [this](std::uint64_t bits) { count(bits); })) return false;
-            } else if (!visit_values(rest, tag, [this](std::uint64_t) { foreign_ = true; })) {
-                return false;
+            } else {
+                const bool own = tag >> 3 == list_;
+                const auto visit = [this, own](const std::int64_t* run, std::size_t n) {
+                    if (own) {
+                        count(run, n);
+                    } else {
+                        foreign_ = true;
+                    }
+                };
+                if (!visit_values(rest, tag, wire_of(tag >> 3), in_tensor, visit)) return false;
             }
         }
         return true;
@@ -90,7 +97,8 @@ public:
     // Of a tensor that fits; false if there is no place.
     bool read(Buffer& values, Buffer* splits) const {
         if (spec_.item == 0) {
-            if (!values.reserve(string_bytes_) || !splits->reserve(elements_ * sizeof(std::int64_t))) return false;
+            if (splits == nullptr || !splits->reserve(elements_ * sizeof(std::int64_t))) return false;
+            if (!values.reserve(string_bytes_)) return false;
             if (content_.empty()) {
                 read_string_list(values, *splits);
             } else {
@@ -122,7 +130,6 @@ public:
 
 private:
     enum Level : std::size_t { in_tensor, in_shape, in_dim };
-    enum class Wire { none, varint, four, eight, bytes };
 
     static constexpr std::uint32_t field_dtype = 1, field_shape = 2, field_content = 4;
     static constexpr std::size_t most_dims = 64;  // as many as NumPy has
@@ -153,43 +160,6 @@ private:
             case 8: return Wire::bytes;
             default: return Wire::none;
         }
-    }
-
-    // Goes past one field and visits the bits of the values in it, packed or not; of strings, their sizes.
-    template <class Visit>
-    static bool visit_values(Cursor& message, std::uint32_t tag, Visit visit) {
-        const Wire wire = wire_of(tag >> 3);
-        const unsigned form = tag & 7;
-        if (wire == Wire::none) return message.skip(tag, in_tensor);
-        if (form == 2) {
-            Cursor inside(message.here(), 0);
-            if (!message.delimited(inside)) return false;
-            if (wire == Wire::bytes) {
-                visit(inside.left());
-                return true;
-            }
-            while (!inside.empty()) {
-                if (!visit_value(inside, wire, visit)) return false;
-            }
-            return true;
-        }
-        const bool single = (wire == Wire::varint && form == 0) || (wire == Wire::eight && form == 1) ||
-                            (wire == Wire::four && form == 5);
-        return single ? visit_value(message, wire, visit) : message.skip(tag, in_tensor);
-    }
-
-    template <class Visit>
-    static bool visit_value(Cursor& from, Wire wire, Visit visit) {
-        std::uint64_t bits = 0;
-        if (wire == Wire::varint) {
-            if (!from.varint(bits)) return false;
-        } else {
-            const std::uint8_t* taken = from.take(wire == Wire::four ? 4 : 8);
-            if (taken == nullptr) return false;
-            bits = wire == Wire::four ? load<std::uint32_t>(taken) : load<std::uint64_t>(taken);
-        }
-        visit(bits);
-        return true;
     }
 
     // message TensorShapeProto { message Dim { int64 size = 1; string name = 2; } repeated Dim dim = 2;
@@ -233,22 +203,23 @@ private:
         return true;
     }
 
-    // A value of the spec's own list.
-    void count(std::uint64_t bits) {
-        ++count_;
+    // Values of the spec's own list.
+    void count(const std::int64_t* run, std::size_t n) {
+        count_ += n;
         if (spec_.item == 0) {
-            listed_bytes_ += static_cast<std::size_t>(bits);
-            last_bytes_ = static_cast<std::size_t>(bits);
-        } else if (!holds(bits) && !outside_) {
-            outside_ = true;
-            outlier_ = static_cast<std::int32_t>(bits);
+            last_bytes_ = static_cast<std::size_t>(*run);
+            listed_bytes_ += last_bytes_;
+        } else if (list_ == 7 || list_ == 13) {
+            for (std::size_t i = 0; i < n && !outside_; ++i) {
+                outlier_ = static_cast<std::int32_t>(run[i]);
+                outside_ = !holds(outlier_);
+            }
         }
     }
 
     // int_val and half_val are lists of int32, whatever the dtype; the halves are bits, which some writers take for
     // signed.
-    bool holds(std::uint64_t bits) const {
-        const auto value = static_cast<std::int32_t>(bits);
+    bool holds(std::int32_t value) const {
         switch (static_cast<DataType>(spec_.dtype)) {
             case DataType::int8: return value >= INT8_MIN && value <= INT8_MAX;
             case DataType::uint8: return value >= 0 && value <= UINT8_MAX;
@@ -272,7 +243,8 @@ private:
             none = none || sizes_[i] == 0;
             if (sizes_[i] == 0) continue;
             const auto size = static_cast<std::uint64_t>(sizes_[i]);
-            if (product > static_cast<std::uint64_t>(INT64_MAX) / size) return false;  // NumPy has no such array, not even an empty one
+            // NumPy has no such array, not even one without elements.
+            if (product > static_cast<std::uint64_t>(INT64_MAX) / size) return false;
             product *= size;
         }
         elements_ = none ? 0 : static_cast<std::size_t>(product) / each;
@@ -376,15 +348,18 @@ private:
     // Each value is the low bytes of its bits; as a bool, whatever is not 0 is true.
     template <class T>
     void read_numbers(std::uint8_t* out) const {
-        const auto write = [&out](std::uint64_t bits) {
-            const T item = static_cast<T>(bits);
-            std::memcpy(out, &item, sizeof item);
-            out += sizeof item;
+        const auto write = [&out](const std::int64_t* run, std::size_t n) {
+            for (std::size_t i = 0; i < n; ++i) {
+                const T item = static_cast<T>(run[i]);
+                std::memcpy(out + i * sizeof item, &item, sizeof item);
+            }
+            out += n * sizeof(T);
         };
         for (Cursor rest = message_; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return;
-            if (!(tag >> 3 == list_ ? visit_values(rest, tag, write) : rest.skip(tag, in_tensor))) return;
+            const Wire wire = tag >> 3 == list_ ? wire_of(list_) : Wire::none;
+            if (!visit_values(rest, tag, wire, in_tensor, write)) return;
         }
     }
 
@@ -431,8 +406,8 @@ private:
     std::size_t elements_ = 0;
     std::size_t count_ = 0;     // numbers or strings in the list
     bool foreign_ = false;      // there are values in other lists
-    bool outside_ = false;      // there is a value that the dtype does not hold, this one:
-    std::int32_t outlier_ = 0;
+    bool outside_ = false;      // there is a value that the dtype does not hold,
+    std::int32_t outlier_ = 0;  // this one
     std::size_t listed_bytes_ = 0;  // of all strings in the list
     std::size_t last_bytes_ = 0;    // of the last one
     std::size_t string_bytes_ = 0;  // of the strings of all elements

@@ -1,4 +1,5 @@
 // Tests of the native core as a plain program: built with ASan and UBSan, it needs neither Python nor a framework.
+#include "checks.hpp"
 #include "support.hpp"
 
 #include <functional>
@@ -11,16 +12,6 @@ using dtf::Kind;
 using dtf::Layout;
 using dtf::Stop;
 using Specs = std::vector<dtf::ColumnSpec>;
-
-int failures = 0;
-
-void report(bool holds, const char* what, const char* file, int line) {
-    if (holds) return;
-    ++failures;
-    std::fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, what);
-}
-
-#define CHECK(...) report((__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
 
 // ---- CRC
 
@@ -854,14 +845,7 @@ void mutilated_payloads_stay_within_bounds() {
     CHECK(refused > payload.size());
 }
 
-struct Test {
-    const char* name;
-    void (*body)();
-};
-
-#define TEST(name) {#name, name}
-
-const Test tests[] = {
+const checks::Test tests[] = {
     TEST(crc_of_known_vectors),
     TEST(crc_versions_agree_on_every_length_and_offset),
     TEST(crc_dispatch_takes_the_instruction_where_there_is_one),
@@ -905,16 +889,6 @@ const Test tests[] = {
 }  // namespace
 
 int main() {
-    int passed = 0, failed = 0;
     std::printf("CRC by %s\n", crc_versions().back().first);
-    for (const Test& test : tests) {
-        failures = 0;
-        test.body();
-        ++(failures == 0 ? passed : failed);
-        std::printf("%s %s\n", failures == 0 ? "PASSED" : "FAILED", test.name);
-        std::fflush(stdout);
-    }
-    if (failed > 0) std::printf("%d failed, ", failed);
-    std::printf("%d passed\n", passed);
-    return failed == 0 ? 0 : 1;
+    return checks::run(tests);
 }

@@ -1,7 +1,6 @@
 // Tests of tensor.hpp: TensorProto messages made by hand, and what has to come of each.
 #include "checks.hpp"
-#include "support.hpp"
-#include "tensor.hpp"
+#include "tensor_support.hpp"
 
 namespace {
 
@@ -9,45 +8,8 @@ using namespace support;
 using dtf::Buffer;
 using dtf::DataType;
 using dtf::TensorFault;
-using Sizes = std::vector<std::int64_t>;
 
 const std::size_t lent_nothing = SIZE_MAX;
-
-struct Dtype {
-    DataType number;
-    std::size_t item;
-    std::uint32_t list;       // the field of its values
-    std::uint32_t wire_type;  // of one value there
-};
-
-const Dtype dtypes[] = {
-    {DataType::float32, 4, 5, 5},    {DataType::float64, 8, 6, 1},     {DataType::int32, 4, 7, 0},
-    {DataType::uint8, 1, 7, 0},      {DataType::int16, 2, 7, 0},       {DataType::int8, 1, 7, 0},
-    {DataType::uint16, 2, 7, 0},     {DataType::int64, 8, 10, 0},      {DataType::boolean, 1, 11, 0},
-    {DataType::float16, 2, 13, 0},   {DataType::bfloat16, 2, 13, 0},   {DataType::uint32, 4, 16, 0},
-    {DataType::uint64, 8, 17, 0},    {DataType::complex64, 8, 9, 5},   {DataType::complex128, 16, 12, 1},
-    {DataType::string, 0, 8, 2},
-};
-
-std::size_t parts(const Dtype& dtype) {
-    return dtype.number == DataType::complex64 || dtype.number == DataType::complex128 ? 2 : 1;
-}
-
-std::string number(std::uint32_t field, std::int64_t value) {
-    return tag(field, 0) + varint(static_cast<std::uint64_t>(value));
-}
-
-std::string dims(const Sizes& sizes) {
-    std::string shape;
-    for (const std::int64_t size : sizes) shape += delimited(2, number(1, size));
-    return shape;
-}
-
-std::string header(DataType dtype, const Sizes& sizes) {
-    return number(1, static_cast<int>(dtype)) + delimited(2, dims(sizes));
-}
-
-std::string content(std::string_view bytes) { return delimited(4, bytes); }
 
 // One number of a list as it stands in the list, given by its bytes in an array.
 std::string listed(const Dtype& dtype, std::string_view bytes) {
@@ -166,6 +128,23 @@ void lists_are_read_packed_or_not_for_every_dtype() {
     }
 }
 
+void lists_of_any_length_are_read() {
+    for (const Dtype& dtype : dtypes) {
+        if (dtype.item == 0) continue;
+        const std::size_t unit = dtype.item / parts(dtype);
+        for (const std::size_t count : {511u, 512u, 513u, 1024u, 5000u}) {
+            const std::string bytes = some_bytes(dtype, count);
+            std::string packed;
+            for (std::size_t at = 0; at < bytes.size(); at += unit) packed += listed(dtype, bytes.substr(at, unit));
+            const auto size = static_cast<std::int64_t>(count);
+            const std::string start = header(dtype.number, {size});
+            CHECK(Read(start + delimited(dtype.list, packed), dtype, {size}).values == bytes);
+            dtype.wire_type == 0 ? packed.push_back('\x80') : packed.pop_back();  // a value cut short
+            CHECK(Read(start + delimited(dtype.list, packed), dtype, {size}).fault == TensorFault::malformed);
+        }
+    }
+}
+
 void scalars_have_no_dims() {
     const std::string one = four.substr(0, 4);
     for (const std::string& fields :
@@ -196,7 +175,8 @@ void messages_merge_as_protobuf_says() {
     CHECK(floats(fields + content(four) + content(""), {4}).values == std::string(16, '\0'));
     CHECK(floats(fields + content("") + delimited(5, four), {4}).values == four);
     CHECK(floats(fields + content(four) + delimited(5, "abcd"), {4}).values == four);
-    const Read merged = floats(number(1, 1) + delimited(2, dims({2})) + content(four) + delimited(2, dims({2})), {2, 2});
+    const std::string half = delimited(2, dims({2}));
+    const Read merged = floats(number(1, 1) + half + content(four) + half, {2, 2});
     CHECK(merged.values == four && merged.sizes == Sizes{2, 2});
     const std::string sizes_twice = delimited(2, number(1, 9) + delimited(2, "name") + number(1, 4));
     CHECK(floats(number(1, 1) + delimited(2, sizes_twice) + content(four), {4}).values == four);
@@ -399,7 +379,8 @@ void full_buffers_are_left_as_they_were() {
 // Every cut and every flipped bit of a message is read or refused, within its bounds.
 void mutilated_messages_stay_within_bounds() {
     const std::string strings = header(DataType::string, {2, 2}) + delimited(8, "abc") + delimited(8, "de");
-    const std::string halves = header(DataType::float16, {2, 2}) + delimited(13, varint(300) + varint(7)) + number(13, 1);
+    const std::string two = delimited(13, varint(300) + varint(7));
+    const std::string halves = header(DataType::float16, {2, 2}) + two + number(13, 1);
     const std::string coded = header(DataType::string, {2, 2}) + content("\1\2\3\4" "abcdefghij");
     const std::string plain = header(DataType::float32, {2, 2}) + content(four);
     std::size_t refused = 0;
@@ -422,6 +403,7 @@ void mutilated_messages_stay_within_bounds() {
 const checks::Test tests[] = {
     TEST(content_is_copied_for_every_dtype),
     TEST(lists_are_read_packed_or_not_for_every_dtype),
+    TEST(lists_of_any_length_are_read),
     TEST(scalars_have_no_dims),
     TEST(tensors_without_elements),
     TEST(messages_merge_as_protobuf_says),
