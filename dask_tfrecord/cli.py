@@ -243,7 +243,9 @@ def to_zarr(
     read_tfrecord(features=…).to_zarr(…).
     """
     names = [name for part in columns for name in part.split(",")] or None
-    with dask.config.set(scheduler="threads", num_workers=threads):
+    # This command shows by itself how far it is.
+    quiet = {"dask-tfrecord.progress": False}
+    with dask.config.set(quiet, scheduler="threads", num_workers=threads):
         with Console(stderr=True).status("Counting records"):
             dataset = read_tfrecord(pattern, columns=names, compression=compression)
         start = time.perf_counter()
