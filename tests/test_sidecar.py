@@ -439,6 +439,13 @@ class TestAccessPoints:
         with open_stream(replace(shard, access=True), 1_000_000) as stream:
             assert read_all(stream) == gzip.decompress((tmp_path / "x").read_bytes())[1_000_000:]
 
+    def test_points_made_anew_are_used(self, tmp_path: Path) -> None:
+        shard = shard_of(tmp_path / "x", PAYLOADS, "gzip")
+        (tmp_path / "x.gzidx").write_bytes(b"no points")
+        assert not indexed(shard).index.reachable
+        write_sidecars(shard)
+        assert indexed(shard).index.reachable
+
     def test_a_tail_cut_off_is_found(self, tmp_path: Path) -> None:
         shard = shard_of(tmp_path / "x", PAYLOADS, "gzip")
         write_sidecars(shard)

@@ -232,6 +232,8 @@ def write_access_points(shard: Shard, path: str) -> int:
     except BaseException:
         sink.discard()
         raise
+    # What was found before, or not found, is out of date.
+    access_points.cache_clear()
     return int(_HEAD.unpack_from(data)[-1])
 
 
