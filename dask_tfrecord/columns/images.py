@@ -17,7 +17,15 @@ from dask_tfrecord.columns.image_codecs import open_bmp, open_gif, open_jpeg, op
 from dask_tfrecord.columns.pillow import ImageError, Picture, Pixels, require_pillow
 from dask_tfrecord.columns.png import open_png
 
-__all__ = ["IMAGE_CHANNELS", "IMAGE_DTYPES", "ImageError", "decode_image", "image_shape", "require_pillow"]
+__all__ = [
+    "IMAGE_CHANNELS",
+    "IMAGE_DTYPES",
+    "ImageError",
+    "decode_image",
+    "image_shape",
+    "require_pillow",
+    "scale_pixels",
+]
 
 IMAGE_CHANNELS = (0, 1, 3, 4)
 IMAGE_DTYPES = tuple(map(np.dtype, ("uint8", "uint16", "float16", "float32", "float64")))
@@ -100,7 +108,7 @@ def decode_image(
         raise ImageError(f"a {picture.format} image of shape {shape} where {out.shape} is promised")
     pixels = picture.decode(kind != np.uint8)
     if size is None or size == (picture.height, picture.width):
-        _scale(pixels, picture.step, out)
+        scale_pixels(pixels, picture.step, out)
     else:
         _resize(pixels, picture.step, out)
     return out
@@ -160,7 +168,7 @@ def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None)
     raise ImageError(f"bytes that begin with {file[:8]!r} where a JPEG, PNG, GIF, BMP or WebP image is expected")
 
 
-def _scale(pixels: Pixels, step: int, out: NDArray[Any]) -> None:
+def scale_pixels(pixels: NDArray[Any], step: int, out: NDArray[Any]) -> None:
     """Write `pixels` to `out`, from the range of their dtype to that of `out`."""
     if out.dtype == pixels.dtype:
         np.copyto(out, pixels)
@@ -187,7 +195,7 @@ def _resize(pixels: Pixels, step: int, out: NDArray[Any]) -> None:
         above, below = first[start : start + _ROWS], second[start : start + _ROWS]
         part = pixels.take(used[above[0] : below[-1] + 1], axis=0)
         scaled = np.empty(part.shape, levels)
-        _scale(part, step, scaled)
+        scale_pixels(part, step, scaled)
         image = scaled.astype(np.float32, copy=False)
         wide = _between(image.take(left, axis=1), image.take(right, axis=1), across)
         weights = down[start : start + _ROWS, None, None]
