@@ -111,7 +111,7 @@ class Part:
     steps : bool
         A feature list.
     optional : bool
-        A record may lack the feature list.
+        A record may lack the feature list; or, of a shape of no values, the feature: its default is no fallback.
     fallback : tuple of bytes
         What a record without values has instead, as it is stored.
     tensor : tuple of (str, tuple of int), optional
@@ -169,11 +169,12 @@ def idle_column(key: str, layout: Layout, *, steps: bool) -> _native.Column:
 
 def fixed_part(key: str, feature: FixedLenFeature) -> Part:
     """As many values in every record."""
-    fallback: tuple[bytes, ...] = ()
-    if feature.default_value is not None:
-        values = default_array(feature.default_value, feature.item_dtype, feature.shape)
-        fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
-    return Part(key, feature.dtype, Layout.FIXED, math.prod(feature.shape), fallback=fallback)
+    count = math.prod(feature.shape)
+    if feature.default_value is None:
+        return Part(key, feature.dtype, Layout.FIXED, count)
+    values = default_array(feature.default_value, feature.item_dtype, feature.shape)
+    fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
+    return Part(key, feature.dtype, Layout.FIXED, count, optional=True, fallback=fallback)
 
 
 def bytes_part(key: str, feature: TextFeature | None = None, *, steps: bool = False) -> Part:

@@ -56,7 +56,7 @@ struct ColumnSpec {
     bool text = false;      // bytes values are UTF-8
     bool boolean = false;   // raw: every byte is 0 or 1
     bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
-    bool optional = false;  // a record may lack the list
+    bool optional = false;  // a record may lack the list; or, where a fixed count is 0, all of the feature
     Cast cast = Cast::none;
     std::vector<std::string> fallback;  // fixed: what a record without values has, as it is stored: all of it, or one
                                         // string for each bytes value; empty where such a record is refused
@@ -270,7 +270,9 @@ public:
             if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
             return check_text(problem) && end_row(values_found_) && finish(problem);
         }
-        if (values_found_ == 0 && !spec_.fallback.empty()) return fall_back(problem);
+        if (values_found_ == 0 && (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0))) {
+            return fall_back(problem);
+        }
         if (found_ == Kind::none) return spec_.layout == Layout::unset || fail(problem, Fault::missing, 0);
         return close_one(problem);
     }
