@@ -38,6 +38,21 @@ FEATURES: dict[str, dict[str, Feature]] = {
     },
     "images_raw": {"image": dtf.RawFeature((64, 64, 3), "float32"), "label": LABEL},
     "tokens": {"tokens": dtf.VarLenFeature("int64"), "label": LABEL},
+    "sequences": {"label": LABEL},
+    "mixed": {
+        "label": dtf.FixedLenFeature((), "uint8"),
+        "score": dtf.FixedLenFeature((), "float32", -1.0),
+        "boxes": dtf.FixedLenSequenceFeature((4,), "float32", allow_missing=True),
+        "sparse": dtf.SparseFeature("index", "value", "float32", 10_000),
+    },
+    "tensors": {"tensor": dtf.TensorFeature((32, 32, 4), "float32"), "label": LABEL},
+    "jpeg": {"image": dtf.ImageFeature((256, 256, 3)), "label": LABEL},
+}
+SEQUENCE_FEATURES: dict[str, dict[str, Feature]] = {
+    "sequences": {
+        "frames": dtf.FixedLenSequenceFeature((16,), "float32"),
+        "words": dtf.RaggedFeature("int64"),
+    },
 }
 
 
@@ -80,7 +95,12 @@ def main() -> None:
 
     start = time.perf_counter()
     pattern = str(arguments.data / f"{arguments.name}-*.tfrecord*")
-    ds = dtf.read_tfrecord(pattern, features=FEATURES[arguments.name], chunks=arguments.chunks)
+    ds = dtf.read_tfrecord(
+        pattern,
+        FEATURES[arguments.name],
+        sequence_features=SEQUENCE_FEATURES.get(arguments.name),
+        chunks=arguments.chunks,
+    )
     opening = time.perf_counter() - start
 
     count, seconds = work(ds), []

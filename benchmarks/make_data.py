@@ -1,12 +1,15 @@
 """Write the data sets that the benchmarks read: about 475 MB each in 8 shards, the same bytes every time.
 
 `tabular` holds 18 small features a record, `vectors` 256 floats, `images_raw` arrays of 48 KiB as bytes, `tokens` 20 to
-512 integers; `tabular_gz` is the first quarter of `tabular` compressed. No TensorFlow is needed.
+512 integers; `sequences` are SequenceExamples of 10 to 50 steps, `mixed` has defaults, casts, boxes and sparse values,
+`tensors` serialized tensors, `jpeg` JPEG images (these need Pillow); `tabular_gz` is the first quarter of `tabular`
+compressed. No TensorFlow is needed.
 
     python benchmarks/make_data.py DATA [NAME …] [--scale 0.01]
 """
 
 import argparse
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +17,16 @@ import numpy as np
 
 from dask_tfrecord import RecordWriter, messages, read_records
 
-RECORDS = {"tabular": 1_200_000, "vectors": 400_000, "images_raw": 10_000, "tokens": 600_000}
+RECORDS = {
+    "tabular": 1_200_000,
+    "vectors": 400_000,
+    "images_raw": 10_000,
+    "tokens": 600_000,
+    "sequences": 150_000,
+    "mixed": 800_000,
+    "tensors": 30_000,
+    "jpeg": 20_000,
+}
 SHARDS = 8
 GZIP_SHARDS = 2
 # Flags, small and large categories, counts, times, signed differences and hashes: varints of one to ten bytes.
@@ -80,7 +92,63 @@ def tokens(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
         yield example({"tokens": sequence, "label": [int(rng.integers(2))]}, {}, {})
 
 
-MAKERS = {"tabular": tabular, "vectors": vectors, "images_raw": images_raw, "tokens": tokens}
+def sequences(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
+    """Yield SequenceExamples: a label, and 10 to 50 steps of 16 floats and of one to five words."""
+    for _ in range(count):
+        message = messages.SequenceExample()
+        message.context.feature["label"].int64_list.value.append(int(rng.integers(1000)))
+        steps = int(rng.integers(10, 51))
+        frames = rng.standard_normal((steps, 16), np.float32).tolist()
+        sizes = rng.integers(1, 6, steps).tolist()
+        lists = message.feature_lists.feature_list
+        for frame, size in zip(frames, sizes, strict=True):
+            lists["frames"].feature.add().float_list.value.extend(frame)
+            lists["words"].feature.add().int64_list.value.extend(rng.integers(50_000, size=size).tolist())
+        yield message.SerializeToString()
+
+
+def mixed(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
+    """Yield detections: a small label, a score that half of the records lack, up to 16 boxes, 20 sparse values."""
+    for _ in range(count):
+        boxes = rng.random(4 * int(rng.integers(0, 17)), np.float32).tolist()
+        places = rng.choice(10_000, 20, replace=False).tolist()
+        floats = {"boxes": boxes, "value": rng.standard_normal(20, np.float32).tolist()}
+        if rng.random() < 0.5:
+            floats["score"] = [float(rng.random())]
+        yield example({"label": [int(rng.integers(100))], "index": places}, floats, {})
+
+
+def tensors(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
+    """Yield serialized tensors of 32 by 32 by 4 floats, each with a label."""
+    for _ in range(count):
+        tensor = messages.TensorProto(dtype=1, tensor_content=rng.random((32, 32, 4), np.float32).tobytes())
+        for size in (32, 32, 4):
+            tensor.tensor_shape.dim.add(size=size)
+        yield example({"label": [int(rng.integers(1000))]}, {}, {"tensor": tensor.SerializeToString()})
+
+
+def jpeg(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
+    """Yield JPEG images of 256 by 256 pixels, smooth with some noise, each with a label."""
+    from PIL import Image
+
+    for _ in range(count):
+        coarse = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).resize((256, 256))
+        pixels = np.asarray(coarse, np.int16) + rng.integers(-8, 9, (256, 256, 3), np.int16)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        yield example({"label": [int(rng.integers(1000))]}, {}, {"image": buffer.getvalue()})
+
+
+MAKERS = {
+    "tabular": tabular,
+    "vectors": vectors,
+    "images_raw": images_raw,
+    "tokens": tokens,
+    "sequences": sequences,
+    "mixed": mixed,
+    "tensors": tensors,
+    "jpeg": jpeg,
+}
 
 
 def write(out: Path, name: str, scale: float) -> None:

@@ -24,7 +24,17 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 
 # About a megabyte or two each: with these the pipelines were fastest.
-BATCHES = {"tabular": 4096, "tabular_gz": 4096, "vectors": 1024, "images_raw": 64, "tokens": 1024}
+BATCHES = {
+    "tabular": 4096,
+    "tabular_gz": 4096,
+    "vectors": 1024,
+    "images_raw": 64,
+    "tokens": 1024,
+    "sequences": 256,
+    "mixed": 2048,
+    "tensors": 64,
+    "jpeg": 32,
+}
 
 
 def specification(name: str) -> dict[str, Any]:
@@ -39,8 +49,17 @@ def specification(name: str) -> dict[str, Any]:
             "label": scalar(tf.int64),
             "id": scalar(tf.string),
         }
-    if name == "images_raw":
+    if name in ("images_raw", "jpeg"):
         return {"image": scalar(tf.string), "label": scalar(tf.int64)}
+    if name == "tensors":
+        return {"tensor": scalar(tf.string), "label": scalar(tf.int64)}
+    if name == "mixed":
+        return {
+            "label": scalar(tf.int64),
+            "score": tf.io.FixedLenFeature([], tf.float32, -1.0),
+            "boxes": tf.io.FixedLenSequenceFeature([4], tf.float32, allow_missing=True),
+            "sparse": tf.io.SparseFeature("index", "value", tf.float32, 10_000),
+        }
     if name == "tokens":
         # Splits of 64 bits, as they have to be once the batches are joined.
         return {"tokens": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64), "label": scalar(tf.int64)}
@@ -54,12 +73,23 @@ def pipeline(files: list[str], name: str, mode: str) -> Any:
     spec = specification(name)
 
     def parse(records: Any) -> dict[str, Any]:
+        if name == "sequences":
+            return parse_sequences(records)
         columns = tf.io.parse_example(records, spec)
         if name == "images_raw":
             columns["image"] = tf.reshape(tf.io.decode_raw(columns["image"], tf.float32), [-1, 64, 64, 3])
         elif name == "tokens":
             ragged = columns.pop("tokens")
             columns["tokens.values"], columns["tokens.row_splits"] = ragged.flat_values, ragged.row_splits
+        elif name == "mixed":
+            sparse = columns.pop("sparse")
+            columns["label"] = tf.cast(columns["label"], tf.uint8)
+            columns["sparse.indices"], columns["sparse.values"] = sparse.indices, sparse.values
+        elif name == "tensors":
+            read = tf.map_fn(lambda one: tf.io.parse_tensor(one, tf.float32), columns["tensor"], tf.float32)
+            columns["tensor"] = tf.reshape(read, [-1, 32, 32, 4])
+        elif name == "jpeg":
+            columns["image"] = tf.map_fn(tf.io.decode_jpeg, columns["image"], tf.uint8)
         return dict(columns)
 
     def batches(paths: Any) -> Any:
@@ -70,6 +100,21 @@ def pipeline(files: list[str], name: str, mode: str) -> Any:
         return batches(files).map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     shards = tf.data.Dataset.from_tensor_slices(files)
     return shards.interleave(lambda path: batches(path).map(parse), cycle_length=2, num_parallel_calls=2).prefetch(2)
+
+
+def parse_sequences(records: Any) -> dict[str, Any]:
+    """Parse a batch of SequenceExamples."""
+    context, steps, lengths = tf.io.parse_sequence_example(
+        records,
+        {"label": tf.io.FixedLenFeature([], tf.int64)},
+        {
+            "frames": tf.io.FixedLenSequenceFeature([16], tf.float32),
+            "words": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
+        },
+    )
+    words = steps["words"]
+    columns = {"label": context["label"], "frames": steps["frames"], "frames.lengths": lengths["frames"]}
+    return columns | {"words.values": words.flat_values, "words.row_splits": words.row_splits}
 
 
 def join(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:

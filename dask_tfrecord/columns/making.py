@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_text
 from dask_tfrecord.columns.encoded import image_arrays, image_rows
 from dask_tfrecord.columns.parts import Taken
@@ -24,6 +25,7 @@ from dask_tfrecord.features import (
     ImageFeature,
     RawFeature,
     SparseFeature,
+    default_array,
 )
 
 __all__ = [
@@ -123,12 +125,13 @@ def _padded(feature: Feature, part: Taken, steps: NDArray[np.int64], out: NDArra
         row = int(longer[0])
         raise RowError(row, f"holds {counts[row]} steps where {feature} takes {length} at the most")
     shape = (len(counts), *feature.item_shape)
-    place = np.arange(length) < counts[:, None]
     if feature.is_bytes:
+        place = np.arange(length) < counts[:, None]
         return _padded_bytes(feature, part, np.repeat(place.ravel(), math.prod(feature.shape)), shape)
+    assert part.values is not None
     array = np.empty(shape, feature.item_dtype) if out is None else out
-    array[...] = 0 if feature.default_value is None else feature.default_value
-    array[place] = flat_values(part, feature.item_dtype, feature.shape)
+    filler = default_array(feature.default_value or 0, feature.item_dtype, feature.shape).tobytes()
+    _native.pad_rows(part.values, np.ascontiguousarray(steps), filler, length, array.reshape(-1).view(np.uint8))
     return array
 
 
@@ -188,25 +191,28 @@ def images(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any
 
 def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
     """Sort the places of sparse values, a row of axes for each."""
-    indices, splits, order = _sorted(feature, taken)
-    return RaggedBlock(indices[order], splits)
+    indices, splits = _places(feature, taken)
+    order = _order(feature, indices, splits)
+    return RaggedBlock(indices if order is None else indices[order], splits)
 
 
 def sparse_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
     """Sparse values, in the order of their places."""
-    _, splits, order = _sorted(feature, taken)
-    values = flat_values(taken[-1], feature.item_dtype)
-    return RaggedBlock(values[order] if isinstance(values, np.ndarray) else values.take(order), splits)
+    order = _order(feature, *_places(feature, taken))
+    values, splits = flat_values(taken[-1], feature.item_dtype), row_splits_of(taken[-1])
+    if order is not None:
+        values = values[order] if isinstance(values, np.ndarray) else values.take(order)
+    return RaggedBlock(values, splits)
 
 
 def sparse_shape(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
     """Repeat the sizes of the axes for every row; the places are checked against them."""
-    _sorted(feature, taken)
+    _places(feature, taken)
     return _into(np.tile(np.array(feature.shape, np.int64), (rows, 1)), out)
 
 
-def _sorted(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Places as they are stored, where rows end, and the order that places ascend in."""
+def _places(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places as they are stored, all of them within the size, and where rows end."""
     assert isinstance(feature, SparseFeature)
     *axes, values = taken
     splits = row_splits_of(values)
@@ -222,7 +228,14 @@ def _sorted(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64]
     if len(outside):
         row = int(np.searchsorted(splits, outside[0], side="right")) - 1
         raise RowError(row, f"holds an index {tuple(indices[outside[0]].tolist())} outside of the size {feature.size}")
+    return indices, splits
+
+
+def _order(feature: Feature, indices: NDArray[np.int64], splits: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Find the order in which places ascend; None if that is how they are stored."""
+    assert isinstance(feature, SparseFeature)
     if feature.already_sorted:
-        return indices, splits, np.arange(len(indices))
-    number = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
-    return indices, splits, np.lexsort((*indices.T[::-1], number))
+        return None
+    order = np.empty(len(indices), np.int64)
+    _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
+    return order

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.values import Feature, checked_dtype, checked_shape, dtype_name
+from dask_tfrecord.features.values import Feature, Shape, checked_dtype, checked_shape, dtype_name
 
 __all__ = ["Encoded", "ImageFeature", "RawFeature", "TensorFeature", "TextFeature"]
 
@@ -50,6 +50,10 @@ class RawFeature(Encoded):
 
     shape: tuple[int, ...]
     dtype: str
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(self, shape: Shape, dtype: Any) -> None: ...
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "RawFeature", open_sizes=1)
@@ -104,6 +108,10 @@ class TensorFeature(Encoded):
 
     shape: tuple[int, ...]
     dtype: str
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(self, shape: Shape, dtype: Any) -> None: ...
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "TensorFeature", open_sizes=100)
@@ -165,6 +173,12 @@ class ImageFeature(Encoded):
     dtype: str = "uint8"
     size: tuple[int, int] | None = None
     channels: int = 0
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(
+            self, shape: Shape | None = None, dtype: Any = "uint8", size: Shape | None = None, channels: int = 0
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = dtype_name(self.dtype, "ImageFeature").name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dask_tfrecord.features import partitions
 from dask_tfrecord.features.partitions import Partition, UniformRowLength
 from dask_tfrecord.features.values import (
     Feature,
+    Shape,
     checked_default,
     checked_key,
     checked_parsed_dtype,
@@ -73,6 +74,10 @@ class FixedLenFeature(_Parsed):
     dtype: str
     default_value: Any = None
 
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(self, shape: Shape, dtype: Any, default_value: Any = None) -> None: ...
+
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "FixedLenFeature")
         dtype = checked_parsed_dtype(self.dtype, "FixedLenFeature")
@@ -105,6 +110,10 @@ class VarLenFeature(_Parsed):
 
     dtype: str
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(self, dtype: Any, *, shape: Shape = (-1,)) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "VarLenFeature")
@@ -159,6 +168,18 @@ class FixedLenSequenceFeature(_Parsed):
     default_value: Any = None
     length: int | None = field(default=None, kw_only=True)
 
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(
+            self,
+            shape: Shape,
+            dtype: Any,
+            allow_missing: bool = False,
+            default_value: Any = None,
+            *,
+            length: int | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "FixedLenSequenceFeature")
         dtype = checked_parsed_dtype(self.dtype, "FixedLenSequenceFeature")
@@ -210,6 +231,17 @@ class SparseFeature(_Parsed):
     dtype: str
     size: tuple[int, ...]
     already_sorted: bool = False
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(
+            self,
+            index_key: str | Sequence[str],
+            value_key: str,
+            dtype: Any,
+            size: Shape,
+            already_sorted: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         given: Any = self.index_key
@@ -275,6 +307,17 @@ class RaggedFeature(_Parsed):
     partitions: tuple[Partition, ...] = ()
     row_splits_dtype: str = field(default="int32", repr=False, compare=False)
     validate: bool = field(default=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+        # Arguments may be more than what they are kept as.
+        def __init__(
+            self,
+            dtype: Any,
+            value_key: str | None = None,
+            partitions: Sequence[Partition] = (),
+            row_splits_dtype: Any = "int32",
+            validate: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "RaggedFeature")

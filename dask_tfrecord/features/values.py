@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from dask_tfrecord.errors import SchemaError
 
 __all__ = [
     "Feature",
+    "Shape",
     "checked_default",
     "checked_dtype",
     "checked_key",
@@ -27,6 +29,9 @@ __all__ = [
 # The three lists a Feature message can hold, under the names that tf.io, NumPy and Python users have for them.
 _KINDS = {"float": "float32", "string": "bytes", "object": "bytes", "bytes": "bytes"}
 _NAN = math.nan
+
+# What a shape may be given as; None is an open size.
+Shape = int | Sequence[int | None]
 
 
 class Feature:

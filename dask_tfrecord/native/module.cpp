@@ -14,6 +14,7 @@
 #endif
 
 #include "encode.hpp"
+#include "rows.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,6 +24,7 @@ namespace {
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Splits = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Order = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::tuple;
 
 // Sizes in bytes are computed from counts, and stay far from wrapping.
@@ -75,6 +77,37 @@ void release_memory() {
     nb::gil_scoped_release released;
     malloc_trim(0);
 #endif
+}
+
+// Rows of bytes, `item` of them each, filled up to `length` of them.
+void pad_rows(const Bytes& values, const Splits& splits, const nb::bytes& filler, std::size_t length,
+              const Memory& out) {
+    const std::size_t item = filler.size(), rows = splits.size() > 0 ? splits.size() - 1 : 0;
+    if (item == 0 || splits.size() == 0) throw nb::value_error("an item has a byte or more, and splits have an end");
+    if (length > most_values / item || rows > most_values || out.size() != rows * length * item) {
+        throw nb::value_error("the memory has a place for each row");
+    }
+    const auto* filling = reinterpret_cast<const std::uint8_t*>(filler.c_str());
+    bool padded;
+    {
+        nb::gil_scoped_release released;
+        padded = dtf::pad_rows(dtf::Cursor(values.data(), values.size()), splits.data(), rows, item, length, filling,
+                               out.data());
+    }
+    if (!padded) throw nb::value_error("rows lie within the values, and none is longer than what it is filled up to");
+}
+
+// The order in which the places of each row ascend.
+void sort_rows(const Splits& places, std::size_t axes, const Splits& splits, const Order& order) {
+    if (axes == 0 || splits.size() == 0 || places.size() % axes != 0 || order.size() != places.size() / axes) {
+        throw nb::value_error("a place has an index for each axis, and the order one number for each place");
+    }
+    bool sorted;
+    {
+        nb::gil_scoped_release released;
+        sorted = dtf::sort_rows(places.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
+    }
+    if (!sorted) throw nb::value_error("splits ascend from 0 to the number of places");
 }
 
 template <class T>
@@ -379,6 +412,10 @@ NB_MODULE(_native, module) {
     // Arguments are not converted: a copy would cost a block, or take what is written away with it.
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
     module.def("release_memory", &release_memory);
+    module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "filler"_a, "length"_a,
+               "out"_a.noconvert());
+    module.def("sort_rows", &sort_rows, "places"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),
+               "order"_a.noconvert());
     module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert());
     nb::class_<dtf::ColumnSpec>(module, "Column")
         .def(nb::new_(&column_spec), "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,

@@ -1,0 +1,57 @@
+// Rows of a flat array, told by their splits: filled up to one length, and put in order.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "cursor.hpp"
+
+namespace dtf {
+
+// Whether splits ascend from 0 or later to no more than `most`.
+inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t most) {
+    std::int64_t before = 0;
+    for (std::size_t i = 0; i <= rows; ++i) {
+        if (splits[i] < before || static_cast<std::uint64_t>(splits[i]) > most) return false;
+        before = splits[i];
+    }
+    return true;
+}
+
+// Copies each row of items to the beginning of its slot of `length` items, and fills the rest of the slot. False if a
+// row does not fit, or splits are none; `out` has a slot for each row.
+inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item, std::size_t length,
+                     const std::uint8_t* filler, std::uint8_t* out) {
+    if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
+    const std::uint8_t* from = values.here();
+    for (std::size_t i = 0; i < rows; ++i) {
+        const auto begin = static_cast<std::size_t>(splits[i]);
+        const std::size_t count = static_cast<std::size_t>(splits[i + 1]) - begin;
+        if (count > length) return false;
+        std::memcpy(out, from + begin * item, count * item);
+        out += count * item;
+        for (std::size_t rest = count; rest < length; ++rest, out += item) std::memcpy(out, filler, item);
+    }
+    return true;
+}
+
+// The order in which the items of each row ascend, by their first index, then the next; equal ones keep theirs. False
+// if splits are none; `order` has a place for each item.
+inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_t axes, const std::int64_t* splits,
+                      std::size_t rows, std::int64_t* order) {
+    if (!ascend(splits, rows, items) || splits[0] != 0 || static_cast<std::size_t>(splits[rows]) != items) return false;
+    const auto less = [indices, axes](std::int64_t one, std::int64_t other) {
+        const std::int64_t* left = indices + static_cast<std::size_t>(one) * axes;
+        const std::int64_t* right = indices + static_cast<std::size_t>(other) * axes;
+        return std::lexicographical_compare(left, left + axes, right, right + axes);
+    };
+    for (std::size_t i = 0; i < items; ++i) order[i] = static_cast<std::int64_t>(i);
+    for (std::size_t i = 0; i < rows; ++i) {
+        std::int64_t* first = order + splits[i];
+        std::int64_t* last = order + splits[i + 1];
+        if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
+    }
+    return true;
+}
+
+}  // namespace dtf
