@@ -286,9 +286,10 @@ void other_sizes() {
 
 void values_that_the_dtype_does_not_hold() {
     for (const int byte : {2, 128, 255}) {
-        for (const std::size_t before : {0u, 1u, 7u, 8u, 19u}) {
-            const std::string bytes = std::string(before, '\1') + static_cast<char>(byte) + std::string(12, '\0');
-            const auto size = static_cast<std::int64_t>(bytes.size());
+        for (std::size_t before = 0; before < 32; ++before) {
+            std::string bytes(32, '\1');
+            bytes[before] = static_cast<char>(byte);
+            const std::int64_t size = 32;
             const Read read(header(DataType::boolean, {size}) + content(bytes), DataType::boolean, 1, {size});
             CHECK(read.fault == TensorFault::value && read.problem.text == "the bool " + std::to_string(byte));
         }
@@ -313,6 +314,12 @@ void values_that_the_dtype_does_not_hold() {
             CHECK(within || read.problem.text == "the value " + std::to_string(value));
             CHECK(!within || read.values.substr(bounds.item) == little_endian(value).substr(0, bounds.item));
         }
+    }
+    // The first one is told, and what comes after it changes nothing.
+    for (const std::string& values : {delimited(7, varint(1) + varint(300) + varint(2) + varint(400) + varint(3)),
+                                      number(7, 300) + number(7, 400) + number(7, 1)}) {
+        const Read read(header(DataType::uint8, {5}) + values, DataType::uint8, 1, {5});
+        CHECK(read.fault == TensorFault::value && read.problem.text == "the value 300");
     }
     // As protobuf: an int32 is the low half of its varint.
     const std::string wide = header(DataType::uint8, {1}) + number(7, (std::int64_t{1} << 40) + 5);
@@ -374,6 +381,14 @@ void full_buffers_are_left_as_they_were() {
         CHECK(read.fault == (room < 5 ? TensorFault::full : TensorFault::none));
         CHECK(room < 5 || read.values == "abcde");
     }
+    // Where there is no place for the sizes, the values are taken back.
+    const Exact block(message);
+    Buffer values, splits, shapes(nullptr, 0);
+    dtf::TensorProblem problem;
+    CHECK(!dtf::read_tensor(block.cursor(), {7, 0, {-1}}, values, &splits, &shapes, problem));
+    CHECK(problem.fault == TensorFault::full && values.size() == 0 && splits.size() == 0);
+    CHECK(!dtf::read_tensor(block.cursor(), {7, 0, {-1}}, values, nullptr, nullptr, problem));
+    CHECK(problem.fault == TensorFault::full && values.size() == 0);
 }
 
 // Every cut and every flipped bit of a message is read or refused, within its bounds.
