@@ -823,3 +823,37 @@ def test_bytes_of_splits_that_are_none() -> None:
     for splits in ([0, 7], [2, 1], [-1, 3], [0, 2**62], [0, 2, -(2**62)]):
         with pytest.raises(ValueError):
             _native.bytes_list(values, np.array(splits))
+
+
+def test_rows_are_sorted_and_padded() -> None:
+    rng = np.random.default_rng(3)
+    lengths = np.concatenate([rng.integers(0, 9, 200), [0, 1, 31, 32, 33, 34, 500]])
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    for axes in (1, 2):
+        places = rng.integers(0, 4, (splits[-1], axes))
+        order = np.empty(len(places), np.int64)
+        _native.sort_rows(places.reshape(-1), axes, splits, order)
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        assert order.tolist() == np.lexsort((*places.T[::-1], row)).tolist()
+    values = rng.integers(0, 2**31, splits[-1], np.int32)
+    out = np.empty((len(lengths), 500), np.int32)
+    _native.pad_rows(values.view(np.uint8), splits, np.int32(-1).tobytes(), 500, out.reshape(-1).view(np.uint8))
+    for number, (start, stop) in enumerate(pairwise(splits.tolist())):
+        assert out[number].tolist() == [*values[start:stop].tolist(), *[-1] * (500 - stop + start)]
+
+
+def test_rows_that_are_none() -> None:
+    values, order = np.zeros(8, np.uint8), np.zeros(2, np.int64)
+    for splits in ([0, 3], [1, 0], [-1, 1], [0, 2**62], [2, 1, 2]):
+        with pytest.raises(ValueError, match="rows lie within the values"):
+            _native.pad_rows(values, np.array(splits), b"1234", 2, np.zeros(8 * (len(splits) - 1), np.uint8))
+        with pytest.raises(ValueError, match="splits ascend"):
+            _native.sort_rows(np.zeros(2, np.int64), 1, np.array(splits), order)
+    for filler, length, size in ((b"", 2, 0), (b"12", 2, 3), (b"12", 2**62, 4)):
+        with pytest.raises(ValueError):
+            _native.pad_rows(values, np.array([0, 1]), filler, length, np.zeros(size, np.uint8))
+    with pytest.raises(ValueError, match="rows lie within the values, and none is longer"):
+        _native.pad_rows(values, np.array([0, 3]), b"12", 2, np.zeros(4, np.uint8))
+    for axes, splits in ((0, [0, 2]), (2, [0, 1]), (1, [0, 1]), (1, [1, 2]), (1, [])):
+        with pytest.raises(ValueError):
+            _native.sort_rows(np.zeros(2, np.int64), axes, np.array(splits, np.int64), order)

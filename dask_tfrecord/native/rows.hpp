@@ -35,6 +35,9 @@ inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows
     return true;
 }
 
+// Rows up to so long are sorted in place, without memory beside them.
+constexpr std::ptrdiff_t longest_inserted = 32;
+
 // The order in which the items of each row ascend, by their first index, then the next; equal ones keep theirs. False
 // if splits are none; `order` has a place for each item.
 inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_t axes, const std::int64_t* splits,
@@ -49,7 +52,17 @@ inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_
     for (std::size_t i = 0; i < rows; ++i) {
         std::int64_t* first = order + splits[i];
         std::int64_t* last = order + splits[i + 1];
-        if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
+        if (last - first > longest_inserted) {
+            if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
+            continue;
+        }
+        for (std::int64_t* at = first; at < last; ++at) {
+            // Most places are already where they belong.
+            const std::int64_t one = *at;
+            std::int64_t* to = at;
+            for (; to > first && less(one, to[-1]); --to) *to = to[-1];
+            *to = one;
+        }
     }
     return true;
 }
