@@ -130,7 +130,9 @@ def _padded(feature: Feature, part: Taken, steps: NDArray[np.int64], out: NDArra
         return _padded_bytes(feature, part, np.repeat(place.ravel(), math.prod(feature.shape)), shape)
     assert part.values is not None
     array = np.empty(shape, feature.item_dtype) if out is None else out
-    filler = default_array(feature.default_value or 0, feature.item_dtype, feature.shape).tobytes()
+    # The default may be -0.0, which is false and not 0.
+    default = 0 if feature.default_value is None else feature.default_value
+    filler = default_array(default, feature.item_dtype, feature.shape).tobytes()
     _native.pad_rows(part.values, np.ascontiguousarray(steps), filler, length, array.reshape(-1).view(np.uint8))
     return array
 
