@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
-from dask_tfrecord.arrays.source import RecordSource, UncountedSource
+from dask_tfrecord.arrays.source import RecordSource, UncountedSource, first_rows
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_examples
 from dask_tfrecord.columns.metadata import read_schema
@@ -32,9 +32,6 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
-
-# Rows decoded to learn how large rows of unknown length are.
-_PROBE_ROWS = 64
 
 
 def read_tfrecord(
@@ -256,12 +253,12 @@ def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
     dense = sum(feature.block_dtype.itemsize * int(np.prod(feature.block_shape)) for feature in features)
     if all(feature.block_dtype.kind not in "OT" for feature in features):
         return np.full(len(collection.shards), float(max(dense, 1)))
-    probe = range(min(_PROBE_ROWS, collection.nrows))
-    if not probe:
+    if not collection.nrows:
         return np.ones(len(collection.shards))
-    blocks = source.read(tuple(source.schema), slice(0, len(probe)))
+    blocks = first_rows(source, tuple(source.schema))
+    probed = len(next(iter(blocks.values())))
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])
-    ratio = sum(map(block_nbytes, blocks.values())) / len(probe) / stored[shard]
+    ratio = sum(map(block_nbytes, blocks.values())) / probed / stored[shard]
     nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
     return nbytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import tee
+from itertools import pairwise, tee
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,15 @@ from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import Collection, Rows, finer_borders, pick_rows, row_runs
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, take_rows, to_array, zero_rows
+from dask_tfrecord.columns.blocks import (
+    Block,
+    RaggedBlock,
+    block_nbytes,
+    concatenate,
+    take_rows,
+    to_array,
+    zero_rows,
+)
 from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.columns.decode import Run, decode, decode_pieces
 from dask_tfrecord.columns.recipes import Parser
@@ -25,6 +33,10 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
 
 __all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "UncountedSource", "user_blocks"]
+
+# Where rows that are read to learn how large they are get cut, and decoded bytes of which there are enough.
+_PROBE_CUTS = (0, 1, 4, 16, 64)
+_PROBE_NBYTES = 8 << 20
 
 BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -268,6 +280,20 @@ class MappedSource:
         spans, again = tee(spans)
         for blocks, (_, into) in zip(self.source.pieces(self.columns, spans), parts(again, out), strict=True):
             yield fill(apply(self.function, blocks, self.schema, names), into)
+
+
+def first_rows(source: Source, names: Sequence[str]) -> dict[str, Block]:
+    """Read a few rows of a source whose rows are counted, to learn how large they are: fewer where they are large."""
+    found: list[dict[str, Block]] = [{name: zero_rows(source.schema[name]) for name in names}]
+    cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]
+    spans = ((start, stop) for start, stop in pairwise(cuts) if start < stop)
+    nbytes = 0
+    for blocks in source.pieces(names, spans):
+        found.append(blocks)
+        nbytes += sum(map(block_nbytes, blocks.values()))
+        if nbytes >= _PROBE_NBYTES:
+            break
+    return {name: concatenate([blocks[name] for blocks in found]) for name in names}
 
 
 def parts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.source import MappedSource, Source, fill, parts
+from dask_tfrecord.arrays.source import MappedSource, fill, first_rows, parts
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
@@ -141,38 +142,22 @@ class Feed:
         while isinstance(source, MappedSource):
             given = source.source.schema.select(source.columns)
             source = source.source
-            read = max(read, sum(_row_nbytes(given, _First(source)).values()))
+            read = max(read, sum(_row_nbytes(given, partial(first_rows, source)).values()))
         return sum(by_rows), read
 
     def _first_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
         if self.source is not None:
-            return _First(self.source)(names)
+            return first_rows(self.source, names)
         chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return blocks
-
-
-@dataclass(frozen=True, slots=True)
-class _First:
-    """Reads the first rows of a source.
-
-    Attributes
-    ----------
-    source : Source
-        Its rows are counted.
-    """
-
-    source: Source
-
-    def __call__(self, names: Sequence[str]) -> Mapping[str, Block]:
-        return self.source.read(names, slice(0, _PROBE_ROWS))
 
 
 def _itself(source: Pieces) -> Pieces:
     return source
 
 
-def _row_nbytes(schema: Schema, first_rows: Callable[[Sequence[str]], Mapping[str, Block]]) -> dict[str, float]:
+def _row_nbytes(schema: Schema, read: Callable[[Sequence[str]], Mapping[str, Block]]) -> dict[str, float]:
     """Find the decoded bytes of a row, feature by feature: of the first rows where they differ."""
     sizes = {
         name: float(feature.block_dtype.itemsize * np.prod(feature.block_shape))
@@ -181,7 +166,7 @@ def _row_nbytes(schema: Schema, first_rows: Callable[[Sequence[str]], Mapping[st
     }
     others = [name for name in schema if name not in sizes]
     if others:
-        blocks = first_rows(others)
+        blocks = read(others)
         sizes |= {name: block_nbytes(blocks[name]) / max(len(blocks[name]), 1) for name in others}
     return sizes
 
