@@ -46,7 +46,9 @@ def payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generator[tuple[
     for run in runs:
         past = None if run.count is None else run.first + run.count
         number = run.mark
-        stream = iterate(run.shard, check_crc=check_crc, record=run.mark, offset=run.offset, stop=run.past)
+        # Whoever looks at a whole shard may look no further than at its first records.
+        stop = None if run.count is None else run.past
+        stream = iterate(run.shard, check_crc=check_crc, record=run.mark, offset=run.offset, stop=stop)
         with closing(stream) as records:
             # What lies behind the run is another's to judge; at the end of a shard nothing may lie.
             while number != past or run.last:
