@@ -20,24 +20,16 @@ from dask_tfrecord.arrays.display import html_table, text_table
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
+from dask_tfrecord.arrays.writable import Writable
 from dask_tfrecord.columns.conform import feature_of
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema, near_misses
 
-__all__ = ["Dataset", "register_store"]
-
-# What writes a data set, by kind of store. Stores come after arrays on the way of the data and are not imported here:
-# they hang themselves on.
-_STORES: dict[str, Callable[..., Any]] = {}
+__all__ = ["Dataset"]
 
 
-def register_store(kind: str, write: Callable[..., Any]) -> None:
-    """Let ``Dataset.to_<kind>`` call `write`."""
-    _STORES[kind] = write
-
-
-class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
+class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
     Made by `read_tfrecord` and `from_zarr`, not by hand. Arrays asked for together are decoded together::
@@ -345,31 +337,6 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         if self.nrecords is not None:
             return self.nrecords
         return count_rows(self.merged().chunks(self._names[:1]))
-
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: str = "w-",
-        chunks: int | None = None,
-        shards: int | None = None,
-        compressors: Any = "auto",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Write all columns to a Zarr group; see `dask_tfrecord.to_zarr` for the arguments."""
-        return _STORES["zarr"](
-            self,
-            store,
-            component=component,
-            mode=mode,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            compute=compute,
-            storage_options=storage_options,
-        )
 
     # -- a dask collection -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ that is used again, so memory is a piece of rows and a block of records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,9 @@ _ROOM = 1 << 20
 _MOST = (1 << 31) - 1
 
 
-def columns_of(name: str, feature: Feature, columns: Mapping[str, Any], *, steps: bool) -> tuple[str, ...] | None:
+def columns_of(
+    name: str, feature: Feature, columns: Container[str], own: Container[str], *, steps: bool
+) -> tuple[str, ...] | None:
     """Name the columns that a feature is written from.
 
     Parameters
@@ -53,8 +55,10 @@ def columns_of(name: str, feature: Feature, columns: Mapping[str, Any], *, steps
         The feature's.
     feature : Feature
         What is written.
-    columns : mapping of str to object
+    columns : container of str
         The columns there are.
+    own : container of str
+        Names of all features: a column of such a name is that feature's.
     steps : bool
         It is a feature list.
 
@@ -70,7 +74,7 @@ def columns_of(name: str, feature: Feature, columns: Mapping[str, Any], *, steps
         beside = [f"{name}.lengths"]
     if not all(column in columns for column in needed):
         return None
-    return (*needed, *(column for column in beside if column in columns))
+    return (*needed, *(column for column in beside if column in columns and column not in own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,7 @@ class RecordStream:
 
 def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _Plan:
     steps = name in (schema.sequence_features or {})
-    names = columns_of(name, feature, columns, steps=steps)
+    names = columns_of(name, feature, columns, schema, steps=steps)
     if names is None:
         raise SchemaError(f"feature {name!r}: there is no column that {feature} is written from")
     lengths = FixedLenFeature((), "int64")

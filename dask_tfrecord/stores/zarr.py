@@ -27,7 +27,8 @@ import zarr.storage
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset, register_store
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.errors import IncompleteStoreError, Place
 from dask_tfrecord.stores.failure import named, remove_directory, removed_on_failure, uninterrupted
 from dask_tfrecord.stores.feed import Feed, count_rows
