@@ -1,0 +1,136 @@
+"""Thousands of records for every feature class, in odd encodings, some of which do not fit: judged by protobuf.
+
+What the library reads equals what the oracle makes of protobuf's own parsing, bit for bit; what the one refuses the
+other does, and both name the same record and feature.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bits import bits
+from google.protobuf.internal import api_implementation
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.features import FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.strategies import CLASSES, STEPS
+
+pytestmark = pytest.mark.skipif(
+    api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
+)
+EXAMPLES = {f"Example, {cls.__name__}": (cls, None) for cls in CLASSES}
+CONTEXTS = {f"context, {cls.__name__}": (cls, ()) for cls in CLASSES}
+LISTS = {f"feature list, {cls.__name__}": (VarLenFeature, (cls,)) for cls in STEPS}
+PARTS: dict[str, tuple[type[Any], Sequence[type[Any]] | None]] = {**EXAMPLES, **CONTEXTS, **LISTS}
+RECORDS = 10  # of one hypothesis example
+Columns = dict[str, NDArray[Any]]
+
+
+@st.composite
+def collections(draw: st.DrawFn, of: type[Any], steps: Sequence[type[Any]] | None) -> tuple[Schema, list[bytes]]:
+    """A schema of one or two features of a class, and records in any encoding that mostly fit it."""
+    schema = draw(testing.schemas(min_size=1, max_size=1 if steps else 2, of=[of], steps=steps or None))
+    if steps == ():
+        schema = Schema(schema, sequence_features={})
+    records = testing.examples if steps is None else testing.sequence_examples
+    misfits = draw(st.integers(0, 3)) > 0
+    some = [draw(records(schema, others=True, misfits=misfits)) for _ in range(RECORDS)]
+    return schema, [draw(testing.wire_encodings(one))[1] for one in some]
+
+
+class Shards:
+    """Payloads in two files, and where each of them is."""
+
+    def __init__(self, folder: Path, payloads: Sequence[bytes], rng: random.Random) -> None:
+        self.first = rng.randint(0, len(payloads))
+        self.paths = [str(folder / "a"), str(folder / "b")]
+        for path, part in zip(self.paths, (payloads[: self.first], payloads[self.first :]), strict=True):
+            testing.write_oracle(path, part, rng.choice([None, None, "gzip", "zlib"]))
+
+    def number(self, error: FeatureError) -> int:
+        """Number of the record that an error names."""
+        assert error.place is not None and error.place.record is not None and error.place.offset is not None
+        return error.place.record + (self.first if error.place.file == self.paths[1] else 0)
+
+
+def read(paths: Sequence[str], schema: Schema, rng: random.Random) -> Columns:
+    counts: Any = rng.choice(["auto", None])
+    if counts is None and not any(is_open(feature) for feature in schema.values()):
+        return dtf.read_tfrecord(paths, schema, counts=None).compute()
+    return dtf.read_tfrecord(paths, schema, chunks=rng.choice([1, 3, 7, "shard"])).compute()
+
+
+def is_open(feature: Any) -> bool:
+    return isinstance(feature, FixedLenSequenceFeature) and feature.length is None
+
+
+def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.Random) -> set[int]:
+    """Compare the library with the oracle; the numbers of the records that both refuse."""
+    refusals = {
+        (error.place.record, error.place.feature)
+        for error in testing.expected_refusals(payloads, schema)
+        if error.place is not None
+    }
+    shards = Shards(folder, payloads, rng)
+    if not refusals:
+        found, wanted = read(shards.paths, schema, rng), testing.expected_columns(payloads, schema)
+        assert list(found) == list(wanted)
+        for name, column in found.items():
+            assert bits(column) == bits(wanted[name]), name
+        return set()
+    with pytest.raises(FeatureError) as caught:
+        read(shards.paths, schema, rng)
+    assert caught.value.place is not None
+    assert (shards.number(caught.value), caught.value.place.feature) in refusals
+    return {number for number, _ in refusals if number is not None}
+
+
+def compare(folder: Path, part: str, nrecords: int, *, always_the_same: bool) -> None:
+    """Make so many records, and read all of them: those that are refused with the others, and each one alone."""
+    read_records = refused = 0
+
+    @settings(
+        max_examples=nrecords // RECORDS,
+        phases=[Phase.generate],
+        derandomize=always_the_same,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
+    @given(collections(*PARTS[part]), st.randoms(use_true_random=False))
+    def run(made: tuple[Schema, list[bytes]], rng: random.Random) -> None:
+        nonlocal read_records, refused
+        schema, payloads = made
+        bad = check(folder, schema, payloads, rng)
+        if bad:
+            good = [one for number, one in enumerate(payloads) if number not in bad]
+            assert not check(folder, schema, good, rng)
+            for number in bad:
+                assert check(folder, schema, [payloads[number]], rng) == {0}
+        read_records, refused = read_records + len(payloads) - len(bad), refused + len(bad)
+
+    run()
+    assert read_records + refused >= nrecords
+    assert read_records and refused
+
+
+@pytest.mark.parametrize("part", [*EXAMPLES, *LISTS])
+def test_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
+    compare(tmp_path, part, 200, always_the_same=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_thousands_of_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
+    # A context is read as the features of an Example are.
+    compare(tmp_path, part, 500 if part in CONTEXTS else 2_000, always_the_same=False)
