@@ -55,7 +55,7 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
     FeatureError
         If a record does not fit the schema: the first of `expected_refusals`.
     SchemaError
-        If there are images.
+        If there are images, or a feature does not go where it stands.
     """
     schema = schema if isinstance(schema, Schema) else Schema(schema)
     rows, refusals = _read(payloads, schema)
@@ -149,9 +149,10 @@ def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any
 def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
     """Choose the function that reads a feature of a record."""
     feature: Any = schema[name]
-    rules = _OF_LISTS if name in (schema.sequence_features or {}) else _OF_RECORDS
-    rule = rules.get(type(feature))
-    if rule is None:
+    is_list = name in (schema.sequence_features or {})
+    rule = (_OF_LISTS if is_list else _OF_RECORDS).get(type(feature))
+    needs_lists = isinstance(feature, FixedLenSequenceFeature) and not (feature.allow_missing or is_list)
+    if rule is None or needs_lists:
         raise SchemaError(f"feature {name!r}: the oracle reads no {feature} here")
     return lambda record: rule(record, name, feature)
 
