@@ -77,7 +77,9 @@ def record_schema(
     order = dict.fromkeys(used[column] for column in columns)
     of_records = {name: found[name][0] for name in order if not found[name][1]}
     of_lists = {name: found[name][0] for name in order if found[name][1]}
-    return Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=columns.classes)
+    classes = {**columns.classes, **(features.classes if isinstance(features, Schema) else {})}
+    known = {name: names for name, names in classes.items() if name in found}
+    return Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=known)
 
 
 def _given(

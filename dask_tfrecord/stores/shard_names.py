@@ -73,6 +73,18 @@ class ShardNames:
             return cls(str(Path(given).expanduser().absolute()), options)
         return names
 
+    @classmethod
+    def within(
+        cls, directory: str | os.PathLike[str], template: str, storage_options: Mapping[str, Any] | None
+    ) -> ShardNames:
+        """Name shards of a directory by a template."""
+        return cls.of(join(_quoted(str(stringify_path(directory))), template), storage_options)
+
+    @property
+    def directory(self) -> str:
+        """Where the first shard lies."""
+        return _directory(self.paths(1)[0])
+
     @property
     def many(self) -> bool:
         """Whether there can be more than one shard."""

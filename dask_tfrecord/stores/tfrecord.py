@@ -23,6 +23,7 @@ from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
 from dask_tfrecord.columns.image_writing import ImageEncoding
 from dask_tfrecord.columns.record_schema import listed_features, record_schema
+from dask_tfrecord.columns.tfds_writing import TFDSNames
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.schema import Schema
@@ -32,6 +33,7 @@ from dask_tfrecord.stores.array_likes import as_dataset
 from dask_tfrecord.stores.failure import named, removed_on_failure, under_way
 from dask_tfrecord.stores.feed import Feed, Pieces
 from dask_tfrecord.stores.shard_names import ShardNames
+from dask_tfrecord.stores.tfds import TFDSMetadata
 from dask_tfrecord.stores.writer import WriteReport
 
 __all__ = ["ShardJob", "ShardPlan", "check_options", "shard_borders", "to_tfrecord", "write_shard"]
@@ -131,6 +133,10 @@ def to_tfrecord(
         Write ``FILE.idx`` beside each shard, as `build_index` does (for gzip ``FILE.gzidx``, too).
     mode : {"w-", "w"}
         ``"w-"`` fails if one of the shards exists, ``"w"`` replaces them.
+    tfds : mapping of str to str, optional
+        ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
+        `features.json` and `dataset_info.json` are written beside them, or get another split, so that
+        ``tensorflow_datasets.builder_from_directory`` opens it.
     compute : bool, default True
         Write now; otherwise a `Delayed` that writes when it is computed is returned, and nothing is touched before.
     storage_options : mapping, optional
@@ -172,7 +178,7 @@ def to_tfrecord(
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     encoder = Encoder(schema, dataset.schema, _encodings(encoding, schema))
-    names = ShardNames.of(urlpath, storage_options)
+    names, metadata = _names(urlpath, tfds, encoder, storage_options)
     feed = Feed(dataset, uuid.uuid4().hex)
     borders = shard_borders(feed.borders, records_per_shard, names, lambda: feed.row_nbytes()[1])
     paths = names.paths(len(borders) - 1)
@@ -183,7 +189,7 @@ def to_tfrecord(
     begun = dask.delayed(_begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
     rows = zip(borders[:-1].tolist(), borders[1:].tolist(), paths, strict=True)
     jobs = (((start, stop), (ShardJob(path, start, stop),)) for start, stop, path in rows)
-    written = feed.run(write_shard, jobs, _finish, (), begun)
+    written = feed.run(write_shard, jobs, _finish, (metadata, paths, names.storage_options), begun)
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
@@ -222,11 +228,25 @@ def _described(
     columns = dataset.schema
     said = record_schema(columns, None, features, sequence_features)
     own = {*(features or {}), *(sequence_features or {})}
-    rest = {name: feature for name, feature in said.items() if name not in own}
-    context = {**said.context_features, **listed_features(rest)}
-    return dataset, Schema(
-        {name: context[name] for name in said.context_features}, sequence_features=said.sequence_features
-    )
+    listed = listed_features({name: feature for name, feature in said.items() if name not in own})
+    return dataset, said.replaced({name: listed.get(name, feature) for name, feature in said.items()})
+
+
+def _names(
+    urlpath: str | os.PathLike[str],
+    tfds: Mapping[str, Any] | None,
+    encoder: Encoder,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[ShardNames, TFDSMetadata | None]:
+    """Find where shards go, and what is to be written beside them."""
+    if tfds is None:
+        return ShardNames.of(urlpath, storage_options), None
+    known = TFDSNames.of(tfds)
+    names = ShardNames.within(urlpath, known.template, storage_options)
+    formats = {name: encoding.format for name, encoding in encoder.encoding.items()}
+    metadata = TFDSMetadata.of(names.directory, known, encoder.schema, formats)
+    metadata.check(names.storage_options)
+    return names, metadata
 
 
 def _encodings(given: Encodings | None, schema: Schema) -> dict[str, ImageEncoding]:
@@ -353,8 +373,15 @@ class _Steps:
         return nbytes
 
 
-def _finish(results: Sequence[WriteReport]) -> None:
-    """Depend on all shards."""
+def _finish(
+    metadata: TFDSMetadata | None,
+    paths: Sequence[str],
+    storage_options: Mapping[str, Any],
+    results: Sequence[WriteReport],
+) -> None:
+    """Say what was written, where that was asked for, once all of it is."""
+    if metadata is not None:
+        metadata.write(paths, [report.records for report in results], storage_options)
 
 
 register_store("tfrecord", to_tfrecord)
