@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
+from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.features import FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.features import FixedLenSequenceFeature, RaggedFeature, RowLengths, SparseFeature, VarLenFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
@@ -95,7 +95,9 @@ def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.R
     return {number for number, _ in refusals if number is not None}
 
 
-def compare(folder: Path, part: str, nrecords: int, *, always_the_same: bool) -> None:
+def compare(
+    folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], nrecords: int, *, always_the_same: bool
+) -> None:
     """Make so many records, and read all of them: those that are refused with the others, and each one alone."""
     read_records = refused = 0
 
@@ -107,7 +109,7 @@ def compare(folder: Path, part: str, nrecords: int, *, always_the_same: bool) ->
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
-    @given(collections(*PARTS[part]), st.randoms(use_true_random=False))
+    @given(made, st.randoms(use_true_random=False))
     def run(made: tuple[Schema, list[bytes]], rng: random.Random) -> None:
         nonlocal read_records, refused
         schema, payloads = made
@@ -126,11 +128,55 @@ def compare(folder: Path, part: str, nrecords: int, *, always_the_same: bool) ->
 
 @pytest.mark.parametrize("part", [*EXAMPLES, *LISTS])
 def test_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
-    compare(tmp_path, part, 200, always_the_same=True)
+    compare(tmp_path, collections(*PARTS[part]), 200, always_the_same=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_thousands_of_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
     # A context is read as the features of an Example are.
-    compare(tmp_path, part, 500 if part in CONTEXTS else 2_000, always_the_same=False)
+    nrecords = 500 if part in CONTEXTS else 2_000
+    compare(tmp_path, collections(*PARTS[part]), nrecords, always_the_same=False)
+
+
+# Keys that several features read, and one that is two partitions.
+SHARED = Schema(
+    {
+        "one": SparseFeature("i", "v", "float32", 4),
+        "two": SparseFeature(("i", "i"), "w", "bytes", (4, 3)),
+        "i": VarLenFeature("int64"),
+        "rows": RaggedFeature("float32", "v", (RowLengths("p"),)),
+        "levels": RaggedFeature("bytes", "w", (RowLengths("p"), RowLengths("p"))),
+    }
+)
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
+    """Records of one or two of the features that share keys."""
+    names = draw(st.lists(st.sampled_from(list(SHARED)), min_size=1, max_size=2, unique=True))
+    payloads = []
+    for _ in range(RECORDS):
+        record = messages.Example()
+        held = record.features.feature
+        count = draw(st.sampled_from([0, 1, 2, 2]))
+        held["i"].int64_list.value.extend(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
+        held["v"].float_list.value.extend(range(count))
+        held["w"].bytes_list.value.extend(b"abc"[place : place + 1] for place in range(count))
+        held["p"].int64_list.value.extend(draw(st.sampled_from([[1] * count, [count], [0, count]])))
+        payloads.append(draw(testing.wire_encodings(record))[1])
+    return SHARED.select(names), payloads
+
+
+def test_keys_that_features_share(tmp_path: Path) -> None:
+    compare(tmp_path, sharing(), 200, always_the_same=True)
+
+
+@pytest.mark.parametrize("message", ["Example", "SequenceExample"])
+@pytest.mark.parametrize(
+    "payload", [b"\xff", b"\x0a\x05", b"\x18\x01", b"\x0a\x03\x18\x01\x01", b"\x12\x00"], ids=bytes.hex
+)
+def test_records_that_are_something_else(tmp_path: Path, payload: bytes, message: str) -> None:
+    schema = Schema({"x": VarLenFeature("int64")}, sequence_features=None if message == "Example" else {})
+    bad = {1} if (payload, message) != (b"\x12\x00", "SequenceExample") else set()
+    assert check(tmp_path, schema, [b"", payload, b""], random.Random(0)) == bad
