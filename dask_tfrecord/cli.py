@@ -6,7 +6,6 @@ Python program would miss.
 
 from __future__ import annotations
 
-import errno
 import json
 import time
 from collections import Counter
@@ -17,27 +16,29 @@ from typing import Any, TypeVar
 
 import click
 import dask
-from dask.callbacks import Callback
-from dask.system import CPU_COUNT
 from rich import box
 from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.report import Report
+from dask_tfrecord.commands.common import (
+    Commands,
+    compression_of_shards,
+    debug,
+    many,
+    pattern_argument,
+    plain,
+    threads_option,
+)
+from dask_tfrecord.commands.progress import Bar, progress_bar
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.sidecar import write_sidecars
-from dask_tfrecord.storage.files import COMPRESSIONS, Shard, Shards, find_shards
-from dask_tfrecord.stores.zarr import WriteReport
+from dask_tfrecord.storage.files import Shard, Shards, find_shards
 
 __all__ = ["main", "tfrecord"]
-
-_INTERRUPTED = 130
-_DEBUG = "dask_tfrecord.debug"
 
 # Bytes of shards from which on reading all records is worth the start of processes.
 _WORTH_PROCESSES = 64 << 20
@@ -45,83 +46,12 @@ _WORTH_PROCESSES = 64 << 20
 # Where output goes to a file or a program, nothing is folded.
 _WIDE = 1000
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
-class _Commands(click.Group):
-    """A group whose commands fail with one line on stderr."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error is a line, and a traceback only after ``--debug``."""
-        try:
-            return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except KeyboardInterrupt:
-            if ctx.meta.get(_DEBUG):
-                raise
-            click.echo("Interrupted", err=True)
-            ctx.exit(_INTERRUPTED)
-        except Exception as error:
-            # Who closes the pipe, as `head` does, has seen enough: click knows what to do.
-            if ctx.meta.get(_DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
-                raise
-            click.echo(f"Error: {_one_line(error)}", err=True)
-            ctx.exit(1)
-
-
-def _one_line(error: Exception) -> str:
-    """Put into a line what an error says."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return _plain(f"{error.filename}: {error.strerror}")
-    said = " ".join(str(error).split("\n")).strip()
-    return _plain(said or f"{type(error).__name__}, of which nothing more is known; --debug shows where")
-
-
-def _plain(text: str) -> str:
-    """Text out of files, with what a terminal would obey spelled out."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    # It may stand before the command or after it.
-    if value:
-        ctx.meta[_DEBUG] = True
-
-
-_debug = click.option(
-    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
-)
-_compression = click.option(
-    "--compression",
-    type=click.Choice(["none" if name is None else name for name in COMPRESSIONS]),
-    default="infer",
-    show_default=True,
-    callback=lambda _ctx, _option, value: None if value == "none" else value,
-    help="Of the shards; infer looks at their bytes.",
-)
-_threads = click.option(
-    "--threads",
-    type=click.IntRange(1),
-    default=CPU_COUNT,
-    show_default="one per core",
-    metavar="N",
-    help="Threads that read and write.",
-)
-
-
-def _urlpath(_ctx: click.Context, _argument: click.Parameter, pattern: tuple[str, ...]) -> str | list[str]:
-    # A glob that the shell has expanded comes as a list.
-    return pattern[0] if len(pattern) == 1 else list(pattern)
-
-
-_pattern = click.argument("pattern", nargs=-1, required=True, callback=_urlpath)
-
-
-@click.group(name="tfrecord", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dask-tfrecord")
-@_debug
+@debug
 def tfrecord() -> None:
     """TFRecord shards: what they hold, and conversion to Zarr.
 
@@ -145,7 +75,7 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
 
 
 @tfrecord.command()
-@_pattern
+@pattern_argument
 @click.option(
     "--sample",
     callback=_number_or_all,
@@ -156,9 +86,9 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
 )
 @click.option("--spec", is_flag=True, help="Print the features as Python code, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is found as JSON.")
-@_compression
-@_threads
-@_debug
+@compression_of_shards
+@threads_option
+@debug
 def info(
     pattern: str | list[str], sample: int | None, spec: bool, as_json: bool, compression: str | None, threads: int
 ) -> None:
@@ -192,16 +122,16 @@ def info(
         console.print(Text(f"\n{_source(report)}\n", "bold"))
         console.print(_features(report))
         for conflict in report.conflicts:
-            console.print(f"\n{_plain(conflict.name)} has values of several kinds:", markup=False)
+            console.print(f"\n{plain(conflict.name)} has values of several kinds:", markup=False)
             for kind in conflict.kinds:
-                console.print(f"  {_plain(str(kind))}", markup=False)
+                console.print(f"  {plain(str(kind))}", markup=False)
 
 
 @tfrecord.command()
-@_pattern
-@_compression
-@_threads
-@_debug
+@pattern_argument
+@compression_of_shards
+@threads_option
+@debug
 def index(pattern: str | list[str], compression: str | None, threads: int) -> None:
     """Write the index of each shard beside it, so that opening need not read the shards.
 
@@ -212,20 +142,20 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     written = _each(write_sidecars, find_shards(pattern, compression=compression), threads, "Indexing")
     seconds = time.perf_counter() - start
     files, records = sum(len(each.paths) for each in written), sum(each.count for each in written)
-    click.echo(f"Wrote {_many(files, 'file')}: the places of {_many(records, 'record')} in {seconds:.1f} s")
+    click.echo(f"Wrote {many(files, 'file')}: the places of {many(records, 'record')} in {seconds:.1f} s")
 
 
 @tfrecord.command("to-zarr")
-@_pattern
+@pattern_argument
 @click.argument("store")
 @click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
 @click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
 @click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
-@_compression
-@_threads
-@_debug
+@compression_of_shards
+@threads_option
+@debug
 def to_zarr(
     pattern: str | list[str],
     store: str,
@@ -249,7 +179,7 @@ def to_zarr(
         with Console(stderr=True).status("Counting records"):
             dataset = read_tfrecord(pattern, columns=names, compression=compression)
         start = time.perf_counter()
-        bar = _Bar(dataset.nrecords or 0)
+        bar = Bar(dataset.nrecords or 0)
         try:
             with bar:
                 dataset.to_zarr(
@@ -262,58 +192,7 @@ def to_zarr(
         finally:
             bar.stop()
     seconds = time.perf_counter() - start
-    click.echo(f"Wrote {store}: {_many(bar.records, 'record')} of {_many(len(dataset), 'feature')} in {seconds:.1f} s")
-
-
-class _Bar(Callback):
-    """Moves a progress bar as dask finishes the tasks of a conversion.
-
-    Parameters
-    ----------
-    total : int
-        Records that will be written.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.records = self.nbytes = 0
-        self._total, self._began = total, 0.0
-        self._progress = _progress(transient=False)
-        self._task = self._progress.add_task("Measuring", done="")
-
-    def stop(self) -> None:
-        """Leave the bar as it stands."""
-        self._progress.stop()
-
-    def _start_state(self, dsk: Any, state: Any) -> None:
-        # Shown from the first task on. What differs in size from record to record is measured by a graph of its own.
-        self._progress.start()
-        self._began = time.perf_counter()
-        self._progress.reset(self._task, total=len(state["waiting"]) + len(state["ready"]))
-
-    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
-        self._progress.advance(self._task)
-        if isinstance(result, WriteReport):
-            self.records += result.records
-            self.nbytes += result.nbytes
-            rate = decimal(int(self.nbytes / (time.perf_counter() - self._began)))
-            self._progress.update(
-                self._task, description="Writing", done=f"{self.records:,}/{self._total:,} records {rate}/s"
-            )
-
-
-def _progress(*, transient: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        transient=transient,
-        disable=transient and not console.is_terminal,
-        expand=True,
-    )
+    click.echo(f"Wrote {store}: {many(bar.records, 'record')} of {many(len(dataset), 'feature')} in {seconds:.1f} s")
 
 
 def _scan(shards: Shards, threads: int) -> list[ShardIndex]:
@@ -325,7 +204,7 @@ def _each(function: Callable[[Shard], Result], shards: Shards, threads: int, wha
     """Call a function with every shard, and show how far it is."""
     pool = ThreadPoolExecutor(threads)
     try:
-        with _progress(transient=True) as progress:
+        with progress_bar(transient=True) as progress:
             task = progress.add_task(what, done="")
             return list(progress.track(pool.map(function, shards), total=len(shards), task_id=task))
     finally:
@@ -341,7 +220,7 @@ def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Text:
         "shards": f"{len(shards):,}",
         "records": f"{sum(counts):,}" + (f", {_range(counts)} per shard" if len(shards) > 1 else ""),
         "bytes": f"{stored:,}" + (f", {inflated:,} inflated" if inflated != stored else ""),
-        "compression": ", ".join(f"{name} ({_many(number, 'shard')})" if found[1:] else name for name, number in found),
+        "compression": ", ".join(f"{name} ({many(number, 'shard')})" if found[1:] else name for name, number in found),
     }
     lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
     return Text("\n").join(lines)
@@ -371,9 +250,9 @@ def _document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | No
 
 def _source(report: Report) -> str:
     """Say what features were inferred from."""
-    found = f"{_many(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
+    found = f"{many(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
     what = "record" if report.message == "Example" else report.message
-    return f"{found}{_many(report.records, what)} of {_many(report.shards, 'shard')}"
+    return f"{found}{many(report.records, what)} of {many(report.shards, 'shard')}"
 
 
 def _features(report: Report) -> Table:
@@ -384,7 +263,7 @@ def _features(report: Report) -> Table:
         table.add_column(header, no_wrap=True)
     table.add_column("looks like", overflow="fold")
     for row, feature in zip(report.rows(), report.features, strict=True):
-        name, kind, present, values, looks = map(_plain, row)
+        name, kind, present, values, looks = map(plain, row)
         known = feature.feature
         cells = ("(several kinds)" if feature.kinds else "(never set)", kind if feature.kinds else "", "")
         if known is not None:
@@ -396,7 +275,3 @@ def _features(report: Report) -> Table:
 def _range(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,99 @@
+"""What all commands share: how they fail, their options, words of their output."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import click
+from dask.system import CPU_COUNT
+
+from dask_tfrecord.storage.files import COMPRESSIONS
+
+__all__ = [
+    "Commands",
+    "compression_of_shards",
+    "debug",
+    "many",
+    "pattern_argument",
+    "plain",
+    "threads_option",
+]
+
+_INTERRUPTED = 130
+_DEBUG = "dask_tfrecord.debug"
+
+
+class Commands(click.Group):
+    """A group whose commands fail with one line on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error is a line, and a traceback only after ``--debug``."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            if ctx.meta.get(_DEBUG):
+                raise
+            click.echo("Interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
+        except Exception as error:
+            # Who closes the pipe, as `head` does, has seen enough: click knows what to do.
+            if ctx.meta.get(_DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
+                raise
+            click.echo(f"Error: {one_line(error)}", err=True)
+            ctx.exit(1)
+
+
+def one_line(error: Exception) -> str:
+    """Put into a line what an error says."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return plain(f"{error.filename}: {error.strerror}")
+    said = " ".join(str(error).split("\n")).strip()
+    return plain(said or f"{type(error).__name__}, of which nothing more is known; --debug shows where")
+
+
+def plain(text: str) -> str:
+    """Text out of files, with what a terminal would obey spelled out."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    # It may stand before the command or after it.
+    if value:
+        ctx.meta[_DEBUG] = True
+
+
+debug = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+)
+compression_of_shards = click.option(
+    "--compression",
+    type=click.Choice(["none" if name is None else name for name in COMPRESSIONS]),
+    default="infer",
+    show_default=True,
+    callback=lambda _ctx, _option, value: None if value == "none" else value,
+    help="Of the shards; infer looks at their bytes.",
+)
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=CPU_COUNT,
+    show_default="one per core",
+    metavar="N",
+    help="Threads that read and write.",
+)
+
+
+def _urlpath(_ctx: click.Context, _argument: click.Parameter, pattern: tuple[str, ...]) -> str | list[str]:
+    # A glob that the shell has expanded comes as a list.
+    return pattern[0] if len(pattern) == 1 else list(pattern)
+
+
+pattern_argument = click.argument("pattern", nargs=-1, required=True, callback=_urlpath)
+
+
+def many(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
