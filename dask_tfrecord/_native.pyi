@@ -14,6 +14,9 @@ FEATURE: int  # a record holds but is not what the columns take
 def scan(buffer: NDArray[np.uint8], begin: int, end: int, limit: int, check_crc: bool) -> tuple[int, int, int, int]:
     """Walk the headers in ``buffer[begin:end]``: records, bytes to the next border, why it stopped, bytes needed."""
 
+def find_header(buffer: NDArray[np.uint8], begin: int, end: int, room: int) -> int:
+    """Look for a header that holds, of a record that ends within `room` bytes: how far it is from `begin`, or -1."""
+
 def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
     """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
 

@@ -72,6 +72,17 @@ public:
         return walk;
     }
 
+    // How far it is to the next header that holds, of a record that ends within `room` bytes; -1 if there is none.
+    std::int64_t find(const std::uint8_t* data, std::size_t size, std::uint64_t room) const {
+        constexpr std::size_t least = header_size + footer_size;
+        for (std::size_t at = 0; at + header_size <= size && at + least <= room; ++at) {
+            // Most of what is no header says so by its length.
+            if (load<std::uint64_t>(data + at) > room - at - least) continue;
+            if (crc::mask(crc_(data + at, 8)) == load<std::uint32_t>(data + at + 8)) return static_cast<std::int64_t>(at);
+        }
+        return -1;
+    }
+
 private:
     bool header(Cursor& ahead, std::uint64_t& length, Walk& walk) const {
         const std::uint8_t* bytes = ahead.take(header_size);

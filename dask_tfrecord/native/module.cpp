@@ -52,6 +52,12 @@ Result scan(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_
     return result(walk);
 }
 
+std::int64_t find_header(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t room) {
+    check_range(buffer, begin, end);
+    nb::gil_scoped_release released;
+    return dtf::Framing(true).find(buffer.data() + begin, end - begin, room);
+}
+
 // A list of bytes objects: twice as fast as slices of one bytes object.
 nb::object bytes_list(const Bytes& values, const Splits& splits) {
     const std::size_t size = splits.size() > 0 ? splits.size() - 1 : 0;
@@ -410,6 +416,7 @@ NB_MODULE(_native, module) {
         module.attr(name) = static_cast<int>(value);
     }
     // Arguments are not converted: a copy would cost a block, or take what is written away with it.
+    module.def("find_header", &find_header, "buffer"_a.noconvert(), "begin"_a, "end"_a, "room"_a);
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
     module.def("release_memory", &release_memory);
     module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "filler"_a, "length"_a,
