@@ -346,7 +346,7 @@ add("raw-count", raw((3,), "int16"), [ex(a=[b"abcd"])], REFUSED)
 add("raw-lengths", raw((-1,), "uint8"), [ex(a=[b"\1"]), ex(a=[b"\2\3"])], REFUSED, {"a": [[1], [2, 3]]})
 add("raw-absent", raw((), "uint8"), [NONE], REFUSED)
 
-INT32, FLOAT, STRING = 3, 1, 7  # the numbers of these types in a TensorProto
+INT32, FLOAT, STRING, UINT8, COMPLEX64 = 3, 1, 7, 4, 8  # the numbers of these types in a TensorProto
 
 
 def proto(dtype: int, *sizes: int, **values: Any) -> bytes:
@@ -372,6 +372,28 @@ add("tensor-cut", tensor((2,), "int32"), [ex(a=[ONE_TWO[:-1]])], REFUSED)
 add("tensor-short", tensor((3,), "int32"), [ex(a=[proto(INT32, 3, tensor_content=b"\1\0\0\0")])], REFUSED)
 add("tensor-more", tensor((1,), "int32"), [ex(a=[proto(INT32, 1, int_val=[1, 2])])], {"a": [[1]]}, FeatureError)
 add("tensor-none", tensor((2,), "int32"), [ex(a=[proto(INT32, 2)])], {"a": [[0, 0]]})
+add(
+    "tensor-other-list",
+    tensor((2,), "float32"),
+    [ex(a=[proto(FLOAT, 2, int_val=[1, 2])])],
+    {"a": [[0.0, 0.0]]},
+    FeatureError,
+)
+add("tensor-beyond", tensor((1,), "uint8"), [ex(a=[proto(UINT8, 1, int_val=[300])])], {"a": [[44]]}, FeatureError)
+add(
+    "tensor-half-complex",
+    tensor((1,), "complex64"),
+    [ex(a=[proto(COMPLEX64, 1, scomplex_val=[1.0, 2.0, 3.0])])],
+    {"a": [[1 + 2j]]},
+    FeatureError,
+)
+add(
+    "tensor-unknown-rank",
+    tensor((1,), "int32"),
+    [ex(a=[proto(INT32, 1, int_val=[5]) + b"\x12\x02\x18\x01"])],
+    {"a": [[5]]},
+    FeatureError,
+)
 add("text", TEXT, [ex(a=["é".encode()])], {"a": ["é".encode()]}, {"a": ["é"]})
 add("text-not-utf8", TEXT, [ex(a=[b"\xff"])], {"a": [b"\xff"]}, FeatureError)
 
