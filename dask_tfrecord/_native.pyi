@@ -14,11 +14,22 @@ FEATURE: int  # a record holds but is not what the columns take
 def scan(buffer: NDArray[np.uint8], begin: int, end: int, limit: int, check_crc: bool) -> tuple[int, int, int, int]:
     """Walk the headers in ``buffer[begin:end]``: records, bytes to the next border, why it stopped, bytes needed."""
 
+def check_records(buffer: NDArray[np.uint8], begin: int, end: int) -> tuple[int, int, int, int]:
+    """Walk whole records in ``buffer[begin:end]`` whose CRCs hold: as `scan` returns it."""
+
 def find_header(buffer: NDArray[np.uint8], begin: int, end: int, room: int) -> int:
     """Look for a header that holds, of a record that ends within `room` bytes: how far it is from `begin`, or -1."""
 
 def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
     """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
+
+def pad_rows(
+    values: NDArray[np.uint8], splits: NDArray[np.int64], filler: bytes, length: int, out: NDArray[np.uint8]
+) -> None:
+    """Copy rows of items, which are as long as `filler`, into slots of `length` items, and fill these up."""
+
+def sort_rows(places: NDArray[np.int64], axes: int, splits: NDArray[np.int64], order: NDArray[np.int64]) -> None:
+    """Find the order in which the places of each row ascend, by one axis after the other; equal ones keep theirs."""
 
 def release_memory() -> None:
     """Give memory that was freed back to the system, where the allocator keeps it."""
@@ -54,8 +65,13 @@ class Decoder:
     def lend(self, column: int, memory: NDArray[np.uint8]) -> None:
         """Let a dense column write into `memory`, which holds every row to come."""
 
-    def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int) -> tuple[int, int, int, int]:
-        """Decode records of ``buffer[begin:end]``: records, bytes consumed, why it stopped, bytes needed."""
+    def feed(
+        self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int, offset: int = 0
+    ) -> tuple[int, int, int, int]:
+        """Decode records of ``buffer[begin:end]``, which lies at byte `offset` of the stream.
+
+        Records, bytes consumed, why it stopped, bytes needed.
+        """
 
     def expect(self, times: float) -> None:
         """Reserve room for about `times` what was decoded so far."""
@@ -97,3 +113,29 @@ class Encoder:
     def __init__(self, fields: Sequence[Field], rows: int, sequence_example: bool = False) -> None: ...
     def encode(self, first: int, out: NDArray[np.uint8]) -> tuple[int, int, int]:
         """Write records from row `first` on into `out`: records, bytes, and the bytes that the next one needs."""
+
+class Resync:
+    """Stretches of records that hold, in a stream of which not all holds.
+
+    A stretch is ``(start, end, records, root, lost, sealed, promised, reach, payload)``; `root` is -1 where nothing
+    tells how many records lie before it.
+    """
+
+    def __init__(self, start: int, size: int, boundary: bool) -> None:
+        """Begin at `start`, where a record begins or not; a `size` of -1 is not known."""
+
+    def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, last: bool) -> int:
+        """Look at the bytes from `position` on; how many of them are done with."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def looked(self) -> int:
+        """Bytes, each as often as it was looked at."""
+
+    def first_of(self, bytes: int) -> int:
+        """Where the first stretch of so many bytes begins that lies in no record still to be judged, or -1."""
+
+    def stretches(self) -> list[tuple[int, int, int, int, int, bool, int, int, bool]]: ...
+    def tail(self) -> tuple[int, int]:
+        """After the last bytes: `root` and `lost` of what is behind the last stretch."""

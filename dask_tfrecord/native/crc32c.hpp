@@ -83,16 +83,19 @@ inline std::uint32_t shift(const std::array<Table, 4>& tables, std::uint32_t sta
            tables[3][state >> 24];
 }
 
-// Eight bytes a step by tables.
-inline std::uint32_t by_tables(const std::uint8_t* data, std::size_t size) {
-    std::uint32_t state = ~std::uint32_t{0};
+// The state after more bytes. Eight of them a step by tables.
+inline std::uint32_t advance_by_tables(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
         const std::uint64_t word = load<std::uint64_t>(data) ^ state;
         state = 0;
         for (unsigned i = 0; i < 8; ++i) state ^= byte_tables[7 - i][word >> (8 * i) & 0xff];
     }
     for (; size > 0; ++data, --size) state = (state >> 8) ^ byte_tables[0][(state ^ *data) & 0xff];
-    return ~state;
+    return state;
+}
+
+inline std::uint32_t by_tables(const std::uint8_t* data, std::size_t size) {
+    return ~advance_by_tables(~std::uint32_t{0}, data, size);
 }
 
 #if defined(DTF_TARGET_CRC)
@@ -131,8 +134,8 @@ DTF_TARGET_CRC inline std::uint32_t three_stretches(
     return shift(tables, shift(tables, state) ^ second) ^ third;
 }
 
-DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std::size_t size) {
-    std::uint32_t state = ~std::uint32_t{0};
+DTF_TARGET_CRC inline std::uint32_t advance_by_instruction(
+    std::uint32_t state, const std::uint8_t* data, std::size_t size) {
     for (; size >= 3 * long_stretch; data += 3 * long_stretch, size -= 3 * long_stretch) {
         state = three_stretches<long_stretch>(data, state, long_shift);
     }
@@ -141,7 +144,11 @@ DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std
     }
     for (; size >= 8; data += 8, size -= 8) state = step(state, load<std::uint64_t>(data));
     for (; size > 0; ++data, --size) state = step(state, *data);
-    return ~state;
+    return state;
+}
+
+DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std::size_t size) {
+    return ~advance_by_instruction(~std::uint32_t{0}, data, size);
 }
 
 #endif
@@ -171,7 +178,21 @@ inline Function best() {
     return by_tables;
 }
 
+using Advance = std::uint32_t (*)(std::uint32_t, const std::uint8_t*, std::size_t);
+
+inline Advance best_advance() {
+#if defined(DTF_TARGET_CRC)
+    if (has_instruction()) return advance_by_instruction;
+#endif
+    return advance_by_tables;
+}
+
 // TFRecord stores CRCs masked, so that a CRC of bytes that hold CRCs stays a good one.
 inline std::uint32_t mask(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
+
+inline std::uint32_t unmask(std::uint32_t masked) {
+    masked -= 0xa282ead8u;
+    return masked << 15 | masked >> 17;
+}
 
 }  // namespace dtf::crc

@@ -72,6 +72,15 @@ public:
         return walk;
     }
 
+    // Whole records whose CRCs both hold, as far as they lie in the block.
+    Walk check(const std::uint8_t* data, std::size_t size) const {
+        Walk walk;
+        Cursor block(data, size), payload(data, 0);
+        while (next(block, payload, walk)) ++walk.records;
+        walk.consumed = size - block.left();
+        return walk;
+    }
+
     // How far it is to the next header that holds, of a record that ends within `room` bytes; -1 if there is none.
     std::int64_t find(const std::uint8_t* data, std::size_t size, std::uint64_t room) const {
         constexpr std::size_t least = header_size + footer_size;

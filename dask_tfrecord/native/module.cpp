@@ -19,6 +19,8 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void add_resync(nb::module_& module);  // resync.cpp
+
 namespace {
 
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -129,11 +131,15 @@ void check(const dtf::ColumnSpec& spec) {
     using dtf::Layout;
     const bool fixed = spec.layout == Layout::fixed;
     const bool encoded = spec.layout == Layout::raw || spec.layout == Layout::tensor;
+    const bool located = spec.layout == Layout::located;
     if (spec.kind < Kind::none || spec.kind > Kind::int64) throw nb::value_error("no such kind");
-    if (spec.layout < Layout::fixed || spec.layout > Layout::tensor) throw nb::value_error("no such layout");
+    if (spec.layout < Layout::fixed || spec.layout > Layout::located) throw nb::value_error("no such layout");
     if (spec.cast < dtf::Cast::none || spec.cast > dtf::Cast::float64) throw nb::value_error("no such cast");
     if ((encoded || spec.text) && spec.kind != Kind::bytes) throw nb::value_error("raw values and text are bytes");
-    if (spec.text && encoded) throw nb::value_error("raw values are no text");
+    if (spec.text && (encoded || located)) throw nb::value_error("raw values are no text");
+    if (located && (spec.kind == Kind::int64 || spec.kind == Kind::none || spec.count == 0)) {
+        throw nb::value_error("what is located are floats or bytes, one or more");
+    }
     if (spec.count > most_values) throw nb::value_error("no record holds so many values");
     if (spec.swap == 0 || (spec.layout == Layout::raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("a raw value is a whole number of items");
@@ -252,15 +258,16 @@ public:
         lent_.append(memory);
     }
 
-    Result feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
+    Result feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t offset) {
         const Turn turn(busy_);
         check_range(buffer, begin, end);
+        if (offset > dtf::absurd_length) throw nb::value_error("no stream is that long");
         if (!taken_.empty()) throw nb::value_error("the columns have been taken: make another Decoder");
         fed_ = true;
         dtf::Walk walk;
         {
             nb::gil_scoped_release released;
-            walk = decoder_.feed(buffer.data() + begin, end - begin, limit_of(limit));
+            walk = decoder_.feed(buffer.data() + begin, end - begin, limit_of(limit), offset);
         }
         return result(walk);
     }
@@ -432,7 +439,7 @@ NB_MODULE(_native, module) {
         .def(nb::init<const nb::sequence&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
              "sequence_example"_a = false)
         .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
-        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a)
+        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0)
         .def("expect", &PyDecoder::expect, "times"_a)
         .def("problem", &PyDecoder::problem)
         .def("take", &PyDecoder::take, "column"_a);
@@ -443,4 +450,5 @@ NB_MODULE(_native, module) {
     nb::class_<PyEncoder>(module, "Encoder")
         .def(nb::init<const nb::sequence&, std::size_t, bool>(), "fields"_a, "rows"_a, "sequence_example"_a = false)
         .def("encode", &PyEncoder::encode, "first"_a, "out"_a.noconvert());
+    add_resync(module);
 }

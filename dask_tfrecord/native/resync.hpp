@@ -1,0 +1,415 @@
+// Records among damage: one pass over a stream that finds every record whose two CRCs hold, wherever it begins.
+//
+// A record is found by its header, whose length has a CRC of its own, and holds if its payload does. Payloads may hold
+// whole records themselves: those of a record that holds are nothing, those of a lost one look like any. What tells is
+// how stretches of records hang together, and that is what `Resync` finds:
+//
+// - the next record begins where one ends that holds;
+// - a record whose payload is damaged ends where its header says, if a header holds there or the stream ends;
+// - a payload that is whole ends where its CRC follows it, and then a header or the end of the stream: so where a lost
+//   header was is found too, for every payload that begins within `reach` bytes of the last record's end.
+//
+// Nothing is looked at twice: one CRC runs along the stream, and that of any stretch follows from its values at both
+// ends, because a CRC is linear. So time grows with the bytes alone, whatever they are, and memory with the number of
+// stretches. A header that claims bytes to come waits for them; no more than `most_waiting` do at once.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "framing.hpp"
+
+namespace dtf {
+
+// What zero bytes do to a state of the CRC, also backwards: they multiply a polynomial by a power of x.
+class Zeros {
+public:
+    Zeros() {
+        powers_[0] = std::uint32_t{1} << 30;  // x itself, bits reversed
+        for (std::size_t i = 1; i < powers_.size(); ++i) powers_[i] = times(powers_[i - 1], powers_[i - 1]);
+    }
+
+    std::uint32_t forward(std::uint32_t state, std::uint64_t bytes) const {
+        return times(power(bytes % order * 8 % order), state);
+    }
+    std::uint32_t backward(std::uint32_t state, std::uint64_t bytes) const {
+        return times(power((order - bytes % order * 8 % order) % order), state);
+    }
+
+private:
+    static constexpr std::uint64_t order = (std::uint64_t{1} << 31) - 1;  // the power of x that is 1
+
+    static std::uint32_t times(std::uint32_t one, std::uint32_t other) {
+        std::uint32_t product = 0;
+        for (std::uint32_t bit = std::uint32_t{1} << 31; bit != 0 && one != 0; bit >>= 1) {
+            if ((one & bit) != 0) product ^= other;
+            one &= ~bit;
+            other = (other >> 1) ^ ((other & 1) != 0 ? crc::polynomial : 0);
+        }
+        return product;
+    }
+
+    std::uint32_t power(std::uint64_t exponent) const {
+        std::uint32_t product = std::uint32_t{1} << 31;  // 1
+        for (std::size_t i = 0; exponent != 0; ++i, exponent >>= 1) {
+            if ((exponent & 1) != 0) product = times(powers_[i], product);
+        }
+        return product;
+    }
+
+    std::array<std::uint32_t, 31> powers_{};
+};
+
+// The state before a byte, from the one after it.
+class Backwards {
+public:
+    Backwards() {
+        for (std::uint32_t byte = 0; byte < 256; ++byte) byte_[crc::byte_tables[0][byte] >> 24] = byte;
+    }
+    std::uint32_t operator()(std::uint32_t state, std::uint8_t byte) const {
+        const std::uint32_t entry = byte_[state >> 24];
+        return (state ^ crc::byte_tables[0][entry]) << 8 | (entry ^ byte);
+    }
+
+private:
+    std::array<std::uint32_t, 256> byte_{};
+};
+
+constexpr std::uint64_t nowhere = UINT64_MAX;
+
+// Records that hold and follow each other.
+struct Stretch {
+    std::uint64_t start = 0;
+    std::uint64_t end = 0;
+    std::uint64_t records = 0;
+    std::uint64_t root = nowhere;  // the end of the stretch before, where it is known what lies between
+    std::uint64_t lost = 0;        // so many records
+    bool sealed = false;           // by the CRC of a payload right behind the stretch before
+    std::uint64_t promised = 0;    // where the next record should end, if its header holds
+    std::uint64_t reach = 0;       // and the last one of those after it whose payloads are damaged
+    bool payload = false;          // the CRC of the whole stretch follows it: it is one payload
+    std::uint32_t state = 0;       // of the CRC at its start
+};
+
+class Resync {
+public:
+    // A payload that begins so far behind the end of a record is known by its own CRC.
+    static constexpr std::size_t reach = 64;
+    static constexpr std::size_t most_waiting = 1 << 16;
+    // No record is longer, so most of what is no header is told from one without a CRC.
+    static constexpr std::uint64_t most_length = std::uint64_t{1} << 40;
+
+    // `boundary`: a record is known to begin at `start`. `size`: of the whole stream, or `nowhere`.
+    Resync(std::uint64_t start, std::uint64_t size, bool boundary)
+        : at_(start), size_(size), advance_(crc::best_advance()) {
+        if (!boundary) return;
+        stretches_.emplace_back();
+        stretches_.back().start = stretches_.back().end = start;
+        stretches_.back().state = state_;
+    }
+
+    // Takes the bytes from `position()` on, but for a few at the end that are needed again; how many it took.
+    std::size_t feed(const std::uint8_t* data, std::size_t size, bool last) {
+        rest_ = Cursor(data, size);
+        while (step(last)) {
+        }
+        if (last) finish();
+        return size - rest_.left();
+    }
+
+    std::uint64_t position() const { return at_; }
+    std::uint64_t looked() const { return looked_; }  // bytes, each as often as it was looked at
+    std::size_t waiting() const { return waiting_.size(); }
+    // Where the first stretch of so many bytes begins that lies in no record still to be judged.
+    std::uint64_t first_of(std::uint64_t bytes) const {
+        for (const Stretch& stretch : stretches_) {
+            if (!waiting_.empty() && waiting_.begin()->first < stretch.start) break;
+            if (stretch.end - stretch.start >= bytes) return stretch.start;
+        }
+        return nowhere;
+    }
+    const std::vector<Stretch>& stretches() const { return stretches_; }
+    // What lies between the end of a stretch and that of the stream, as for `Stretch`.
+    std::uint64_t tail_root() const { return tail_root_; }
+    std::uint64_t tail_lost() const { return tail_lost_; }
+
+private:
+    struct Link {  // a place where a record should begin
+        std::uint64_t at, root, lost;
+        bool sealed = false;
+    };
+    struct Waiting {  // a header that holds
+        std::uint64_t end;  // of the payload that it promises
+        std::uint64_t root, lost;
+        bool sealed;
+        std::uint32_t at_header, at_payload;  // states of the CRC
+    };
+    struct Broken : Link {  // a place where a header should hold, and does not
+        std::uint32_t state;
+        std::uint8_t bytes[reach];
+        std::size_t have;
+    };
+
+    bool step(bool last) {
+        const std::uint64_t event = ends_.empty() ? nowhere : ends_.begin()->first;
+        if (event == at_) {
+            const std::uint8_t* footer = peek(footer_size);
+            if (footer != nullptr) {
+                settle(load<std::uint32_t>(footer));
+                return true;
+            }
+            if (last) go(rest_.left());  // the stream is shorter than it was to be
+            return false;
+        }
+        std::uint64_t until = event;
+        for (const Link& link : links_) {
+            if (link.at > at_) until = std::min(until, link.at);
+        }
+        const std::uint8_t* bytes = peek(header_size);
+        if (bytes == nullptr) {
+            if (!last || rest_.empty()) return false;
+            go(std::min<std::uint64_t>(rest_.left(), until - at_));
+            return true;
+        }
+        Link here{at_, nowhere, 0, false};
+        std::uint64_t length = 0;
+        if (due(here)) {
+            if (header(bytes, length)) {
+                open(bytes, length, here);
+            } else {
+                broken(bytes, here);
+            }
+            go(1);
+            return true;
+        }
+        const std::uint64_t span = std::min<std::uint64_t>(rest_.left() - header_size + 1, until - at_);
+        const std::uint64_t found = find(span, length);
+        go(found);
+        if (found == span) return true;
+        here.at = at_;
+        sealed(here);
+        open(peek(header_size), length, here);
+        go(1);
+        return true;
+    }
+
+    // The next bytes, or null where fewer are left.
+    const std::uint8_t* peek(std::uint64_t count) const { return Cursor(rest_).take(static_cast<std::size_t>(count)); }
+
+    // Whether a record is to begin here.
+    bool due(Link& here) const {
+        if (!stretches_.empty() && stretches_.back().end == at_) {
+            here.root = at_;
+            return true;
+        }
+        for (const Link& link : links_) {
+            if (link.at != at_) continue;
+            here = link;
+            return true;
+        }
+        return false;
+    }
+
+    bool header(const std::uint8_t* bytes, std::uint64_t& length) const {
+        length = load<std::uint64_t>(bytes);
+        if (length >= most_length) return false;
+        return crc::mask(~advance_(~std::uint32_t{0}, bytes, 8)) == load<std::uint32_t>(bytes + 8);
+    }
+
+    // How far it is to the next header that holds.
+    std::uint64_t find(std::uint64_t span, std::uint64_t& length) {
+        const std::uint8_t* bytes = peek(span + header_size - 1);
+        std::uint64_t i = 0;
+        while (i < span) {
+            // The three highest bytes of a length are zero: one that is not rules out each header it would be in.
+            if (bytes[i + 7] != 0) {
+                i += 3;
+            } else if (bytes[i + 6] != 0) {
+                i += 2;
+            } else if (bytes[i + 5] != 0 || !header(bytes + i, length)) {
+                i += 1;
+            } else {
+                break;
+            }
+        }
+        i = std::min(i, span);
+        looked_ += i;
+        return i;
+    }
+
+    // Goes on, and takes the CRC along.
+    void go(std::uint64_t count) {
+        const std::size_t size = static_cast<std::size_t>(count);
+        const std::uint8_t* from = rest_.take(size);
+        for (Broken& place : broken_) {
+            const std::size_t past = static_cast<std::size_t>(std::min<std::uint64_t>(at_ - place.at, reach));
+            if (past != place.have) continue;  // it is full
+            const std::size_t part = std::min(reach - past, size);
+            std::copy(from, from + part, place.bytes + past);
+            place.have += part;
+        }
+        state_ = advance_(state_, from, size);
+        for (std::size_t i = size < footer_size ? 0 : size - footer_size; i < size; ++i) {
+            footer_ = footer_ >> 8 | static_cast<std::uint32_t>(from[i]) << 24;
+        }
+        looked_ += size;
+        at_ += size;
+    }
+
+    // A header holds here: it waits for the end of its record.
+    void open(const std::uint8_t* bytes, std::uint64_t length, const Link& here) {
+        const std::uint64_t end = at_ + header_size + length + footer_size;
+        if (here.root != nowhere) {
+            const auto before = std::find_if(stretches_.rbegin(), stretches_.rend(),
+                                             [&](const Stretch& stretch) { return stretch.end == here.root; });
+            if (before != stretches_.rend()) {
+                if (here.root == at_) before->promised = end;
+                before->reach = end;
+            }
+            // The length may be wrong all the same.
+            if (end > size_) note(here);
+        }
+        if (end > size_ || waiting_.size() >= most_waiting) return;
+        const std::uint32_t inside = advance_(state_, bytes, header_size);
+        waiting_.insert({at_, Waiting{end - footer_size, here.root, here.lost, here.sealed, state_, inside}});
+        ends_.insert({end - footer_size, at_});
+    }
+
+    // No header holds where one should.
+    void broken(const std::uint8_t* bytes, const Link& here) {
+        if (here.root == at_) {
+            Stretch& before = stretches_.back();
+            before.payload = before.records > 0 && ends(before.state, before.start, state_, at_,
+                                                        load<std::uint32_t>(bytes));
+        }
+        note(here);
+    }
+
+    // The first such place lies in what is known to be the outer stream, the last one where it is being looked for.
+    void note(const Link& here) {
+        if (broken_.size() == 2) broken_.pop_back();
+        Broken place;
+        static_cast<Link&>(place) = here;
+        place.state = state_;
+        place.have = 0;
+        broken_.push_back(place);
+    }
+
+    // Whether bytes from `start` (CRC there: `from`) to `end` (`to`) are followed by their CRC.
+    bool ends(std::uint32_t from, std::uint64_t start, std::uint32_t to, std::uint64_t end, std::uint32_t footer) const {
+        return zeros_.forward(~from, end - start) == (to ^ ~crc::unmask(footer));
+    }
+
+    // Whether a payload that holds ends before the footer that was just passed, after a header that does not.
+    bool sealed(Link& here) {
+        if (broken_.empty()) return false;
+        std::uint32_t state = state_;
+        for (int shift = 24; shift >= 0; shift -= 8) state = backwards_(state, static_cast<std::uint8_t>(footer_ >> shift));
+        for (const Broken& place : broken_) {
+            if (at_ < place.at + footer_size) continue;
+            const std::uint64_t end = at_ - footer_size;
+            const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(place.have, end - place.at));
+            std::uint32_t states[reach + 1] = {place.state};
+            for (std::size_t i = 0; i < count; ++i) {
+                states[i + 1] = crc::advance_by_tables(states[i], place.bytes + i, 1);
+            }
+            looked_ += 2 * count;
+            std::uint32_t wanted = zeros_.backward(state ^ ~crc::unmask(footer_), end - place.at - count);
+            for (std::size_t i = count + 1; i-- > 0; wanted = backwards_(wanted, 0)) {
+                // A header by itself looks like a payload of eight bytes: its length and the CRC of that.
+                if (~states[i] != wanted || end - place.at - i == 8) continue;
+                here.root = place.root;
+                here.lost = place.lost + 1;
+                here.sealed = place.lost == 0;
+                return true;
+            }
+        }
+        return false;
+    }
+
+    // The footer of all records that end here.
+    void settle(std::uint32_t footer) {
+        links_.erase(std::remove_if(links_.begin(), links_.end(), [&](const Link& link) { return link.at < at_; }),
+                     links_.end());
+        while (!ends_.empty() && ends_.begin()->first == at_) {
+            const std::uint64_t start = ends_.begin()->second;
+            const Waiting record = waiting_.at(start);
+            if (ends(record.at_payload, start + header_size, state_, at_, footer)) {
+                take(start, record);
+                return;
+            }
+            forget({at_, start});
+            if (record.root != nowhere) links_.push_back({at_ + footer_size, record.root, record.lost + 1, false});
+        }
+    }
+
+    void forget(const std::pair<std::uint64_t, std::uint64_t> record) {
+        ends_.erase(record);
+        waiting_.erase(record.second);
+    }
+
+    // A record holds: whatever lies in it is its own.
+    void take(std::uint64_t start, const Waiting& record) {
+        const std::uint64_t end = at_ + footer_size;
+        for (auto inner = waiting_.lower_bound(start); inner != waiting_.end(); inner = waiting_.erase(inner)) {
+            ends_.erase({inner->second.end, inner->first});
+        }
+        links_.clear();
+        go(footer_size);
+        while (!ends_.empty() && ends_.begin()->first < at_) forget(*ends_.begin());
+        drop(std::min(start, record.root));
+        if (!stretches_.empty() && stretches_.back().end == start) {
+            Stretch& before = stretches_.back();
+            before.end = end;
+            before.promised = before.reach = 0;
+            ++before.records;
+            return;
+        }
+        while (!broken_.empty() && (record.root != nowhere || broken_.back().at > start)) broken_.pop_back();
+        Stretch stretch;
+        stretch.start = start;
+        stretch.end = end;
+        stretch.records = 1;
+        stretch.root = record.root;
+        stretch.lost = record.lost;
+        stretch.sealed = record.sealed;
+        if (record.root != nowhere && !record.sealed) stretches_.back().reach = start;
+        stretch.state = record.at_header;
+        stretches_.push_back(stretch);
+    }
+
+    // Stretches that end past a place lie in a record that began before.
+    void drop(std::uint64_t past) {
+        while (!stretches_.empty() && stretches_.back().end > past) stretches_.pop_back();
+    }
+
+    void finish() {
+        if (!stretches_.empty() && stretches_.back().end == at_) return;
+        Link here{at_, nowhere, 0, false};
+        if (!due(here)) sealed(here);
+        tail_root_ = here.root;
+        tail_lost_ = here.lost;
+        if (tail_root_ != nowhere) drop(tail_root_);
+    }
+
+    std::uint64_t at_;
+    std::uint64_t size_;
+    crc::Advance advance_;
+    Zeros zeros_;
+    Backwards backwards_;
+    Cursor rest_{nullptr, 0};
+    std::uint32_t state_ = 0;   // of the CRC over everything so far
+    std::uint32_t footer_ = 0;  // the four bytes before
+    std::uint64_t looked_ = 0;
+    std::map<std::uint64_t, Waiting> waiting_;                   // by where they begin
+    std::set<std::pair<std::uint64_t, std::uint64_t>> ends_;     // of their payloads, and where they begin
+    std::vector<Link> links_;
+    std::vector<Broken> broken_;
+    std::vector<Stretch> stretches_;
+    std::uint64_t tail_root_ = nowhere, tail_lost_ = 0;
+};
+
+}  // namespace dtf
