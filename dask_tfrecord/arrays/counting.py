@@ -11,28 +11,35 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import dask
+import numpy as np
 from dask.callbacks import Callback
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import Marks, ShardIndex
 from dask_tfrecord.records.sidecar import SUFFIX, Counted, Written, index_shard, write_sidecars
+from dask_tfrecord.records.splits import Split, even_splits, join_marks, mark_split
 from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
-from dask_tfrecord.storage.files import Shards, find_shards
+from dask_tfrecord.storage.files import Shard, Shards, find_shards
 from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
 
-__all__ = ["build_index", "index_shards"]
+__all__ = ["build_index", "closed_shards", "index_shards"]
 
 # One task takes shards until they are this large together: small files are not worth a task each.
 _TASK_NBYTES = 64 << 20
 _TASK_SHARDS = 64
+# Bytes that tell the compression of a shard.
+_LOOK = 512
 
 # Seconds after which somebody may wonder.
 _PATIENCE = 2.0
@@ -84,8 +91,8 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    parts = [(shards[part],) for part in _parts(shards.sizes.tolist())]
-    written: list[Written] = _compute(_write, parts, "Indexing")
+    jobs = [partial(_write, shards[part]) for part in _parts(shards.sizes.tolist())]
+    written: Iterator[Written] = chain.from_iterable(_compute(jobs, "Indexing"))
     return tuple(path for each in written for path in each.paths)
 
 
@@ -117,14 +124,63 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     shards = replace(shards, access=tuple(access))
     found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
     costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
-    parts = [(shards[part], found[part], check_crc) for part in _parts(costs)]
+    groups = list(_parts(costs))
+    splits = _splits(shards, [side is None for side in found])
+    jobs: list[partial[Any]] = []
+    for group in groups:
+        if group.start in splits:
+            jobs += [partial(_mark, shards[group.start], split, check_crc) for split in splits[group.start]]
+        else:
+            jobs.append(partial(_count, shards[group], found[group], check_crc))
     began = time.monotonic()
-    counted: list[Counted] = _compute(_count, parts, "Counting records")
+    results = iter(_compute(jobs, "Counting records"))
+    counted: list[Counted] = []
+    for group in groups:
+        parts = splits.get(group.start)
+        if parts is None:
+            counted += next(results)
+        else:
+            marks = [next(results) for _ in parts]
+            counted.append(Counted(join_marks(_plain(shards[group.start]), parts, marks, check_crc=check_crc), None))
     if found.count(None) and time.monotonic() - began > _PATIENCE:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn([each.stale for each in counted if each.stale is not None])
     indexes = [each.index for each in counted]
     return shards.looked_at([index.compression for index in indexes], [index.access for index in indexes]), indexes
+
+
+def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
+    """Find the shards larger than `nbytes` that are compressed: they can be entered at their beginnings alone."""
+    closed = np.zeros(len(shards), bool)
+    places = np.flatnonzero(shards.sizes > nbytes)
+    if places.size and shards.compression == "infer":
+        jobs = [partial(_is_compressed, shards[place]) for place in places.tolist()]
+        closed[places] = _compute(jobs, "Looking at shards")
+    elif shards.compression is not None:
+        closed[places] = True
+    return closed
+
+
+def _is_compressed(shard: Shard) -> bool:
+    with Window(shard, block_size=_LOOK, stop=_LOOK) as window:
+        return window.compression is not None
+
+
+def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[Split]]:
+    """Cut the wanted shards that are worth several tasks and can be entered anywhere."""
+    places = np.flatnonzero((shards.sizes > 2 * _TASK_NBYTES) & wanted)
+    if not places.size:
+        return {}
+    closed = closed_shards(shards, 2 * _TASK_NBYTES)
+    return {place: even_splits(int(shards.sizes[place]), _TASK_NBYTES) for place in places[~closed[places]].tolist()}
+
+
+def _plain(shard: Shard) -> Shard:
+    return replace(shard, compression=None)
+
+
+def _mark(shard: Shard, split: Split, check_crc: bool) -> Marks | None:
+    return mark_split(_plain(shard), split, check_crc=check_crc)
 
 
 def _count(shards: Shards, sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[Counted]:
@@ -156,12 +212,13 @@ def _parts(costs: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(costs))
 
 
-def _compute(function: Callable[..., list[Any]], parts: Sequence[tuple[Any, ...]], what: str) -> list[Any]:
-    """Call a function with each of the arguments on the active scheduler, and chain the results."""
+def _compute(jobs: Sequence[partial[Any]], what: str) -> Sequence[Any]:
+    """Call functions on the active scheduler."""
     # As a partial, arguments are not searched for dask objects.
-    tasks = [dask.delayed(partial(function, *part), pure=False, traverse=False)() for part in parts]
+    tasks = [dask.delayed(job, pure=False, traverse=False)() for job in jobs]
     with _progress(what, len(tasks)):
-        return [result for part in dask.compute(*tasks) for result in part]
+        results: Sequence[Any] = dask.compute(*tasks)
+    return results
 
 
 @contextmanager

@@ -7,7 +7,7 @@ the rows of a chunk become `Run` values only in the task that reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.columns.decode import Run
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.storage.files import Shards
+from dask_tfrecord.records.splits import Split
+from dask_tfrecord.storage.files import Shard, Shards
 
 __all__ = [
+    "ByteChunks",
     "Collection",
     "Rows",
     "borders_by_bytes",
@@ -136,9 +138,70 @@ class Collection:
         return self.starts[shard[fresh]] + self.mark_records[fresh]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteChunks:
+    """Chunks of shards whose records are not counted, by bytes.
+
+    Attributes
+    ----------
+    shards : Shards
+        The files.
+    borders : ndarray of int64, shape (nchunks + 1,)
+        First byte of each chunk, and the number of bytes, in all shards as if they were one file.
+    """
+
+    shards: Shards
+    borders: NDArray[np.int64]
+
+    @classmethod
+    def planned(
+        cls, shards: Shards, ratio: float, size: float, closed: NDArray[np.bool_], *, coalesce: bool
+    ) -> ByteChunks:
+        """Cut shards as `borders_by_bytes` does.
+
+        Parameters
+        ----------
+        shards : Shards
+            What is to be cut.
+        ratio : float
+            Decoded bytes of a stored one.
+        size, coalesce
+            As `borders_by_bytes` takes them.
+        closed : ndarray of bool, shape (nshards,)
+            Shards that can't be entered but at their beginnings.
+        """
+        each = np.full(len(shards), ratio)
+        each[closed] = np.minimum(each[closed], 0.999 * size / np.maximum(shards.sizes[closed], 1))
+        collection = Collection.counted(shards, shards.sizes.tolist())
+        return cls(shards, borders_by_bytes(collection, each, size, coalesce=coalesce))
+
+    @classmethod
+    def by_shard(cls, shards: Shards) -> ByteChunks:
+        """One chunk per shard that holds anything."""
+        return cls(shards, _distinct(_starts(shards.sizes.tolist())))
+
+    def pieces(self, chunk: int) -> Iterator[tuple[Shard, Split | None]]:
+        """Shards of a chunk, and which part of each; None for all of it."""
+        starts = _starts(self.shards.sizes.tolist())
+        start, stop = self.borders[chunk : chunk + 2].tolist()
+        shard = int(np.searchsorted(starts, start, side="right")) - 1
+        while start < stop:
+            first, end = starts[shard : shard + 2].tolist()
+            past = min(stop, end)
+            if first < start or past < end:
+                after = self.borders[(self.borders > past) & (self.borders < end)].tolist()
+                after += [end] if past < end else []
+                # Only what is not compressed was split.
+                plain = replace(self.shards[shard], compression=None)
+                yield plain, Split(start - first, past - first, tuple(byte - first for byte in after))
+            elif first < end:
+                yield self.shards[shard], None
+            start, shard = past, shard + 1
+
+
 def row_numbers(rows: Rows) -> NDArray[np.int64]:
     """Rows one by one; NumPy itself would make a Python int of each number of a range."""
-    return np.arange(rows.start, rows.stop, rows.step, np.int64) if isinstance(rows, range) else rows
+    return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64) if isinstance(rows, range) else rows
 
 
 def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:

@@ -14,13 +14,14 @@ from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
-from dask_tfrecord.arrays.counting import index_shards
+from dask_tfrecord.arrays.counting import closed_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
-from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
-from dask_tfrecord.arrays.source import RecordSource, UncountedSource, first_rows
+from dask_tfrecord.arrays.plan import ByteChunks, Collection, borders_by_bytes, borders_by_rows, borders_by_shard
+from dask_tfrecord.arrays.source import RecordSource, first_rows
+from dask_tfrecord.arrays.uncounted import UncountedSource, decoded_ratio
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_examples
 from dask_tfrecord.columns.metadata import read_schema
@@ -75,8 +76,9 @@ def read_tfrecord(
     counts : "auto", "scan", sequence of int or None, default "auto"
         Records per shard. ``"scan"`` walks the record headers of every shard, in parallel on the active scheduler, and
         so does ``"auto"``, unless the metadata of TFDS tell, or an index beside the shard that fits it
-        (`build_index`); metadata, or a sequence, are taken at their word, and checked when shards are read; None counts
-        nothing: one chunk per shard, of unknown size.
+        (`build_index`); metadata, or a sequence, are taken at their word, and checked when shards are read. None counts
+        nothing, and chunks are of unknown sizes: uncompressed shards are cut by bytes, and each task finds the first
+        record that begins in its part by the CRC of the header.
     compression : {"infer", None, "gzip", "zlib"}
         ``"infer"`` looks at the bytes, never at the name.
     check_crc : bool, default True
@@ -117,7 +119,7 @@ def read_tfrecord(
     schema = _schema(found, features, sequence_features, columns)
     told = found.counts(counts)
     if told is None:
-        return _uncounted(found, schema, check_crc)
+        return _uncounted(found, schema, check_crc, rows_or_bytes)
     collection = count_records(found.shards, told, check_crc)
     found.check(collection)
     schema = with_lengths(collection, schema, check_crc)
@@ -136,14 +138,26 @@ def _planned(source: RecordSource, found: Found, chunks: str | int | float) -> L
     return backing if rows is None else backing.rows(rows)
 
 
-def _uncounted(found: Found, schema: Schema, check_crc: bool) -> Dataset:
+def _uncounted(found: Found, schema: Schema, check_crc: bool, chunks: str | int | float) -> Dataset:
     if found.rows is not None:
         raise ValueError("a part of a split needs counted records: counts=None reads whole splits alone")
     shards = found.shards
     for name, feature in open_lengths(schema).items():
         raise SchemaError(f"feature {name!r}: with counts=None nothing is counted; say how long {feature} is: length=")
-    source = UncountedSource(shards, Parser(schema), check_crc)
-    return Dataset(Lazy(source, None, len(shards)), list(source.schema))
+    parser = Parser(schema)
+    if chunks == "shard":
+        plan = ByteChunks.by_shard(shards)
+    else:
+        size = chunks if isinstance(chunks, float) else _chunk_size()
+        ratio = decoded_ratio(shards, parser, check_crc)
+        closed = closed_shards(shards, size / ratio)
+        plan = ByteChunks.planned(shards, ratio, size, closed, coalesce=chunks != "auto")
+    source = UncountedSource(plan, parser, check_crc)
+    return Dataset(Lazy(source, None, len(plan.borders) - 1), list(source.schema))
+
+
+def _chunk_size() -> float:
+    return _nbytes(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -211,9 +225,9 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
         raise ValueError(valid)
     if chunks in ("auto", "shard"):
         return str(chunks)
-    if not counted:
-        raise ValueError(f"chunks={chunks!r} needs counted records: with counts=None a chunk is a shard")
     if not isinstance(chunks, str):
+        if not counted:
+            raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
         if chunks < 1:
             raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
         return int(chunks)
@@ -242,8 +256,7 @@ def _borders(source: RecordSource, chunks: str | int | float) -> NDArray[np.int6
         return borders_by_shard(collection)
     if isinstance(chunks, float):
         return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
-    size = _nbytes(dask.config.get("array.chunk-size", "128 MiB"))
-    return borders_by_bytes(collection, _row_nbytes(source), size or 128 << 20, coalesce=False)
+    return borders_by_bytes(collection, _row_nbytes(source), _chunk_size(), coalesce=False)
 
 
 def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:

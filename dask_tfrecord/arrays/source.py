@@ -26,13 +26,13 @@ from dask_tfrecord.columns.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.conform import conform
-from dask_tfrecord.columns.decode import Run, decode, decode_pieces
+from dask_tfrecord.columns.decode import decode, decode_pieces
 from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
 
-__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "UncountedSource", "user_blocks"]
+__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "origin_of", "user_blocks"]
 
 # Where rows that are read to learn how large they are get cut, and decoded bytes of which there are enough.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
@@ -125,7 +125,7 @@ class RecordSource:
     @property
     def origin(self) -> Mapping[str, Any]:
         """Files and sizes."""
-        return _origin(self.collection.shards)
+        return origin_of(self.collection.shards)
 
     def select(self, key: Any) -> RecordSource:
         """Restrict the source to those rows."""
@@ -168,62 +168,6 @@ class RecordSource:
             (row_runs(self.collection, self.rows[key]), key.stop - key.start, into) for key, into in parts(spans, out)
         )
         return decode_pieces(runs, self.parser, names, check_crc=self.check_crc)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UncountedSource:
-    """Rows of TFRecord shards that were not counted: one chunk per shard, of any length.
-
-    Attributes
-    ----------
-    shards : Shards
-        The files.
-    parser : Parser
-        What their records hold, and the columns made of it.
-    check_crc : bool
-        Check the CRCs of what is read.
-    """
-
-    shards: Shards
-    parser: Parser
-    check_crc: bool
-
-    def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.UncountedSource", self.shards, self.parser, self.check_crc))
-
-    @property
-    def schema(self) -> Schema:
-        """The columns."""
-        return self.parser.columns
-
-    @property
-    def nrows(self) -> None:
-        """Nobody knows."""
-        return None
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Files and sizes."""
-        return _origin(self.shards)
-
-    def select(self, key: Any) -> Source:
-        """Refuse: nobody knows where a row is."""
-        raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
-
-    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        """Nothing is known that borders could be refined by."""
-        return borders
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """All rows of shard number `key`."""
-        run = Run(self.shards[key], first=0, count=None, mark=0, offset=0, past=int(self.shards.sizes[key]), last=True)
-        return decode([run], self.parser, names, rows=None, check_crc=self.check_crc)
-
-    def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
-    ) -> Iterator[dict[str, Block]]:
-        """Refuse: nobody knows where a row is."""
-        raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -366,5 +310,6 @@ def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> di
     return blocks
 
 
-def _origin(shards: Shards) -> Mapping[str, Any]:
+def origin_of(shards: Shards) -> Mapping[str, Any]:
+    """Files, sizes and versions."""
     return {"files": list(shards.paths), "sizes": shards.sizes.tolist(), "versions": list(shards.versions)}

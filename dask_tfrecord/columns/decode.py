@@ -25,6 +25,7 @@ from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, TFRecordError
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import cut_error
+from dask_tfrecord.records.splits import Split, check_meeting
 from dask_tfrecord.storage.files import Shard
 
 __all__ = ["Run", "decode", "decode_pieces"]
@@ -56,6 +57,8 @@ class Run:
         A byte that lies past the run, as far as is known: no more than up to there is read at once.
     last : bool
         The run ends where the shard ends: bytes that follow are an error.
+    split : Split or None
+        The run are all records that begin in the split, from the mark on.
     """
 
     shard: Shard
@@ -65,6 +68,7 @@ class Run:
     offset: int
     past: int
     last: bool
+    split: Split | None = None
 
 
 def decode(
@@ -242,8 +246,14 @@ class _Reader:
         self.skip(run)
         left = -1 if run.count is None else run.count
         window = self.window
-        while left != 0:
-            records, consumed, stop, need = job.decoder.feed(window.buffer, window.begin, window.end, left)
+        crossing = False
+        while left != 0 and not self._beyond(run):
+            end, limit = window.end, left
+            if crossing:
+                limit = 1
+            elif run.split is not None:
+                end = min(end, window.begin + run.split.stop - window.offset)
+            records, consumed, stop, need = job.decoder.feed(window.buffer, window.begin, end, limit)
             window.advance(consumed)
             self.record += records
             left -= records if left > 0 else 0
@@ -252,16 +262,24 @@ class _Reader:
                 raise self._feature_error(job)
             if stop == _native.FRAMING:
                 raise framing_error(window, self.record)
-            if stop == _native.MORE and not self._fill(need, run):
-                if run.count is None and window.exhausted:
-                    return
-                raise self._ended(left)
+            if stop == _native.MORE:
+                # The last record of a split reaches beyond it.
+                crossing = run.split is not None and window.offset + need > run.split.stop
+                if not self._beyond(run) and not self._fill(need, run):
+                    if run.count is None and window.exhausted:
+                        return
+                    raise self._ended(left)
+        if run.split is not None:
+            check_meeting(self.shard, run.split, window.offset, self.record)
         if run.last and not window.exhausted:
             raise CorruptRecordError(
                 f"{self.record} records were expected, and more bytes follow them: the counts given are wrong, or the "
                 f"file has changed since it was counted",
                 Place(self.shard.path, self.record, window.offset),
             )
+
+    def _beyond(self, run: Run) -> bool:
+        return run.split is not None and self.window.offset >= run.split.stop
 
     def _fill(self, need: int, run: Run) -> bool:
         """Have `need` bytes in view, and a block of what is left of the run."""

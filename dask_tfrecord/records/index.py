@@ -18,7 +18,7 @@ from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error
 from dask_tfrecord.storage.shards import Shard, is_local
 from dask_tfrecord.storage.streams import RANGE
 
-__all__ = ["BETWEEN_MARKS", "ShardIndex", "Step", "cut_error", "scan_shard", "walk"]
+__all__ = ["BETWEEN_MARKS", "Marks", "ShardIndex", "Step", "cut_error", "mark", "scan_shard", "walk"]
 
 BETWEEN_MARKS = 1 << 20
 
@@ -82,17 +82,48 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
     CorruptRecordError
         If a header does not hold, or the shard ends within a record.
     """
-    records, offsets = [0], [0]
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
-        count = 0
-        for step in walk(window, check_crc=check_crc):
-            if step.offset - offsets[-1] >= BETWEEN_MARKS:
-                records.append(step.first)
-                offsets.append(step.offset)
-            count = step.first + step.count
-        return ShardIndex(
-            count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset, window.compression
-        )
+        marks = mark(window, check_crc=check_crc)
+        return ShardIndex(marks.count, marks.records, marks.offsets, marks.end, window.compression)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """Consecutive records, and where some of them are.
+
+    Attributes
+    ----------
+    count : int
+        How many.
+    records : int64 array
+        Numbers of the marked ones in the shard, the first of all included.
+    offsets : int64 array
+        Byte of each marked record's header.
+    end : int
+        The byte where the last one ends.
+    """
+
+    count: int
+    records: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    end: int
+
+
+def mark(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Marks:
+    """Walk the headers as `walk` does, and mark records on the way.
+
+    Parameters
+    ----------
+    window, first, stop, check_crc
+        As `walk` takes them.
+    """
+    records, offsets, count = [first], [window.offset], 0
+    for step in walk(window, first=first, stop=stop, check_crc=check_crc):
+        if step.offset - offsets[-1] >= BETWEEN_MARKS:
+            records.append(step.first)
+            offsets.append(step.offset)
+        count = step.first + step.count - first
+    return Marks(count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +145,18 @@ class Step:
     offset: int
 
 
-def walk(window: Window, *, check_crc: bool = True) -> Iterator[Step]:
-    """Walk the headers from where a window stands to the end of its shard, a block at a time.
+def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Iterator[Step]:
+    """Walk the headers from where a window stands, a block at a time.
 
     Parameters
     ----------
     window : Window
-        Stands at record 0. It stays at the records of a step until the next one is asked for.
+        Stands at a record. It stays at the records of a step until the next one is asked for, and in the end behind
+        the last one.
+    first : int, default 0
+        Number of that record.
+    stop : int, optional
+        No record is of interest that begins at this byte or behind it; by default the walk goes to the shard's end.
     check_crc : bool, default True
         Whether the CRC of every length has to hold.
 
@@ -134,12 +170,15 @@ def walk(window: Window, *, check_crc: bool = True) -> Iterator[Step]:
     CorruptRecordError
         If a header does not hold, or the shard ends within a record.
     """
-    shard, count = window.shard, 0
+    shard, count = window.shard, first
     local = is_local(shard.path)
     large = _LARGE_RECORD if local else RANGE
-    while window.fill(HEADER):
-        border = window.offset
-        walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, window.end, -1, check_crc)
+    while (stop is None or window.offset < stop) and window.fill(HEADER):
+        border, end = window.offset, window.end
+        if stop is not None:
+            # Headers that begin before, the last of them whole.
+            end = min(end, window.begin + max(stop - border, HEADER))
+        walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, end, -1, check_crc)
         if walked:
             yield Step(count, walked, border)
         if not window.advance(nbytes):
@@ -151,8 +190,10 @@ def walk(window: Window, *, check_crc: bool = True) -> Iterator[Step]:
             # Not to be read for their headers: large records, and remote ones that take longer than a request.
             skips = nbytes >= walked * large
             window.block_size = _HEADER_BLOCK if skips else _BLOCK
-            window.expect(window.offset + _HEADER_BLOCK if skips and not local else shard.size)
-    if not window.exhausted:
+            window.expect(
+                window.offset + _HEADER_BLOCK if skips and not local else shard.size if stop is None else stop
+            )
+    if (stop is None or window.offset < stop) and not window.exhausted:
         raise framing_error(window, count)
 
 

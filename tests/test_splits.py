@@ -1,0 +1,328 @@
+"""Splits by bytes: wherever a shard is cut, its records are those that reading from the start finds, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_tfrecord as dtf
+from dask_tfrecord.arrays import counting
+from dask_tfrecord.arrays.plan import ByteChunks
+from dask_tfrecord.arrays.uncounted import UncountedSource
+from dask_tfrecord.columns.blocks import to_array
+from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
+from dask_tfrecord.messages import Example
+from dask_tfrecord.records import splits
+from dask_tfrecord.records.framing import iterate
+from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.records.splits import (
+    Split,
+    check_meeting,
+    even_splits,
+    find_entry,
+    join_marks,
+    mark_split,
+    sure_entry,
+)
+from dask_tfrecord.storage.files import Shard, find_shards
+from dask_tfrecord.testing import read_payloads, write_oracle
+
+CORPUS = [
+    "google__trax/trax/data/testdata/para_crawl/ende/1.2.0/para_crawl-train.tfrecord-00000-of-00001",
+    "pytorch__data/test/_fakedata/tfrecord/example.tfrecord",
+    "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord",
+    pytest.param(
+        "google__trax/trax/data/testdata/squad/v1.1/3.0.0/squad-train.tfrecord-00000-of-00001", marks=pytest.mark.slow
+    ),
+]
+FEATURES = {"id": dtf.FixedLenFeature((), "int64"), "inner": dtf.FixedLenFeature((), "bytes", default_value=b"")}
+
+
+def example(number: int, inner: bytes) -> bytes:
+    """A record with bytes amid other fields."""
+    message = Example()
+    message.features.feature["id"].int64_list.value.append(number)
+    message.features.feature["inner"].bytes_list.value.append(inner)
+    return message.SerializeToString(deterministic=True)
+
+
+def framed(payloads: list[bytes], path: Path) -> bytes:
+    write_oracle(path, payloads)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shard whose payloads are TFRecords, or Examples that hold TFRecords of Examples that hold TFRecords."""
+    folder = tmp_path_factory.mktemp("nested")
+    inmost = framed([example(300 + number, b"") for number in range(3)], folder / "inmost")
+    inner = framed([example(200 + number, inmost) for number in range(3)], folder / "inner")
+    payloads = [inner, example(100, inner), example(101, b"plain"), inner + inner, example(102, inmost), b"", inner]
+    write_oracle(folder / "nested.tfrecord", payloads)
+    return folder / "nested.tfrecord"
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shard of Examples, some of which hold TFRecords of Examples that fit the same schema."""
+    folder = tmp_path_factory.mktemp("examples")
+    inner = framed([example(200 + number, b"inner") for number in range(5)], folder / "inner")
+    write_oracle(folder / "examples.tfrecord", [example(n, inner if n % 3 else b"x" * n) for n in range(12)])
+    return folder / "examples.tfrecord"
+
+
+def whole(path: Path) -> Shard:
+    [shard] = find_shards(path, compression=None)
+    return shard
+
+
+def borders_of(path: Path) -> list[int]:
+    """Where each record begins, and where the last one ends, as the oracle reads them."""
+    return [0, *accumulate(len(payload) + 16 for payload in read_payloads(path))]
+
+
+def records_of(shard: Shard, split: Split, *, check_crc: bool = True) -> list[int]:
+    """Where the records of a split begin, as its task finds them."""
+    entry = find_entry(shard, split, check_crc=check_crc)
+    if entry is None or entry.offset >= split.stop:
+        return []
+    found = []
+    for offset, _ in iterate(shard, offset=entry.offset, check_crc=check_crc):
+        if offset >= split.stop:
+            break
+        found.append(offset)
+    return found
+
+
+def check_every_offset(path: Path, *, check_crc: bool = True) -> None:
+    shard, borders = whole(path), borders_of(path)
+    size = borders[-1]
+    for cut in range(1, size):
+        later = [border for border in borders[:-1] if border >= cut]
+        assert records_of(shard, Split(cut, size), check_crc=check_crc) == later
+        following = min(border for border in borders if border >= cut)
+        check_meeting(shard, Split(0, cut, (size,)), following, borders.index(following))
+        # The first split of all is certain.
+        assert records_of(shard, Split(0, cut, (size,))) == borders[: -1 - len(later)]
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str) -> None:
+    check_every_offset(corpus / name)
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_payloads_that_are_records_fool_nobody_at_any_byte(nested: Path, check_crc: bool) -> None:
+    check_every_offset(nested, check_crc=check_crc)
+
+
+def source_of(path: Path, borders: list[int], schema: Mapping[str, Any] = FEATURES) -> UncountedSource:
+    shards = find_shards(path, compression=None)
+    return UncountedSource(ByteChunks(shards, np.array(borders)), Parser(dtf.Schema(schema)), True)
+
+
+def columns_of(source: UncountedSource) -> dict[str, list[Any]]:
+    """All rows, chunk by chunk."""
+    columns: dict[str, list[Any]] = {name: [] for name in source.schema}
+    for chunk in range(len(source.chunks.borders) - 1):
+        for name, block in source.read(tuple(source.schema), chunk).items():
+            columns[name] += to_array(block).tolist()
+    return columns
+
+
+def wanted(path: Path) -> dict[str, list[Any]]:
+    messages = [Example.FromString(payload) for payload in read_payloads(path)]
+    return {
+        "id": [message.features.feature["id"].int64_list.value[0] for message in messages],
+        "inner": [message.features.feature["inner"].bytes_list.value[0] for message in messages],
+    }
+
+
+def test_chunks_decode_each_record_once_wherever_they_are_cut(examples: Path) -> None:
+    size, rows = examples.stat().st_size, wanted(examples)
+    for cut in range(1, size):
+        assert columns_of(source_of(examples, [0, cut, size])) == rows
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_cuts(examples: Path, data: st.DataObject) -> None:
+    size = examples.stat().st_size
+    cuts = data.draw(st.sets(st.integers(1, size - 1), max_size=30))
+    assert columns_of(source_of(examples, [0, *sorted(cuts), size])) == wanted(examples)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.DataObject) -> None:
+    """As splits of many megabytes do: records that lead nowhere are noticed while they are decoded."""
+    size = examples.stat().st_size
+    cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=3)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "_ENOUGH", 1)
+        try:
+            assert columns_of(source_of(examples, [0, *cuts, size])) == wanted(examples)
+        except TFRecordError as error:
+            # Records within a record go through a whole split: refused, and by the split that can tell.
+            assert "holds records itself" in str(error)
+
+
+def test_records_all_through_a_split_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "_ENOUGH", 64)
+    inner = framed([example(number, b"") for number in range(100)], tmp_path / "inner")
+    write_oracle(tmp_path / "a", [example(0, inner), example(1, b"")])
+    size = (tmp_path / "a").stat().st_size
+    source = source_of(tmp_path / "a", [0, 500, 1500, size])
+    with pytest.raises(
+        TFRecordError, match=r"a: byte \d+: the record holds records itself, all through the bytes 500 to"
+    ):
+        source.read(("id",), 0)
+    # With one split less there is none that is all within the record.
+    assert columns_of(source_of(tmp_path / "a", [0, 500, size])) == wanted(tmp_path / "a")
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 100, 1000, 10**6])
+def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> None:
+    for path in (nested, examples):
+        shard = whole(path)
+        parts = even_splits(shard.size, nbytes)
+        index = join_marks(shard, parts, [mark_split(shard, part) for part in parts])
+        borders = borders_of(path)
+        assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
+        assert [borders[record] for record in index.records.tolist()] == index.offsets.tolist()
+        assert (np.diff(index.records) > 0).all()
+
+
+@given(size=st.integers(0, 200), nbytes=st.integers(1, 60))
+def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
+    parts = even_splits(size, nbytes)
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == size
+    for number, part in enumerate(parts):
+        assert part.after == tuple(later.stop for later in parts[number + 1 :])
+
+
+def test_a_large_shard_is_counted_by_several_tasks(examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_TASK_NBYTES", 200)
+    tasks: list[Split] = []
+    mark = counting._mark
+
+    def noted(shard: Shard, split: Split, check_crc: bool) -> Any:
+        tasks.append(split)
+        return mark(shard, split, check_crc)
+
+    monkeypatch.setattr(counting, "_mark", noted)
+    shards = find_shards(examples)
+    looked, [index] = counting.index_shards(shards, sidecars=True)
+    assert len(tasks) == -(-examples.stat().st_size // 200)
+    assert (index.count, index.compression, looked[0].compression) == (12, None, None)
+    assert dtf.read_tfrecord(examples, FEATURES)["id"].compute().tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_uncounted_chunks_of_a_size(examples: Path, scheduler: str) -> None:
+    rows = wanted(examples)
+    ds = dtf.read_tfrecord([examples, examples], FEATURES, counts=None, chunks="300 B")
+    assert ds.npartitions > 2
+    assert np.isnan(ds.chunks).all()
+    with dask.config.set(scheduler=scheduler):
+        assert ds.count() == 24
+        assert ds["id"].compute().tolist() == 2 * rows["id"]
+        assert ds.head(14)["inner"].tolist() == (2 * rows["inner"])[:14]
+        assert {name: array.tolist() for name, array in ds.compute().items()} == {n: 2 * rows[n] for n in rows}
+    # Both fit into a chunk.
+    assert dtf.read_tfrecord([examples, examples], FEATURES, counts=None, chunks="1 MiB").npartitions == 1
+    assert dtf.read_tfrecord([examples, examples], FEATURES, counts=None).npartitions == 2
+    with dask.config.set({"array.chunk-size": "300 B"}):
+        assert dtf.read_tfrecord(examples, FEATURES, counts=None).npartitions > 2
+
+
+def test_a_compressed_shard_stays_one_chunk(examples: Path, tmp_path: Path) -> None:
+    for compression in ("gzip", "zlib"):
+        path = tmp_path / compression
+        with dtf.RecordWriter(path, compression=compression) as writer:
+            for payload in read_payloads(examples):
+                writer.write(payload)
+        for asked in ("infer", compression):
+            ds = dtf.read_tfrecord([path, examples], FEATURES, counts=None, chunks="300 B", compression="infer")
+            assert ds.npartitions > 2
+            assert ds["id"].compute().tolist() == 2 * list(range(12))
+            ds = dtf.read_tfrecord(path, FEATURES, counts=None, chunks="50 B", compression=asked)
+            assert ds.npartitions == 1
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    stored, borders = path.read_bytes(), borders_of(path)
+    size = len(stored)
+    for byte in range(0, size, 3):
+        path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x55]) + stored[byte + 1 :])
+        record = int(np.searchsorted(borders, byte, side="right")) - 1
+        with pytest.raises(CorruptRecordError) as raised:
+            columns_of(source_of(path, [0, 300, 700, 1100, size]))
+        assert raised.value.place is not None
+        assert (raised.value.place.record, raised.value.place.offset) == (record, borders[record])
+
+
+def test_what_is_cut_off_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    stored, borders = path.read_bytes(), borders_of(path)
+    for size in range(1, len(stored)):
+        path.write_bytes(stored[:size])
+        source = source_of(path, sorted({*range(0, size, 400), size}))
+        if size in borders:
+            assert columns_of(source)["id"] == list(range(borders.index(size)))
+        else:
+            with pytest.raises(CorruptRecordError, match="truncated"):
+                columns_of(source)
+
+
+def test_no_record_fits_the_schema_and_the_error_has_its_number(examples: Path) -> None:
+    size, borders = examples.stat().st_size, borders_of(examples)
+    source = source_of(examples, [0, 700, size], {"absent": dtf.FixedLenFeature((), "int64")})
+    first = min(border for border in borders if border >= 700)
+    with pytest.raises(FeatureError, match="absent") as raised:
+        source.read(("absent",), 1)
+    assert raised.value.place is not None
+    assert (raised.value.place.record, raised.value.place.offset) == (borders.index(first), first)
+
+
+def test_marks_that_are_damaged_are_refused_as_a_scan_refuses_them(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    stored = path.read_bytes()
+    for byte in range(0, len(stored), 5):
+        path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x10]) + stored[byte + 1 :])
+        shard = whole(path)
+        parts = even_splits(shard.size, 300)
+        marks = [mark_split(shard, part) for part in parts]
+        try:
+            count = scan_shard(shard).count
+        except CorruptRecordError as error:
+            with pytest.raises(CorruptRecordError) as raised:
+                join_marks(shard, parts, marks)
+            assert raised.value.place == error.place
+        else:
+            assert join_marks(shard, parts, marks).count == count
+
+
+def test_an_entry_from_the_beginning_is_certain(nested: Path) -> None:
+    borders = borders_of(nested)
+    for cut in range(borders[-1]):
+        entry = sure_entry(whole(nested), Split(cut, borders[-1]))
+        assert entry.offset == min(border for border in borders if border >= cut)
+        assert entry.record == borders.index(entry.offset)
