@@ -6,6 +6,7 @@ other does, and both name the same record and feature.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,14 @@ from numpy.typing import NDArray
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.features import FixedLenSequenceFeature, RaggedFeature, RowLengths, SparseFeature, VarLenFeature
+from dask_tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RowLengths,
+    SparseFeature,
+    VarLenFeature,
+)
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
@@ -180,3 +188,21 @@ def test_records_that_are_something_else(tmp_path: Path, payload: bytes, message
     schema = Schema({"x": VarLenFeature("int64")}, sequence_features=None if message == "Example" else {})
     bad = {1} if (payload, message) != (b"\x12\x00", "SequenceExample") else set()
     assert check(tmp_path, schema, [b"", payload, b""], random.Random(0)) == bad
+
+
+@pytest.mark.parametrize("default", [[], b"x"])
+def test_a_default_of_no_bytes_values_stands_in(tmp_path: Path, default: Any) -> None:
+    schema = Schema({"x": FixedLenFeature((0,), "bytes", default), "y": FixedLenFeature((0,), "bytes")})
+    both, one = messages.Example(), messages.Example()
+    for record in (both, one):
+        record.features.feature["y"].bytes_list.SetInParent()
+    both.features.feature["x"].bytes_list.SetInParent()
+    payloads = [record.SerializeToString() for record in (both, one, messages.Example())]
+    assert check(tmp_path, schema, payloads[:2], random.Random(0)) == set()
+    assert check(tmp_path, schema, payloads, random.Random(0)) == {2}  # for want of y
+
+
+@pytest.mark.parametrize("default", [0.0, -0.0, None, math.nan])
+def test_steps_are_padded_with_the_default_to_the_bit(tmp_path: Path, default: float | None) -> None:
+    schema = Schema({"x": FixedLenSequenceFeature((), "float32", True, default, length=2)})
+    assert check(tmp_path, schema, [b""], random.Random(0)) == set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from bits import bits
 from google.protobuf.internal import api_implementation
+from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from test_golden import CASES, check, expected, shard, spec
@@ -38,6 +41,7 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List, SequenceExample
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.encodings import Encoder
 from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 judged_by_upb = pytest.mark.skipif(
@@ -381,6 +385,61 @@ def test_encodings_have_every_oddity(oddity: str, seen: Callable[[bytes], bool])
     )
     assert seen(payload), oddity
     assert parsed == Example.FromString(TWO)
+
+
+def steps_of(**lists: list[list[int]]) -> SequenceExample:
+    """A SequenceExample of steps of ints."""
+    record = SequenceExample(context=example(c=[7]).features)
+    for name, steps in lists.items():
+        for step in steps:
+            record.feature_lists.feature_list[name].feature.add().int64_list.value.extend(step)
+    return record
+
+
+STEP_5, STEP_6 = (b"\x0a\x05\x1a\x03\x0a\x01" + value for value in (b"\5", b"\6"))
+
+
+@judged_by_upb
+@pytest.mark.parametrize(
+    ("oddity", "seen"),
+    [
+        ("shuffled", rb"^\x12.*\x0a\x01c\x12\x05\x1a\x03\x0a\x01\x07$"),  # the context last
+        ("split", rb"\x12.\x0a.\x0a\x01k.*\x12\x0e\x0a\x0c\x0a\x01m"),  # two FeatureLists, one list in each
+        ("split", b"\x12\x07" + STEP_5 + b"\x12\x07" + STEP_6),  # one list in two
+        ("overwritten", rb"\x0a\x01k\x12.*\x0a\x01k\x12"),  # a list twice
+        ("overwritten", rb"stale\x0a\x00\x1a\x03\x0a\x01\x05"),  # a step, after one of another kind
+        ("shuffled", STEP_5 + STEP_6 + rb"\x0a\x01k"),  # a list before its key
+        ("unpacked", rb"\x0a\x04\x1a\x02\x08\x05\x0a\x04\x1a\x02\x08\x06"),
+        ("overlong", rb"\x8a\x00"),
+    ],
+)
+def test_sequence_encodings_have_every_oddity(oddity: str, seen: bytes) -> None:
+    meant, found = steps_of(k=[[5], [6]], m=[[4]]), []
+    for seed in range(300):
+        found.append(Encoder({oddity}, random.Random(seed)).record(meant))
+        read = SequenceExample.FromString(found[-1])
+        read.DiscardUnknownFields()
+        assert read == meant
+    assert any(re.search(seen, payload, re.DOTALL) for payload in found)
+
+
+@judged_by_upb
+def test_sequence_encodings_have_unknown_fields_at_every_level() -> None:
+    meant, seen = steps_of(k=[[5], [6]]), set()
+    for seed in range(100):
+        record = SequenceExample.FromString(Encoder({"unknown"}, random.Random(seed)).record(meant))
+        steps = record.feature_lists.feature_list["k"]
+        levels = {
+            "record": record,
+            "context": record.context,
+            "feature of the context": record.context.feature["c"],
+            "feature_lists": record.feature_lists,
+            "list": steps,
+            "step": steps.feature[0],
+            "list of a step": steps.feature[0].int64_list,
+        }
+        seen |= {level for level, message in levels.items() if len(UnknownFieldSet(message))}
+    assert seen == levels.keys()
 
 
 def test_schemas_have_every_feature_class() -> None:

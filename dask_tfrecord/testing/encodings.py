@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_tfrecord import messages
 from dask_tfrecord.testing.values import FIELDS, float_bits, stored_values
 
-__all__ = ["wire_encodings"]
+__all__ = ["Encoder", "wire_encodings"]
 
 Record = TypeVar("Record", messages.Example, messages.SequenceExample)
 _Value = TypeVar("_Value", messages.Feature, messages.FeatureList)
@@ -46,7 +46,7 @@ def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
         upb, protobuf's default: pure Python protobuf does not know over-long tags.
     """
     oddities = draw(st.sets(st.sampled_from(_ODDITIES)))
-    encoder = _Encoder(oddities, random.Random(draw(st.integers(0, 2**32 - 1))))
+    encoder = Encoder(oddities, random.Random(draw(st.integers(0, 2**32 - 1))))
     payload = encoder.record(message)
     parsed = type(message).FromString(payload)
     parsed.DiscardUnknownFields()
@@ -71,24 +71,34 @@ _NUMBERS = {kind: number for number, kind in enumerate(FIELDS, start=1)}
 
 
 def _wire_values(feature: messages.Feature, kind: str) -> list[Any]:
-    """List the values as `_Encoder.values` takes them: floats as the four bytes that they are."""
+    """List the values as `Encoder.values` takes them: floats as the four bytes that they are."""
     if kind == "float32":
         return [bits.to_bytes(4, "little") for bits in float_bits(feature)]
     values: list[Any] = stored_values(feature, kind).tolist()
     return values
 
 
-class _Encoder:
-    """Encodes one message with a set of oddities; a message is a list of encoded fields, in order."""
+class Encoder:
+    """Encodes one message, oddly; a message is a list of encoded fields, in order.
+
+    Parameters
+    ----------
+    oddities : set of str
+        What may be odd.
+    rng : random.Random
+        Where it is.
+    """
 
     def __init__(self, oddities: set[str], rng: random.Random) -> None:
         self.oddities = oddities
         self.rng = rng
 
     def often(self, oddity: str) -> bool:
+        """Whether to be odd here."""
         return oddity in self.oddities and self.rng.random() < 0.6
 
     def varint(self, value: int, longest: int) -> bytes:
+        """Encode an integer in as many bytes as it takes, or in more of them."""
         value &= 2**64 - 1
         groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
         if self.often("overlong"):
@@ -96,9 +106,11 @@ class _Encoder:
         return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
     def tag(self, number: int, wire_type: int) -> bytes:
+        """Encode what a field begins with."""
         return self.varint(number << 3 | wire_type, 5)
 
     def delimited(self, number: int, content: bytes) -> bytes:
+        """Encode a field of bytes, text or a message."""
         return self.tag(number, _DELIMITED) + self.varint(len(content), 5) + content
 
     def unknown(self, known: _Known, depth: int = 0) -> bytes:
