@@ -17,7 +17,7 @@ from dask_tfrecord.messages import Example, TensorProto
 from dask_tfrecord.testing import write_oracle
 
 MIB = 1 << 20
-RECORDS, SHARDS, LIMIT = 25, 16, 400 * MIB
+RECORDS, SHARDS, LIMIT = 25, 26, 640 * MIB
 FEATURES = {
     "points": dtf.RawFeature((-1, 4), "float32"),
     "tensor": dtf.TensorFeature((-1, 256), "float64"),
@@ -41,7 +41,7 @@ def example(rng: np.random.Generator) -> Example:
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of two kinds in turn, of 800 MiB when they are decoded."""
+    """Shards of two kinds in turn, of 1.3 GiB when they are decoded."""
     folder, rng = tmp_path_factory.mktemp("shards"), np.random.default_rng(9)
     for number in range(SHARDS):
         path = folder / f"part-{number:02d}"
@@ -77,7 +77,7 @@ def sums(blocks: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_half_of_the_data_fits_and_the_rest_is_spilled(shards: Path, client: Client) -> None:
-    ds = dtf.read_tfrecord(shards, FEATURES, chunks="shard")
+    ds = dtf.read_tfrecord(shards, FEATURES, chunks="16 MiB")
     with dask.config.set(scheduler="sync"):
         one = dtf.read_tfrecord([shards / "part-00", shards / "part-01"], FEATURES).compute()
     decoded = (
