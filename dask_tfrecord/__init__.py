@@ -24,6 +24,8 @@ from dask_tfrecord.features import (
 from dask_tfrecord.records.framing import read_records
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.copying import copy_tfrecord
+from dask_tfrecord.stores.tfrecord import to_tfrecord
 from dask_tfrecord.stores.zarr import to_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr
 
@@ -47,6 +49,7 @@ __all__ = [
     "TextFeature",
     "VarLenFeature",
     "build_index",
+    "copy_tfrecord",
     "from_zarr",
     "infer_schema",
     "inspect_records",
@@ -55,5 +58,6 @@ __all__ = [
     "read_tfrecord",
     "to_bag",
     "to_tfmd",
+    "to_tfrecord",
     "to_zarr",
 ]

@@ -34,6 +34,7 @@ from dask_tfrecord.commands.common import (
     threads_option,
 )
 from dask_tfrecord.commands.progress import Bar, progress_bar
+from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
@@ -58,6 +59,10 @@ def tfrecord() -> None:
     A PATTERN is a path, a URL, a directory, a glob such as 'train-*.tfrecord' (quoted, for natural order), or a
     template such as train@8.
     """
+
+
+for command in (copy, to_tfrecord):
+    tfrecord.add_command(command)
 
 
 def main() -> None:

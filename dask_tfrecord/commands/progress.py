@@ -21,7 +21,7 @@ class Bar(Callback):
     Parameters
     ----------
     total : int
-        Records that will be written.
+        Records that will be written; 0 where nobody knows.
     """
 
     def __init__(self, total: int) -> None:
@@ -46,9 +46,8 @@ class Bar(Callback):
             self.records += result.records
             self.nbytes += result.nbytes
             rate = decimal(int(self.nbytes / (time.perf_counter() - self._began)))
-            self._progress.update(
-                self._task, description="Writing", done=f"{self.records:,}/{self._total:,} records {rate}/s"
-            )
+            done = f"{self.records:,}/{self._total:,}" if self._total else f"{self.records:,}"
+            self._progress.update(self._task, description="Writing", done=f"{done} records {rate}/s")
 
 
 def progress_bar(*, transient: bool) -> Progress:

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import dask
 import numpy as np
@@ -36,7 +36,17 @@ from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfds import TFDSMetadata
 from dask_tfrecord.stores.writer import WriteReport
 
-__all__ = ["ShardJob", "ShardPlan", "check_options", "shard_borders", "to_tfrecord", "write_shard"]
+__all__ = [
+    "ShardJob",
+    "ShardPlan",
+    "begin",
+    "check_options",
+    "publish",
+    "refuse_sources",
+    "shard_borders",
+    "to_tfrecord",
+    "write_shard",
+]
 
 # Decoded bytes that a task has in hand at once.
 _PIECE_NBYTES = 2 << 20
@@ -45,6 +55,7 @@ _MOST_SHARDS = 1_000
 _SHARED_NBYTES = 64 << 20
 
 Encodings = str | Mapping[str, Any]
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +194,10 @@ def to_tfrecord(
     borders = shard_borders(feed.borders, records_per_shard, names, lambda: feed.row_nbytes()[1])
     paths = names.paths(len(borders) - 1)
     names.check_free(paths, mode)
-    _refuse_sources(paths, dataset.origin)
+    refuse_sources(paths, dataset.origin.get("files", ()))
     plan = ShardPlan(feed.token, encoder, compression, index, names.storage_options)
     shared = dask.delayed(plan, name=f"tfrecord-plan-{feed.token}", traverse=False)
-    begun = dask.delayed(_begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
+    begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
     rows = zip(borders[:-1].tolist(), borders[1:].tolist(), paths, strict=True)
     jobs = (((start, stop), (ShardJob(path, start, stop),)) for start, stop, path in rows)
     written = feed.run(write_shard, jobs, _finish, (metadata, paths, names.storage_options), begun)
@@ -306,15 +317,15 @@ def shard_borders(
     return borders[cuts]
 
 
-def _refuse_sources(paths: Sequence[str], origin: Mapping[str, Any]) -> None:
+def refuse_sources(paths: Sequence[str], sources: Sequence[str]) -> None:
     """Refuse to replace what is read."""
-    read = {os.path.realpath(path) if "://" not in path else path for path in origin.get("files", ())}
+    read = {os.path.realpath(path) if "://" not in path else path for path in sources}
     for path in paths:
         if (os.path.realpath(path) if "://" not in path else path) in read:
             raise ValueError(f"{path} can't be replaced by what is read from it: write to another path")
 
 
-def _begin(names: ShardNames, paths: Sequence[str], mode: str, plan: ShardPlan) -> ShardPlan:
+def begin(names: ShardNames, paths: Sequence[str], mode: str, plan: Plan) -> Plan:
     """Let tasks write: nothing is in their way any more."""
     names.check_free(paths, mode)
     names.remove(sorted({*names.found(paths)} & {*paths}))

@@ -1,0 +1,132 @@
+"""The commands that write shards: `to-tfrecord` and `copy`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import dask
+
+from dask_tfrecord.commands.common import debug, many, threads_option
+from dask_tfrecord.commands.progress import Bar
+from dask_tfrecord.stores.copying import copy_tfrecord
+from dask_tfrecord.stores.zarr_source import from_zarr
+
+__all__ = ["copy", "to_tfrecord"]
+
+_per_shard = click.option(
+    "--records-per-shard", type=click.IntRange(1), metavar="N", help="Records of a shard.  [default: as they come]"
+)
+_written_compression = click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "zlib"]),
+    default="none",
+    show_default=True,
+    callback=lambda _ctx, _option, value: None if value == "none" else value,
+    help="Of the shards that are written.",
+)
+_index = click.option("--index", is_flag=True, help="Write FILE.idx beside each shard.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace shards that exist.")
+_columns = click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
+
+
+def _names(columns: tuple[str, ...]) -> list[str] | None:
+    return [name for part in columns for name in part.split(",")] or None
+
+
+@click.command("to-tfrecord")
+@click.argument("store")
+@click.argument("target")
+@click.option("--component", metavar="NAME", help="Group of the store to read.  [default: its root]")
+@_columns
+@_per_shard
+@_written_compression
+@_index
+@_overwrite
+@threads_option
+@debug
+def to_tfrecord(
+    store: str,
+    target: str,
+    component: str | None,
+    columns: tuple[str, ...],
+    records_per_shard: int | None,
+    compression: str | None,
+    index: bool,
+    overwrite: bool,
+    threads: int,
+) -> None:
+    """Write a Zarr store that to-zarr made as shards, in bounded memory.
+
+    TARGET is a template such as 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name, which is one shard, or a
+    directory. By default a write unit of the store becomes a shard.
+    """
+    dataset = from_zarr(store, component=component)
+    names = _names(columns)
+    if names is not None:
+        dataset = dataset[names]
+    with _writing(target, dataset.nrecords or 0, threads):
+        dataset.to_tfrecord(
+            target,
+            records_per_shard=records_per_shard,
+            compression=compression,
+            index=index,
+            mode="w" if overwrite else "w-",
+        )
+
+
+@click.command()
+@click.argument("source", nargs=-1, required=True)
+@click.argument("target")
+@_columns
+@_per_shard
+@_written_compression
+@_index
+@_overwrite
+@threads_option
+@debug
+def copy(
+    source: tuple[str, ...],
+    target: str,
+    columns: tuple[str, ...],
+    records_per_shard: int | None,
+    compression: str | None,
+    index: bool,
+    overwrite: bool,
+    threads: int,
+) -> None:
+    """Copy records to other shards: of other sizes, compressed, or with fewer features.
+
+    Records are copied as they are, whatever they hold; with --columns they have to be Examples or SequenceExamples.
+    SOURCE is a PATTERN; TARGET is a template such as 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name, which is
+    one shard, or a directory. By default each shard becomes a shard.
+    """
+    with _writing(target, 0, threads):
+        copy_tfrecord(
+            source[0] if len(source) == 1 else list(source),
+            target,
+            columns=_names(columns),
+            records_per_shard=records_per_shard,
+            compression=compression,
+            index=index,
+            mode="w" if overwrite else "w-",
+        )
+
+
+@contextmanager
+def _writing(target: str, total: int, threads: int) -> Iterator[None]:
+    """Show how far it is, and say what was written."""
+    start = time.perf_counter()
+    bar = Bar(total)
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        try:
+            with bar:
+                yield
+        except FileExistsError as error:
+            # What a Python program is told to write is spelled another way here.
+            raise FileExistsError(str(error).replace("mode='w' replaces", "--overwrite replaces")) from error
+        finally:
+            bar.stop()
+    click.echo(f"Wrote {target}: {many(bar.records, 'record')} in {time.perf_counter() - start:.1f} s")
