@@ -1,6 +1,6 @@
 // Tests of the native core as a plain program: built with ASan and UBSan, it needs neither Python nor a framework.
 #include "checks.hpp"
-#include "support.hpp"
+#include "fed.hpp"
 
 #include <functional>
 
@@ -11,7 +11,6 @@ using dtf::Fault;
 using dtf::Kind;
 using dtf::Layout;
 using dtf::Stop;
-using Specs = std::vector<dtf::ColumnSpec>;
 
 // ---- CRC
 
@@ -445,25 +444,6 @@ void payloads_and_footers_are_checked() {
 
 // ---- records into columns
 
-struct Fed {
-    dtf::Decoder decoder;
-    dtf::Walk walk;
-
-    Fed(const Specs& specs, const std::vector<std::string>& payloads, bool closed = false)
-        : decoder(specs, true, closed) {
-        feed(payloads);
-    }
-    void feed(const std::vector<std::string>& payloads) {
-        std::string bytes;
-        for (const std::string& payload : payloads) bytes += framed(payload);
-        const Exact block(bytes);
-        walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
-    }
-    dtf::Column& column(std::size_t index = 0) { return decoder.columns()[index]; }
-    bool whole() const { return walk.stop == Stop::more && walk.need == 12; }
-    Fault fault() const { return walk.stop == Stop::feature ? decoder.problem().fault : Fault::none; }
-};
-
 using Ints = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 
@@ -606,15 +586,6 @@ std::string all_features(std::int64_t number) {
     return entry("i", int64_list({number, -number})) + entry("b", bytes_list({label})) +
            entry("r", bytes_list({"abcd"})) + entry("f", number % 3 == 0 ? "" : float_list({1, 2})) +
            entry("t", bytes_list({label, "", "t"})) + entry("s", float_list({1})) + entry("u", "");
-}
-
-// All that a decoder holds, as one string.
-std::string contents(dtf::Decoder& decoder) {
-    std::string all;
-    for (dtf::Column& column : decoder.columns()) {
-        all += text(column.values) + '|' + text(column.value_splits) + '|' + text(column.row_splits) + '\n';
-    }
-    return all;
 }
 
 void blocks_cut_anywhere_give_the_same() {
