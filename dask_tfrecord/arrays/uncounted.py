@@ -117,6 +117,8 @@ def decoded_ratio(shards: Shards, parser: Parser, check_crc: bool) -> float:
     with Window(shard, stop=_PROBE_NBYTES) as window:
         nbytes = mark(window, stop=_PROBE_NBYTES, check_crc=check_crc).end
         stored = nbytes if window.compression is None else nbytes / _INFLATION
+    if not stored:  # compressed, and there is nothing in it
+        return 1.0
     run = _run(shard, Split(0, _PROBE_NBYTES), Entry(0, 0))
     blocks = decode([run], parser, tuple(parser.columns), rows=None, check_crc=check_crc)
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
