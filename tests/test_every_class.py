@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +61,29 @@ class Shards:
     """Payloads in two files, and where each of them is."""
 
     def __init__(self, folder: Path, payloads: Sequence[bytes], rng: random.Random) -> None:
-        self.first = rng.randint(0, len(payloads))
         self.paths = [str(folder / "a"), str(folder / "b")]
-        for path, part in zip(self.paths, (payloads[: self.first], payloads[self.first :]), strict=True):
-            testing.write_oracle(path, part, rng.choice([None, None, "gzip", "zlib"]))
+        self.numbers: dict[tuple[str, int], int] = {}
+        first = rng.randint(0, len(payloads))
+        for path, start, stop in zip(self.paths, (0, first), (first, len(payloads)), strict=True):
+            testing.write_oracle(path, payloads[start:stop], rng.choice([None, None, "gzip", "zlib"]))
+            ends = accumulate(len(payload) + 16 for payload in payloads[start:stop])
+            self.numbers |= {(path, begin): number for number, begin in enumerate([0, *ends][:-1], start)}
+        self.first = {self.paths[0]: 0, self.paths[1]: first}
 
     def number(self, error: FeatureError) -> int:
-        """Number of the record that an error names."""
-        assert error.place is not None and error.place.record is not None and error.place.offset is not None
-        return error.place.record + (self.first if error.place.file == self.paths[1] else 0)
+        """Number of the record that an error names, by its byte and by its number in its file."""
+        place = error.place
+        assert place is not None and place.offset is not None
+        number = self.numbers[place.file, place.offset]
+        # Where nothing was counted, nobody knows which record of its file one in the middle is.
+        assert place.record in (None, number - self.first[place.file])
+        return number
 
 
 def read(paths: Sequence[str], schema: Schema, rng: random.Random) -> Columns:
-    counts: Any = rng.choice(["auto", None])
-    if counts is None and not any(is_open(feature) for feature in schema.values()):
-        return dtf.read_tfrecord(paths, schema, counts=None).compute()
-    return dtf.read_tfrecord(paths, schema, chunks=rng.choice([1, 3, 7, "shard"])).compute()
+    if rng.random() < 0.4 and not any(map(is_open, schema.values())):
+        return dtf.read_tfrecord(paths, schema, counts=None, chunks=rng.choice(["auto", "shard", "1 kiB"])).compute()
+    return dtf.read_tfrecord(paths, schema, chunks=rng.choice([1, 3, 7, "shard", "1 kiB"])).compute()
 
 
 def is_open(feature: Any) -> bool:
