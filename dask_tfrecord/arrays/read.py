@@ -19,7 +19,14 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
-from dask_tfrecord.arrays.plan import ByteChunks, Collection, borders_by_bytes, borders_by_rows, borders_by_shard
+from dask_tfrecord.arrays.plan import (
+    MOST_CHUNKS,
+    ByteChunks,
+    Collection,
+    borders_by_bytes,
+    borders_by_rows,
+    borders_by_shard,
+)
 from dask_tfrecord.arrays.source import RecordSource, first_rows
 from dask_tfrecord.arrays.uncounted import UncountedSource, decoded_ratio
 from dask_tfrecord.columns.blocks import block_nbytes
@@ -33,6 +40,9 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
+
+# Stored bytes become at most so many times as many, unless somebody means to: nobody has to look at small shards.
+_MOST_RATIO = 64
 
 
 def read_tfrecord(
@@ -145,10 +155,11 @@ def _uncounted(found: Found, schema: Schema, check_crc: bool, chunks: str | int 
     for name, feature in open_lengths(schema).items():
         raise SchemaError(f"feature {name!r}: with counts=None nothing is counted; say how long {feature} is: length=")
     parser = Parser(schema)
-    if chunks == "shard":
+    size = chunks if isinstance(chunks, float) else _chunk_size()
+    small = len(shards) <= MOST_CHUNKS and shards.sizes.max() * _MOST_RATIO <= size
+    if chunks == "shard" or (chunks == "auto" and small):
         plan = ByteChunks.by_shard(shards)
     else:
-        size = chunks if isinstance(chunks, float) else _chunk_size()
         ratio = decoded_ratio(shards, parser, check_crc)
         closed = closed_shards(shards, size / ratio)
         plan = ByteChunks.planned(shards, ratio, size, closed, coalesce=chunks != "auto")
