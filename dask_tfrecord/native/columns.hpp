@@ -21,6 +21,7 @@ enum class Layout : int {
     skipped = 3,  // a key that is known and not wanted
     unset = 4,    // a key that must not hold a kind
     tensor = 5,   // one bytes value that is a TensorProto
+    located = 6,  // floats of a known number, or one bytes value of a known size: only the byte where they begin
 };
 
 enum class Fault : int {
@@ -37,6 +38,7 @@ enum class Fault : int {
     full = 10,        // the memory lent for the column has no place for another record
     cast = 11,        // a value that the narrower type does not hold
     tensor = 12,      // bytes that are no TensorProto, or one of another dtype, shape or size
+    scattered = 13,   // values that are to be located and do not lie one behind the other
 };
 
 struct Problem {
@@ -51,10 +53,11 @@ struct ColumnSpec {
     std::string key;
     Kind kind = Kind::none;
     Layout layout = Layout::skipped;
-    std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes
+    std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes;
+                            // located: floats, or bytes of the one bytes value
     std::size_t swap = 1;   // raw: bytes per item whose order is turned round, 1 for none
     bool text = false;      // bytes values are UTF-8
-    bool boolean = false;   // raw: every byte is 0 or 1
+    bool boolean = false;   // raw, located: every byte is 0 or 1
     bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
     bool optional = false;  // a record may lack the list; or, where a fixed count is 0, all of the feature
     Cast cast = Cast::none;
@@ -131,6 +134,7 @@ public:
 
     // Bytes of a record's values in memory of a fixed size; `count` is below 2^59.
     std::size_t slot() const {
+        if (spec_.layout == Layout::located) return sizeof(std::int64_t);
         if (spec_.layout == Layout::raw) return spec_.count;
         if (spec_.layout == Layout::tensor) return nbytes(spec_.tensor);
         return spec_.count * item();
@@ -143,6 +147,12 @@ public:
         if (seen_ == record) rollback_record();
         seen_ = never;
         if (has_rows()) row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
+    }
+
+    // Records come from memory that holds the stream from byte `offset` on.
+    void begin_block(const std::uint8_t* data, std::uint64_t offset) {
+        block_ = data;
+        block_offset_ = offset;
     }
 
     // The key comes up in a record: what an earlier entry of the same record left is dropped, the last one wins.
@@ -202,8 +212,10 @@ public:
         return spec_.layout == Layout::fixed && values_found_ >= spec_.count ? counted(1) : store(value);
     }
 
-    bool add_float(std::uint32_t bits) {
-        return spec_.layout == Layout::fixed && values_found_ >= spec_.count ? counted(1) : store(bits);
+    bool add_float(const std::uint8_t* bits) {
+        if (spec_.layout == Layout::located) return locate(bits, sizeof(float), 1);
+        if (spec_.layout == Layout::fixed && values_found_ >= spec_.count) return counted(1);
+        return store(load<std::uint32_t>(bits));
     }
 
     bool add_packed_int64(Cursor packed) {
@@ -226,6 +238,7 @@ public:
     bool add_packed_float(Cursor packed) {
         if (packed.left() % sizeof(float) != 0) return false;
         const std::size_t count = packed.left() / sizeof(float);
+        if (spec_.layout == Layout::located) return locate(packed.here(), packed.left(), count);
         const std::size_t size = wanted(count) * sizeof(float);
         if (size > 0) {
             std::uint8_t* place = target().grow(size);
@@ -240,6 +253,10 @@ public:
         if (spec_.layout == Layout::tensor) {
             encoded_ = value;
             return counted(1);
+        }
+        if (spec_.layout == Layout::located) {
+            bytes_found_ = size;
+            return locate(value.here(), size, 1);
         }
         if (spec_.layout == Layout::raw) {
             bytes_found_ = size;
@@ -277,7 +294,7 @@ public:
         return close_one(problem);
     }
 
-    Buffer values;        // as they are stored: numbers of the column's type, or bytes
+    Buffer values;        // as they are stored: numbers of the column's type, or bytes; located: int64
     Buffer value_splits;  // int64: where each bytes value ends
     Buffer step_splits;   // int64: where each step's values end, in values
     Buffer row_splits;    // int64: where each record's values end, in values, or its steps
@@ -331,12 +348,23 @@ private:
         if (spec_.layout == Layout::raw) {
             if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
             if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
-            return check_boolean(problem);
+            return check_boolean(values.data() + record_.target, values.size() - record_.target, problem);
         }
+        if (spec_.layout == Layout::located) return close_located(problem);
         if (spec_.layout == Layout::fixed && values_found_ != spec_.count) {
             return fail(problem, Fault::count, values_found_);
         }
         return check_text(problem) && finish(problem);
+    }
+
+    bool close_located(Problem& problem) {
+        const bool bytes = spec_.kind == Kind::bytes;
+        if (values_found_ != (bytes ? 1 : spec_.count)) return fail(problem, Fault::count, values_found_);
+        if (bytes && bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
+        if (scattered_) return fail(problem, Fault::scattered, 0);
+        if (!check_boolean(run_, spec_.count, problem)) return false;
+        const auto within = static_cast<std::uint64_t>(run_ - block_);
+        return values.push(static_cast<std::int64_t>(block_offset_ + within)) || fail(problem, Fault::full, 0);
     }
 
     bool close_tensor(Problem& problem) {
@@ -409,10 +437,10 @@ private:
         return true;
     }
 
-    bool check_boolean(Problem& problem) {
+    bool check_boolean(const std::uint8_t* data, std::size_t size, Problem& problem) const {
         if (!spec_.boolean) return true;
-        for (std::size_t i = record_.target; i < values.size(); ++i) {
-            if (values.data()[i] > 1) return fail(problem, Fault::boolean, values.data()[i]);
+        for (std::size_t i = 0; i < size; ++i) {
+            if (data[i] > 1) return fail(problem, Fault::boolean, data[i]);
         }
         return true;
     }
@@ -429,6 +457,19 @@ private:
         if (values_found_ >= spec_.count) return 0;
         const std::size_t left = spec_.count - static_cast<std::size_t>(values_found_);
         return count < left ? count : left;
+    }
+
+    // So many values lie there.
+    bool locate(const std::uint8_t* values_at, std::size_t size, std::size_t count) {
+        if (count == 0) return true;
+        if (values_found_ == 0) {
+            run_ = values_at;
+            scattered_ = false;
+        } else if (values_at != run_end_) {
+            scattered_ = true;
+        }
+        run_end_ = values_at + size;
+        return counted(count);
     }
 
     bool counted(std::size_t count) {
@@ -459,6 +500,11 @@ private:
     std::uint64_t bad_step_ = 0;
     Cursor encoded_{nullptr, 0};  // of the record at hand
     Derived derived_from_;
+    const std::uint8_t* block_ = nullptr;  // where the bytes are that are being decoded, and their place in the stream
+    std::uint64_t block_offset_ = 0;
+    const std::uint8_t* run_ = nullptr;  // located: where the values of this record begin and end
+    const std::uint8_t* run_end_ = nullptr;
+    bool scattered_ = false;
     Fault step_fault_ = Fault::none;
 };
 

@@ -74,9 +74,10 @@ public:
         for (Column& column : columns_) column.expect(times);
     }
 
-    // Decodes at most `limit` records of the block.
-    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
+    // Decodes at most `limit` records of the block, which begins at byte `offset` of the stream.
+    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit, std::uint64_t offset = 0) {
         Walk walk;
+        for (Column& column : columns_) column.begin_block(data, offset);
         Cursor block(data, size);
         Cursor payload(data, 0);
         walk.stop = Stop::limit;
@@ -302,7 +303,7 @@ private:
                 if (!list.delimited(packed) || !column.add_packed_float(packed)) return false;
             } else if (tag == (1u << 3 | 5u)) {
                 const std::uint8_t* bits = list.take(4);
-                if (bits == nullptr || !column.add_float(load<std::uint32_t>(bits))) return false;
+                if (bits == nullptr || !column.add_float(bits)) return false;
             } else if (!list.skip(tag, level)) {
                 return false;
             }

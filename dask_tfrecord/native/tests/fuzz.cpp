@@ -149,6 +149,11 @@ dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
         case 5: return spec(seen.key, seen.kind, Layout::ragged, each);
         default: break;
     }
+    const std::size_t located = seen.kind == Kind::floats ? seen.count : seen.kind == Kind::bytes ? seen.size : 0;
+    if (located > 0 && random.below(4) == 0) {
+        const bool boolean = seen.kind == Kind::bytes && random.below(4) == 0;
+        return spec(seen.key, seen.kind, Layout::located, located, 1, false, boolean);
+    }
     if (seen.kind != Kind::bytes || random.below(3) == 0) return spec(seen.key, seen.kind, Layout::fixed, seen.count);
     if (random.below(2) == 0) {
         const bool fixed = random.below(2) == 0;
@@ -167,6 +172,18 @@ Specs some_columns(const Sample& sample, Random& random) {
         if (!there && random.below(5) != 0) specs.push_back(column_for(seen, random));
     }
     return specs;
+}
+
+// Columns of which only the place is wanted, and the same columns as they are read.
+std::pair<Specs, Specs> places_and_values(const Sample& sample, Random& random) {
+    std::pair<Specs, Specs> both;
+    for (const dtf::ColumnSpec& one : some_columns(sample, random)) {
+        if (one.layout != Layout::located) continue;
+        both.first.push_back(one);
+        both.second.push_back(one);
+        both.second.back().layout = one.kind == Kind::bytes ? Layout::raw : Layout::fixed;
+    }
+    return both;
 }
 
 // ---- what has to hold
@@ -228,6 +245,9 @@ void check_column(dtf::Column& column, std::uint64_t records) {
         values = column.value_splits.size() / 8 - 1;
     } else if (spec.layout == Layout::skipped || spec.layout == Layout::unset) {
         REQUIRE(column.values.size() == 0);
+    } else if (spec.layout == Layout::located) {
+        REQUIRE(column.values.size() == records * sizeof(std::int64_t));
+        return;
     } else {
         const std::size_t each = spec.kind == Kind::int64 ? 8 : spec.kind == Kind::floats ? 4 : spec.count;
         REQUIRE(each == 0 || column.values.size() % each == 0);
@@ -274,7 +294,7 @@ Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check, const s
     for (bool framing = false; !framing;) {
         const Exact block(std::string_view(bytes).substr(begin, end - begin));
         const std::uint64_t most = limit();
-        const dtf::Walk walk = decoder.feed(block.data(), block.size(), most);
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), most, begin);
         check_walk(decoder, walk, block, most, check);
         outcome.records += walk.records;
         if (most != UINT64_MAX) decoder.expect(static_cast<double>(most));
@@ -304,11 +324,35 @@ std::vector<std::optional<Exact>> lend(dtf::Decoder& decoder, std::uint64_t rows
     for (dtf::Column& column : decoder.columns()) {
         const Layout layout = column.spec().layout;
         lent.emplace_back();
-        if (column.stores_bytes() || (layout != Layout::fixed && layout != Layout::raw)) continue;
+        const bool sized = layout == Layout::fixed || layout == Layout::raw || layout == Layout::located;
+        if (column.stores_bytes() || !sized) continue;
         lent.back().emplace(std::string(static_cast<std::size_t>(rows) * column.slot(), '\0'));
         column.values = dtf::Buffer(lent.back()->data(), lent.back()->size());
     }
     return lent;
+}
+
+// Record by record: what lies where it is located is what is read, and what is refused is refused either way.
+void check_places(const Sample& sample, const std::string& bytes, bool check, Random& random) {
+    const auto [places, values] = places_and_values(sample, random);
+    std::size_t at = 0;
+    for (int record = 0; record < 8; ++record) {
+        const Exact block(std::string_view(bytes).substr(at));
+        const std::uint64_t offset = random.below(std::size_t{1} << 60);
+        dtf::Decoder finder(places, check, false), reader(values, check, false);
+        const dtf::Walk found = finder.feed(block.data(), block.size(), 1, offset);
+        const dtf::Walk read = reader.feed(block.data(), block.size(), 1);
+        const bool scattered = finder.problem().fault == dtf::Fault::scattered;
+        REQUIRE(scattered || (found.stop == read.stop && finder.problem().fault == reader.problem().fault));
+        if (found.stop != Stop::limit && found.stop != Stop::feature) return;
+        for (std::size_t i = 0; i < places.size() && found.records == 1; ++i) {
+            const std::string expected = text(reader.columns()[i].values);
+            const auto place = static_cast<std::uint64_t>(finder.columns()[i].values.at<std::int64_t>(0)) - offset;
+            REQUIRE(place <= block.size() && expected.size() <= block.size() - place);
+            REQUIRE(view_of(block, static_cast<std::size_t>(place), expected.size()) == expected);
+        }
+        at += 16 + static_cast<std::size_t>(dtf::load<std::uint64_t>(block.data()));
+    }
 }
 
 // Headers one by one, as the format says; where it stops, and why.
@@ -349,6 +393,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
         REQUIRE(walk.records == expected.records && walk.consumed == expected.consumed && walk.stop == expected.stop);
     }
 
+    check_places(sample, bytes, check, random);
     dtf::Decoder growing(specs, check, closed);
     const auto all = [] { return UINT64_MAX; };
     const Outcome once = run(growing, bytes, check, [&] { return bytes.size(); }, all);
