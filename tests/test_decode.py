@@ -678,7 +678,7 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
             try:
                 decoder.problem()
             except RuntimeError as error:
-                assert "one thread at a time" in str(error)
+                assert "one thread works at a time" in str(error)
                 seen.set()
 
     for _ in range(100):
