@@ -1,0 +1,398 @@
+"""Blocks become records: protobuf reads what was written, the same schema the same rows, and misfits are named."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord import _native, messages
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.columns.conform import conform, feature_of
+from dask_tfrecord.columns.encode import Encoder, RecordStream
+from dask_tfrecord.columns.image_writing import ImageEncoding
+from dask_tfrecord.columns.images import decode_image
+from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing import (
+    examples,
+    expected_columns,
+    masked_crc,
+    read_payloads,
+    schemas,
+    sequence_examples,
+    write_oracle,
+)
+from dask_tfrecord.testing.strategies import STEPS
+
+R = dtf.RaggedFeature
+
+
+def framed(
+    schema: Schema, blocks: Mapping[str, Block], columns: Mapping[str, Any] | None = None, **options: Any
+) -> bytes:
+    """All records of some blocks, as a file has them."""
+    known = Schema(columns or {name: feature_of(block, name) for name, block in blocks.items()})
+    stream = RecordStream(Encoder(schema, known, **options), "some.tfrecord")
+    return b"".join(bytes(part) for part in stream.framed(blocks))
+
+
+def payloads(data: bytes) -> list[bytes]:
+    """The payloads of records, CRCs checked, in plain Python."""
+    found, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        assert struct.unpack_from("<I", data, at + 8) == (masked_crc(data[at : at + 8]),)
+        payload = data[at + 12 : at + 12 + length]
+        assert struct.unpack_from("<I", data, at + 12 + length) == (masked_crc(payload),)
+        found.append(payload)
+        at += 16 + length
+    return found
+
+
+def one(feature: Any, array: Any, **options: Any) -> list[bytes]:
+    return payloads(framed(Schema({"x": feature}), {"x": array}, **options))
+
+
+def values(payload: bytes) -> tuple[str | None, list[Any]]:
+    """The kind and the values of the feature x."""
+    held = messages.Example.FromString(payload).features.feature["x"]
+    kind = held.WhichOneof("kind")
+    return kind, list(getattr(held, kind).value) if kind else []
+
+
+def bits(array: Any) -> Any:
+    """What an array holds, at any depth, NaN payloads and signs of zeros included."""
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "OT":
+        return array.dtype.name, array.shape, array.tobytes()
+    if isinstance(array, np.ndarray):
+        return array.shape, [bits(item) for item in array.ravel().tolist()]
+    return array
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_feature_class_reads_the_same_again(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    steps = STEPS if data.draw(st.booleans()) else None
+    schema = data.draw(schemas(min_size=1, max_size=4, steps=steps))
+    made = data.draw(st.lists((examples if steps is None else sequence_examples)(schema), max_size=4))
+    folder = tmp_path_factory.mktemp("round")
+    write_oracle(folder / "old", [record.SerializeToString() for record in made])
+    ds = dtf.read_tfrecord(folder / "old", schema)
+    assert ds.source is not None
+    read = ds.source.parser.schema  # type: ignore[attr-defined]
+    blocks = ds.source.read(tuple(ds), slice(None))
+    (folder / "new").write_bytes(framed(read, blocks, ds.schema))
+    wanted, found = ds.compute(), expected_columns(read_payloads(folder / "new"), read)
+    again = dtf.read_tfrecord(folder / "new", read).compute()
+    for name, array in wanted.items():
+        assert bits(found[name]) == bits(array), name
+        assert bits(again[name]) == bits(array), name
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    numbers=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300), max_size=20), max_size=5),
+    room=st.integers(0, 400),
+)
+def test_integers_of_any_size_are_protobufs(numbers: list[list[int]], room: int) -> None:
+    """Bytes as protobuf writes them, whatever room there is for records."""
+    flat = np.array([number for row in numbers for number in row], np.int64)
+    ends = np.cumsum([0, *map(len, numbers)]).astype(np.int64)
+    encoder = _native.Encoder([_native.Field(b"x", 3, flat.view(np.uint8), row_splits=ends)], len(numbers))
+    out, made, row = np.empty(room, np.uint8), b"", 0
+    while True:
+        records, nbytes, need = encoder.encode(row, out)
+        made, row = made + out[:nbytes].tobytes(), row + records
+        if row == len(numbers):
+            assert need == 0
+            break
+        assert need > len(out) - nbytes
+        out = np.empty(max(need, len(out)), np.uint8)
+    wanted = [messages.Example() for _ in numbers]
+    for message, row_ in zip(wanted, numbers, strict=True):
+        message.features.feature["x"].int64_list.value.extend(row_)
+    assert payloads(made) == [message.SerializeToString() for message in wanted]
+
+
+def test_keys_stand_in_the_order_of_the_schema_and_bytes_are_the_same_each_time() -> None:
+    names = ["zebra", "ant", "é", "", "m"]
+    blocks = {name: np.arange(3, dtype=np.int64) + number for number, name in enumerate(names)}
+    schema = Schema({name: dtf.FixedLenFeature((), "int64") for name in names})
+    data = framed(schema, blocks)
+    assert data == framed(schema, blocks)
+    at = [payloads(data)[0].index(b"\x0a" + bytes([len(name.encode())]) + name.encode() + b"\x12") for name in names]
+    assert at == sorted(at)
+
+
+@pytest.mark.parametrize(
+    ("feature", "array", "kind", "wanted"),
+    [
+        (dtf.FixedLenFeature((), "bool"), np.array([True, False]), "int64_list", [[1], [0]]),
+        (dtf.FixedLenFeature((), "int8"), np.array([-3, 4], np.int8), "int64_list", [[-3], [4]]),
+        (dtf.FixedLenFeature((2,), "uint16"), np.array([[1, 65535]], np.uint16), "int64_list", [[1, 65535]]),
+        (dtf.FixedLenFeature((), "int64"), np.array([7], ">i4"), "int64_list", [[7]]),
+        (dtf.FixedLenFeature((), "uint64"), np.array([2**63 - 1], np.uint64), "int64_list", [[2**63 - 1]]),
+        (dtf.FixedLenFeature((), "float16"), np.array([0.5], np.float16), "float_list", [[0.5]]),
+        (dtf.FixedLenFeature((), "bfloat16"), np.array([1.5], ml_dtypes.bfloat16), "float_list", [[1.5]]),
+        (dtf.FixedLenFeature((), "float32"), np.array([0.1], np.float64), "float_list", [[float(np.float32(0.1))]]),
+        (dtf.FixedLenFeature((), "float64"), np.array([0.25], np.float64), "float_list", [[0.25]]),
+        (dtf.FixedLenFeature((), "float32"), np.array([3], np.int64), "float_list", [[3.0]]),
+        (dtf.FixedLenFeature((0,), "int64"), np.zeros((2, 0), np.int64), "int64_list", [[], []]),
+        (dtf.VarLenFeature("int64"), np.arange(6).reshape(2, 3), "int64_list", [[0, 1, 2], [3, 4, 5]]),
+        (dtf.TextFeature(), np.array(["é", ""], np.dtypes.StringDType()), "bytes_list", [["é".encode()], [b""]]),
+        (dtf.FixedLenFeature((), "bytes"), np.array(["a"], np.dtypes.StringDType()), "bytes_list", [[b"a"]]),
+        (dtf.RawFeature((2,), ">i2"), np.array([[1, 2]], np.int16), "bytes_list", [[b"\0\1\0\2"]]),
+        (dtf.RawFeature((-1,), "<u2"), np.array([[1, 2]], np.uint8), "bytes_list", [[b"\1\0\2\0"]]),
+        (dtf.FixedLenSequenceFeature((), "int64", True), np.array([[1, 0]]), "int64_list", [[1, 0]]),
+    ],
+)
+def test_what_is_listed(feature: Any, array: NDArray[Any], kind: str, wanted: list[list[Any]]) -> None:
+    assert [values(payload) for payload in one(feature, array)] == [(kind, row) for row in wanted]
+
+
+@pytest.mark.parametrize(
+    ("feature", "array", "row", "said"),
+    [
+        (dtf.FixedLenFeature((), "int8"), np.array([1, 300]), 1, "holds 300, that int8 does not hold"),
+        (dtf.FixedLenFeature((), "uint8"), np.array([-1]), 0, "holds -1, that uint8"),
+        (dtf.FixedLenFeature((), "uint64"), np.array([0, -1]), 1, "holds -1, that uint64"),
+        (dtf.FixedLenFeature((), "bool"), np.array([2]), 0, "holds 2, that bool"),
+        (dtf.FixedLenFeature((), "int64"), np.array([2**63], np.uint64), 0, "that int64 does not hold"),
+        (dtf.FixedLenFeature((), "uint64"), np.array([2**63], np.uint64), 0, "past the int64"),
+        (dtf.FixedLenFeature((2,), "float32"), np.array([[0, 1], [1e300, 0]]), 1, r"holds 1e\+300, that float32"),
+        (dtf.FixedLenFeature((), "float32"), np.array([1, 2**24 + 1]), 1, "that float32 does not hold"),
+        (dtf.FixedLenFeature((), "float64"), np.array([0.5, 0.1]), 1, "another number in the float32"),
+        (
+            dtf.VarLenFeature("int8"),
+            RaggedBlock(np.array([1, 2, 300]), np.array([0, 2, 2, 3])),
+            2,
+            "holds 300, that int8",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_named(feature: Any, array: Any, row: int, said: str) -> None:
+    with pytest.raises(FeatureError, match=said) as caught:
+        one(feature, array)
+    assert caught.value.place is not None
+    assert (caught.value.place.record, caught.value.place.feature) == (row, "x")
+
+
+@pytest.mark.parametrize(
+    ("feature", "array", "said"),
+    [
+        (dtf.FixedLenFeature((), "int64"), np.zeros(2), "is of float64, which FixedLenFeature"),
+        (dtf.FixedLenFeature((), "float32"), np.zeros(2, complex), "RawFeature or TensorFeature of complex128"),
+        (dtf.FixedLenFeature((2,), "float32"), np.zeros((2, 3)), r"rows of shape \(3,\) where"),
+        (dtf.FixedLenFeature((), "bytes"), np.zeros(2), "which FixedLenFeature"),
+        (dtf.TextFeature(), np.zeros(2, np.int64), "is of int64, which TextFeature"),
+        (dtf.ImageFeature(), np.zeros((2, 3, 3, 1), np.float32), "is of float32, which ImageFeature"),
+        (dtf.FixedLenFeature((3,), "int64"), RaggedBlock(np.arange(3), np.array([0, 3])), r"\(-1,\) where"),
+    ],
+)
+def test_columns_that_can_not_fit_are_refused_before_a_row_is_seen(feature: Any, array: Any, said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        Encoder(Schema({"x": feature}), Schema({"x": feature_of(array, "x")}))
+
+
+def test_nothing_is_left_out_in_silence() -> None:
+    column = dtf.FixedLenFeature((), "int64")
+    with pytest.raises(SchemaError, match="'y' is of no feature"):
+        Encoder(Schema({"x": column}), Schema({"x": column, "y": column}))
+    with pytest.raises(SchemaError, match="there is no column"):
+        Encoder(Schema({"x": column}), Schema({"y": column}))
+    with pytest.raises(SchemaError, match="nothing to write"):
+        Encoder(Schema({}), Schema({}))
+    with pytest.raises(SchemaError, match="alone has an encoding"):
+        Encoder(Schema({"x": column}), Schema({"x": column}), {"x": ImageEncoding()})
+
+
+def test_features_that_share_a_key_have_to_agree() -> None:
+    schema = Schema({"v": dtf.VarLenFeature("float32"), "s": dtf.SparseFeature("i", "v", "float32", 9)})
+    rows = np.array([0, 2])
+    blocks: dict[str, Block] = {
+        "v": RaggedBlock(np.array([1, 2], np.float32), rows),
+        "s.indices": RaggedBlock(np.array([[3], [5]]), rows),
+        "s.values": RaggedBlock(np.array([1, 2], np.float32), rows),
+    }
+    message = messages.Example.FromString(payloads(framed(schema, blocks))[0])
+    assert sorted(message.features.feature) == ["i", "v"]
+    blocks["s.values"] = RaggedBlock(np.array([1, 3], np.float32), rows)
+    with pytest.raises(SchemaError, match="share the key 'v'"):
+        framed(schema, blocks)
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        (R("int64", partitions=[R.UniformRowLength(2), R.RowLengths("n")]), "a row of 1 where UniformRowLength"),
+        (R("int64", partitions=[R.ValueRowIds("n"), R.RowLengths("m")]), "ends with an empty row"),
+    ],
+)
+def test_partitions_that_can_not_say_how_rows_are_cut(feature: Any, said: str) -> None:
+    inner = RaggedBlock(np.arange(2), np.array([0, 1, 2]))
+    good = RaggedBlock(RaggedBlock(inner, np.array([0, 2])), np.array([0, 1]))
+    assert one(feature, good)
+    bad = RaggedBlock(RaggedBlock(inner, np.array([0, 1, 2, 2])), np.array([0, 1, 3]))
+    with pytest.raises(FeatureError, match=said):
+        one(feature, bad)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"x.indices": [[[9]]]}, r"outside of the size"),
+        ({"x.indices": [[[1], [2]]]}, "another number of indices"),
+        ({"x.shape": [[8]]}, "is of shape"),
+    ],
+)
+def test_sparse_columns_have_to_fit_each_other(column: dict[str, Any], said: str) -> None:
+    feature = dtf.SparseFeature("i", "v", "float32", 9)
+    given: dict[str, Any] = {"x.indices": [[[1]]], "x.values": [[1.0]], "x.shape": [[9]]} | column
+    blocks = {
+        name: conform(form, given[name], name) for name, form in feature.columns("x").items() if name != "x.shape"
+    }
+    blocks["x.shape"] = np.array(given["x.shape"])
+    with pytest.raises(FeatureError, match=said):
+        framed(Schema({"x": feature}), blocks)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_lengths_have_to_fit_the_padded_rows(length: int) -> None:
+    schema = Schema({}, sequence_features={"x": dtf.FixedLenSequenceFeature((), "int64")})
+    blocks: dict[str, Block] = {"x": np.arange(6).reshape(2, 3), "x.lengths": np.array([3, length])}
+    with pytest.raises(FeatureError, match=f"lengths say {length}"):
+        framed(schema, blocks)
+    blocks["x.lengths"] = np.array([0, 2])
+    found = [messages.SequenceExample.FromString(payload) for payload in payloads(framed(schema, blocks))]
+    steps = [[list(step.int64_list.value) for step in one.feature_lists.feature_list["x"].feature] for one in found]
+    assert steps == [[], [[3], [4]]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64", "float16", "bfloat16", "float64", "complex64"])
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
+def test_tensors_are_tensor_protos(dtype: str, shape: tuple[int, ...]) -> None:
+    known = dtf.TensorFeature(shape, dtype)
+    array = np.arange(2 * int(np.prod(shape))).reshape(2, *shape).astype(known.item_dtype)
+    features = [known] + ([dtf.TensorFeature((-1, *shape[1:]), dtype)] if shape else [])
+    for feature in features:
+        for row, payload in enumerate(one(feature, array)):
+            ((data,),) = [values(payload)[1]]
+            proto = messages.TensorProto.FromString(data)
+            assert [dim.size for dim in proto.tensor_shape.dim] == list(shape)
+            assert proto.HasField("tensor_shape")
+            assert proto.tensor_content == array[row].tobytes()
+            assert proto.SerializeToString() == data
+
+
+def test_tensors_of_strings() -> None:
+    block = ArraysBlock(
+        BytesBlock(np.frombuffer(b"abc", np.uint8), np.array([0, 1, 1, 3]), (3,)),
+        np.array([0, 1, 3]),
+        np.array([[1], [2]]),
+    )
+    found = [
+        messages.TensorProto.FromString(values(payload)[1][0])
+        for payload in one(dtf.TensorFeature((-1,), "bytes"), block)
+    ]
+    assert [list(proto.string_val) for proto in found] == [[b"a"], [b"", b"bc"]]
+    assert [proto.dtype for proto in found] == [7, 7]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float16"])
+def test_png_is_lossless(channels: int, dtype: str) -> None:
+    rng = np.random.default_rng(channels)
+    levels = rng.integers(0, 256, (2, 5, 7, channels))
+    array = (
+        (levels / 255).astype(dtype) if dtype[0] == "f" else (levels * (257 if dtype == "uint16" else 1)).astype(dtype)
+    )
+    if dtype == "uint16":
+        array[0, 0, 0, 0] = 12345
+    if dtype[0] == "f":
+        # As reading leaves them, which multiplies.
+        array = (levels.astype(np.float32) * np.float32(1 / 255)).astype(dtype)
+    for feature in (dtf.ImageFeature(dtype=dtype), dtf.ImageFeature((5, 7, channels), dtype)):
+        for row, payload in enumerate(one(feature, array)):
+            (data,) = values(payload)[1]
+            assert (decode_image(data, dtype=dtype) == array[row]).all()
+
+
+def test_images_of_their_own_shapes_any_number_of_them_and_other_formats() -> None:
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (height, 4, 3)).astype(np.uint8) for height in (1, 9)]
+    rows = conform(dtf.ImageFeature(), images, "x")
+    found = [
+        decode_image(values(payload)[1][0])
+        for payload in one(dtf.ImageFeature(), rows, columns={"x": dtf.ImageFeature()})
+    ]
+    assert all((read == image).all() for read, image in zip(found, images, strict=True))
+    frames = RaggedBlock(rng.integers(0, 256, (3, 8, 8, 3)).astype(np.uint8), np.array([0, 0, 3]))
+    feature = dtf.ImageFeature((-1, 8, 8, 3))
+    encoding = {"x": ImageEncoding.of({"format": "JPG", "quality": 95}, "x")}
+    empty, three = one(feature, frames, columns={"x": feature}, encoding=encoding)
+    assert values(empty) == ("bytes_list", [])
+    assert [data[:3] for data in values(three)[1]] == [b"\xff\xd8\xff"] * 3
+
+
+@pytest.mark.parametrize(
+    ("image", "encoding", "said"),
+    [
+        (np.zeros((1, 2, 2, 4), np.uint8), "jpeg", "4 channels where jpeg takes 1 or 3"),
+        (np.zeros((1, 2, 2, 3), np.uint16), "webp", "16 bits per channel where webp has 8"),
+        (np.zeros((1, 0, 2, 3), np.uint8), "png", "without pixels"),
+        (np.full((1, 2, 2, 3), 0.1234567, np.float32), "png", "would be rounded"),
+        (np.full((1, 2, 2, 3), np.nan, np.float32), "png", "would be rounded"),
+    ],
+)
+def test_images_that_would_change_are_refused(image: NDArray[Any], encoding: str, said: str) -> None:
+    feature = dtf.ImageFeature(dtype=image.dtype)
+    with pytest.raises(FeatureError, match=said):
+        one(feature, image, encoding={"x": ImageEncoding.of(encoding, "x")})
+
+
+@pytest.mark.parametrize("given_", ["tiff", 7, {"quality": 3}])
+def test_encodings_that_are_none(given_: Any) -> None:
+    with pytest.raises(SchemaError, match="encoding of 'x'"):
+        ImageEncoding.of(given_, "x")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        lambda: _native.Field(b"x", 4, np.zeros(8, np.uint8)),
+        lambda: _native.Field(b"x", 3, np.zeros(8, np.uint8), prefix=b"a"),
+        lambda: _native.Field(b"x", 1, np.zeros(8, np.uint8)),
+        lambda: _native.Field(b"x", 3, np.zeros(8, np.uint8), list=True),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8))], 2),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([0, 2]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([1, 0]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([-1, 0]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([0]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), count=1 << 58)], 1 << 58),
+        lambda: _native.Encoder([_native.Field(b"x", 1, np.zeros(8, np.uint8), value_splits=np.array([0, 9]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8))] * 2, 1),
+    ],
+)
+def test_the_native_encoder_never_reads_past_what_it_was_given(field: Any) -> None:
+    with pytest.raises(ValueError):
+        field()
+
+
+def test_a_record_larger_than_protobuf_takes_is_an_error() -> None:
+    # The values overlap: splits may end where others do, and memory of 1 MiB stands for 3 GiB.
+    piece = np.zeros(1 << 20, np.uint8)
+    keyed = [_native.Field(b"%d" % n, 1, piece, value_splits=np.array([0, 1 << 20])) for n in range(2050)]
+    records, nbytes, need = _native.Encoder(keyed, 1).encode(0, np.empty(1 << 20, np.uint8))
+    assert (records, nbytes) == (0, 0)
+    assert need > 1 << 31
