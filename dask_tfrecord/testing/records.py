@@ -261,7 +261,7 @@ def _draw_parts(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
 _OUTLIERS: dict[str, tuple[Any, ...]] = {
     "bytes": (b"\xff", b"\2", b"", b"\x08\x01\x12\x00"),
     "float32": (struct.unpack("<f", b"\xff\xff\x7f\x7f")[0], 65520.0, 65519.0, -math.inf),
-    "int64": (-1, 0, 1, 2, 3, 128, 2**32, 2**63 - 1, -(2**63)),
+    "int64": (-1, 0, 1, 2, 5, 128, 1 << 16, 1 << 32, 2**63 - 1, -(2**63)),
 }
 
 
@@ -296,7 +296,7 @@ def _change(draw: st.DrawFn, message: messages.Feature) -> None:
     field = message.WhichOneof("kind")
     kind = next((kind for kind, name in FIELDS.items() if name == field), draw(st.sampled_from(sorted(FIELDS))))
     values: list[Any] = list(getattr(message, FIELDS[kind]).value)
-    change = draw(st.sampled_from(("unset", "empty", "other", "other and empty", "more", "fewer", *["replaced"] * 3)))
+    change = draw(st.sampled_from(("unset", "empty", "other", "other and empty", "more", "fewer", *["replaced"] * 6)))
     message.Clear()
     if change == "unset":
         return
