@@ -6,7 +6,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -144,7 +143,6 @@ def test_keys_stand_in_the_order_of_the_schema_and_bytes_are_the_same_each_time(
         (dtf.FixedLenFeature((), "int64"), np.array([7], ">i4"), "int64_list", [[7]]),
         (dtf.FixedLenFeature((), "uint64"), np.array([2**63 - 1], np.uint64), "int64_list", [[2**63 - 1]]),
         (dtf.FixedLenFeature((), "float16"), np.array([0.5], np.float16), "float_list", [[0.5]]),
-        (dtf.FixedLenFeature((), "bfloat16"), np.array([1.5], ml_dtypes.bfloat16), "float_list", [[1.5]]),
         (dtf.FixedLenFeature((), "float32"), np.array([0.1], np.float64), "float_list", [[float(np.float32(0.1))]]),
         (dtf.FixedLenFeature((), "float64"), np.array([0.25], np.float64), "float_list", [[0.25]]),
         (dtf.FixedLenFeature((), "float32"), np.array([3], np.int64), "float_list", [[3.0]]),
@@ -159,6 +157,15 @@ def test_keys_stand_in_the_order_of_the_schema_and_bytes_are_the_same_each_time(
 )
 def test_what_is_listed(feature: Any, array: NDArray[Any], kind: str, wanted: list[list[Any]]) -> None:
     assert [values(payload) for payload in one(feature, array)] == [(kind, row) for row in wanted]
+
+
+def test_bfloat16_is_listed_as_float32() -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    array = np.array([1.5, -2], ml_dtypes.bfloat16)
+    assert [values(payload) for payload in one(dtf.FixedLenFeature((), "bfloat16"), array)] == [
+        ("float_list", [1.5]),
+        ("float_list", [-2.0]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,6 @@ def test_nothing_is_left_out_in_silence() -> None:
         Encoder(Schema({"x": column}), Schema({"x": column, "y": column}))
     with pytest.raises(SchemaError, match="there is no column"):
         Encoder(Schema({"x": column}), Schema({"y": column}))
-    with pytest.raises(SchemaError, match="nothing to write"):
-        Encoder(Schema({}), Schema({}))
     with pytest.raises(SchemaError, match="alone has an encoding"):
         Encoder(Schema({"x": column}), Schema({"x": column}), {"x": ImageEncoding()})
 
@@ -282,6 +287,8 @@ def test_lengths_have_to_fit_the_padded_rows(length: int) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64", "float16", "bfloat16", "float64", "complex64"])
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
 def test_tensors_are_tensor_protos(dtype: str, shape: tuple[int, ...]) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
     known = dtf.TensorFeature(shape, dtype)
     array = np.arange(2 * int(np.prod(shape))).reshape(2, *shape).astype(known.item_dtype)
     features = [known] + ([dtf.TensorFeature((-1, *shape[1:]), dtype)] if shape else [])

@@ -114,15 +114,13 @@ class Encoder:
     Raises
     ------
     SchemaError
-        If there is nothing to write, a column is of no feature, or of a dtype or shape that its feature has not.
+        If a column is of no feature, or of a dtype or shape that its feature has not.
     """
 
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
         promised = Parser(schema).columns
-        if not schema:
-            raise SchemaError("there is nothing to write: records have a feature at least")
         self._plans = [_plan(name, feature, schema, columns, promised) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:

@@ -14,7 +14,7 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, VarLenFeature
 from dask_tfrecord.schema import Schema, near_misses
 
-__all__ = ["listed_features", "record_schema"]
+__all__ = ["given_features", "listed_features", "record_schema"]
 
 
 def record_schema(
@@ -44,7 +44,7 @@ def record_schema(
     UnknownFeatureError
         If the columns of a feature that was given are not there.
     """
-    context, lists = _given(features, sequence_features)
+    context, lists = given_features(features, sequence_features)
     is_sequence = lists is not None or (read is not None and read.message == "SequenceExample")
     own = {*context, *(lists or {}), *(read or {})}
     found: dict[str, tuple[Feature, bool]] = {}
@@ -82,9 +82,16 @@ def record_schema(
     return Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=known)
 
 
-def _given(
+def given_features(
     features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Take apart what a user says: features of an Example or of a context, and feature lists where there may be any.
+
+    Raises
+    ------
+    SchemaError
+        If one is no mapping.
+    """
     for argument, given in (("features", features), ("sequence_features", sequence_features)):
         if given is not None and not isinstance(given, Mapping):
             raise SchemaError(f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}")

@@ -18,6 +18,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.conform import feature_of
 from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.record_schema import given_features
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import (
     Feature,
@@ -75,8 +76,8 @@ def as_dataset(
 
 def _forms(features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Find how columns look that features are said of."""
-    given = features if isinstance(features, Schema) and sequence_features is None else None
-    schema = given or Schema(dict(features or {}), sequence_features=sequence_features)
+    context, lists = given_features(features, sequence_features)
+    schema = Schema(context, sequence_features=lists)
     forms = dict(Parser(schema).columns)
     for name, feature in schema.items():
         if isinstance(feature, FixedLenSequenceFeature):
@@ -100,7 +101,7 @@ def _data_of(array: Any) -> Any:
     """Take the data of a DataArray; what is read on demand stays so."""
     if array.chunks is None:
         rows, *others = array.dims
-        array = array.chunk({rows: "auto"} | dict.fromkeys(others, -1))
+        array = array.chunk({rows: -1 if array.dtype.kind == "O" else "auto"} | dict.fromkeys(others, -1))
     return array.data
 
 

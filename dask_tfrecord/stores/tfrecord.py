@@ -24,6 +24,7 @@ from dask_tfrecord.columns.encode import Encoder, RecordStream
 from dask_tfrecord.columns.image_writing import ImageEncoding
 from dask_tfrecord.columns.record_schema import listed_features, record_schema
 from dask_tfrecord.columns.tfds_writing import TFDSNames
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.schema import Schema
@@ -188,6 +189,8 @@ def to_tfrecord(
     dataset, schema = _described(arrays, features, sequence_features)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
+    if not schema and dataset.nrecords:
+        raise SchemaError(f"{dataset.nrecords:,} records without a feature would hold nothing: there is no column")
     encoder = Encoder(schema, dataset.schema, _encodings(encoding, schema))
     names, metadata = _names(urlpath, tfds, encoder, storage_options)
     feed = Feed(dataset, uuid.uuid4().hex)

@@ -1,0 +1,632 @@
+"""Shards from arrays: what is read is written the same, by one task each, whole or not at all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, LocalCluster
+from test_corpus import EXAMPLES
+from test_corpus import bits as corpus_bits
+from test_golden import CASES, check, expected, shard, spec
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import splits_of
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.messages import Example, SequenceExample
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing import read_oracle, read_payloads, write_oracle
+
+MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
+
+
+def objects(rows: list[Any]) -> Any:
+    """An object array of these."""
+    array = np.empty(len(rows), object)
+    array[:] = rows
+    return array
+
+
+def plain(rows: int = 10) -> dict[str, Any]:
+    """Arrays of the kinds that an Example lists."""
+    return {
+        "label": np.arange(rows),
+        "score": np.linspace(0, 1, 2 * rows, dtype=np.float32).reshape(rows, 2),
+        "text": np.array([f"é{row}" for row in range(rows)], np.dtypes.StringDType()),
+        "data": objects([bytes([row, 0]) for row in range(rows)]),
+        "tokens": objects([np.arange(row % 4) for row in range(rows)]),
+    }
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def payloads(folder: Path) -> list[bytes]:
+    """Of all shards of a folder, in order."""
+    return [payload for name in everything(folder) for payload in read_payloads(folder / name)]
+
+
+def ints(path: Path, name: str = "label") -> list[int]:
+    return [message.features.feature[name].int64_list.value[0] for message in read_oracle(path)]
+
+
+# -- round trips
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_files_come_back_equal(golden: Path, case: str, tmp_path: Path) -> None:
+    features, wanted = spec(golden, case), expected(golden, case)
+    ds = dtf.read_tfrecord(shard(golden, case), **features, chunks=7)
+    for number, options in enumerate([{}, {"records_per_shard": 3, "compression": "gzip"}, {"compression": "zlib"}]):
+        folder = tmp_path / str(number)
+        ds.to_tfrecord(f"{folder}/", **options)  # type: ignore[arg-type]
+        check(dtf.read_tfrecord(folder, **features).compute(), wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_files_come_back_equal_from_zarr(golden: Path, case: str, tmp_path: Path) -> None:
+    features, wanted = spec(golden, case), expected(golden, case)
+    dtf.read_tfrecord(shard(golden, case), **features).to_zarr(tmp_path / "store.zarr", chunks=5)
+    stored = dtf.from_zarr(tmp_path / "store.zarr")
+    stored.to_tfrecord(tmp_path / MANY, records_per_shard=4, **features)
+    check(dtf.read_tfrecord(tmp_path / "*.tfrecord", **features).compute(), wanted)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_real_files_come_back_equal(corpus: Path, name: str, tmp_path: Path) -> None:
+    schema = dtf.infer_schema(corpus / name, sample=None)
+    ds = dtf.read_tfrecord(corpus / name, schema)
+    ds.to_tfrecord(tmp_path / MANY, records_per_shard=max(1, (ds.nrecords or 0) // 3))
+    again = dtf.read_tfrecord(tmp_path / "*.tfrecord", schema).compute()
+    wanted = ds.compute()
+    assert all(corpus_bits(again[column]) == corpus_bits(array) for column, array in wanted.items())
+
+
+def test_columns_of_every_way_to_hold_them(tmp_path: Path) -> None:
+    """Read, held in memory, and changed in part: the features that the columns were read by, or their own."""
+    dtf.to_tfrecord(plain(), tmp_path / "plain")
+    ds = dtf.read_tfrecord(tmp_path / "plain", {"label": dtf.FixedLenFeature((), "int32"), "text": dtf.TextFeature()})
+    ds.persist().to_tfrecord(tmp_path / "held")
+    ds.assign(more=np.arange(10)).to_tfrecord(tmp_path / "more")
+    ds.map_blocks(lambda blocks: {"half": (blocks["label"] / 2).astype("f4")}).to_tfrecord(tmp_path / "mapped")
+    ds[["text"]].rows[::-1].to_tfrecord(tmp_path / "text")
+    assert ints(tmp_path / "held") == ints(tmp_path / "more", "more") == list(range(10))
+    halves = [message.features.feature["half"].float_list.value[0] for message in read_oracle(tmp_path / "mapped")]
+    assert halves == [row / 2 for row in range(10)]
+    texts = [dict(message.features.feature) for message in read_oracle(tmp_path / "text")]
+    assert [list(text) for text in texts] == [["text"]] * 10
+    assert texts[0]["text"].bytes_list.value[0] == "é9".encode()
+
+
+def test_sequence_examples_and_their_lengths(tmp_path: Path) -> None:
+    steps = {"tokens": dtf.FixedLenSequenceFeature((), "int64"), "words": dtf.VarLenFeature("bytes")}
+    arrays = {
+        "id": np.arange(3),
+        "tokens": np.arange(12).reshape(3, 4),
+        "tokens.lengths": np.array([4, 0, 2], np.int32),
+        "words": objects([objects([objects([b"a", b""])]), objects([]), objects([objects([]), objects([b"b"])])]),
+    }
+    dtf.to_tfrecord(arrays, tmp_path / "seq", sequence_features=steps)
+    found = [SequenceExample.FromString(payload) for payload in read_payloads(tmp_path / "seq")]
+    lists = [record.feature_lists.feature_list for record in found]
+    assert [record.context.feature["id"].int64_list.value[0] for record in found] == [0, 1, 2]
+    tokens = [[list(step.int64_list.value) for step in of["tokens"].feature] for of in lists]
+    assert tokens == [[[0], [1], [2], [3]], [], [[8], [9]]]
+    assert [[list(step.bytes_list.value) for step in of["words"].feature] for of in lists] == [
+        [[b"a", b""]],
+        [],
+        [[], [b"b"]],
+    ]
+    ds = dtf.read_tfrecord(tmp_path / "seq", {"id": dtf.FixedLenFeature((), "int64")}, sequence_features=steps)
+    ds.to_tfrecord(tmp_path / "again")
+    assert read_payloads(tmp_path / "again") == read_payloads(tmp_path / "seq")
+
+
+# -- arrays of all kinds
+
+
+def test_arrays_of_all_kinds(tmp_path: Path) -> None:
+    rows = 7
+    stored = zarr.create_array(tmp_path / "a.zarr", shape=(rows, 2), chunks=(3, 2), dtype="i2")
+    stored[:] = np.arange(14).reshape(rows, 2)
+    lengths = np.arange(rows)
+    arrays = {
+        "dask": da.arange(rows, chunks=3, dtype="f4"),
+        "zarr": stored,
+        "list": [[row, row] for row in range(rows)],
+        "bytes": [b"\0" * row for row in range(rows)],
+        "rows": [list(range(row)) for row in range(rows)],
+        "flat": dtf.RaggedBlock(np.arange(21, dtype=np.int64), splits_of(lengths)),
+        "text": np.array([str(row) for row in range(rows)]),
+        "flag": np.arange(rows) % 2 == 0,
+        "half": np.arange(rows, dtype=np.float16),
+    }
+    dtf.to_tfrecord(arrays, tmp_path / MANY)
+    assert [len(read_payloads(tmp_path / f"0000{n}-of-00003.tfrecord")) for n in range(3)] == [3, 3, 1]
+    found = dtf.read_tfrecord(tmp_path / "*.tfrecord").compute()
+    assert found["dask"].tolist() == list(range(rows))
+    assert (found["zarr"] == stored[:]).all()
+    assert found["list"].tolist() == arrays["list"]
+    assert found["bytes"].tolist() == arrays["bytes"]
+    assert [row.tolist() for row in found["rows"]] == arrays["rows"]
+    assert [len(row) for row in found["flat"]] == lengths.tolist()
+    assert np.concatenate(found["flat"]).tolist() == list(range(21))
+    assert found["text"].tolist() == [b"%d" % row for row in range(rows)]
+    assert found["flag"].tolist() == [1, 0, 1, 0, 1, 0, 1]
+    assert found["half"].tolist() == list(range(rows))
+
+
+def test_an_xarray_dataset(tmp_path: Path) -> None:
+    xr: Any = pytest.importorskip("xarray")
+    data = xr.Dataset({"x": (("record", "axis"), np.arange(6).reshape(3, 2)), "y": ("record", np.ones(3, np.float32))})
+    dtf.to_tfrecord(data, tmp_path / "eager")
+    dtf.to_tfrecord(data.chunk(record=2), tmp_path / MANY)
+    assert [len(read_payloads(tmp_path / f"0000{n}-of-00002.tfrecord")) for n in range(2)] == [2, 1]
+    data.to_zarr(tmp_path / "x.zarr", zarr_format=3, consolidated=False)
+    dtf.to_tfrecord(xr.open_zarr(tmp_path / "x.zarr", chunks=None, consolidated=False), tmp_path / "lazy")
+    assert read_payloads(tmp_path / "lazy") == read_payloads(tmp_path / "eager")
+    with pytest.raises(SchemaError, match="not the same for all variables"):
+        dtf.to_tfrecord(data.assign(z=("axis", [1, 2])), tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "features", "said"),
+    [
+        ({"x": np.zeros(2)}, None, "FixedLenFeature.*to round it, or RawFeature"),
+        ({"x": np.zeros(2, complex)}, None, "no Example lists"),
+        ({"x": objects([np.zeros(2), np.zeros(1)])}, None, "of float64"),
+        ({"x": objects([np.zeros((2, 1)), np.zeros((1, 2))])}, None, "float64"),
+        ({"x": objects([np.zeros((2, 1), "i4"), np.zeros((1, 2), "i4")])}, None, "rows of any shape"),
+        ({"x": objects([1, "a"])}, None, "of no one feature"),
+        ({"x": da.from_array(objects([b"a"]), chunks=1)}, None, "may be anything"),
+        ({"x": np.array([b"a"])}, None, "drops zero bytes"),
+        ({"x": np.zeros(2, "i4"), "y": np.zeros(3, "i4")}, None, "as many rows"),
+        ({"x": np.array(3)}, None, "as many rows|axis of rows"),
+        ({}, None, "one or more arrays"),
+        ([1], None, "mapping of names to arrays"),
+        ({"x": 7}, None, "expected an array"),
+        ({"x": np.zeros(2, "i4")}, {"y": dtf.FixedLenFeature((), "int64")}, "no column for"),
+        ({"x": np.zeros(2, "i4")}, {"x": dtf.TextFeature()}, "which TextFeature"),
+        ({"x": np.zeros(2, "i4")}, 7, "mapping of names to features"),
+    ],
+)
+def test_what_nothing_says_how_to_write(arrays: Any, features: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=said):
+        dtf.to_tfrecord(arrays, tmp_path / "x", features=features)
+    assert everything(tmp_path) == []
+
+
+def test_features_say_how_arrays_are_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "double": rng.normal(size=(4, 3)),
+        "tensor": rng.normal(size=(4, 3)),
+        "rounded": rng.normal(size=4),
+        "image": rng.integers(0, 256, (4, 6, 5, 3), np.uint8),
+        "photo": rng.integers(0, 256, (4, 16, 16, 3), np.uint8),
+        "other": np.arange(4, dtype=np.uint8),
+    }
+    features = {
+        "double": dtf.RawFeature((3,), ">f8"),
+        "tensor": dtf.TensorFeature((None,), "float64"),
+        "rounded": dtf.FixedLenFeature((), "float32"),
+        "image": dtf.ImageFeature(),
+        "photo": dtf.ImageFeature((16, 16, 3)),
+    }
+    dtf.to_tfrecord(arrays, tmp_path / "x", features=features, encoding={"photo": {"format": "jpeg", "quality": 90}})
+    found = dtf.read_tfrecord(tmp_path / "x", {**features, "other": dtf.FixedLenFeature((), "uint8")}).compute()
+    assert (found["double"] == arrays["double"]).all()
+    assert (np.stack(found["tensor"]) == arrays["tensor"]).all()
+    assert (found["rounded"] == arrays["rounded"].astype(np.float32)).all()
+    assert (np.stack(found["image"]) == arrays["image"]).all()
+    assert (found["other"] == arrays["other"]).all()
+    photo = read_oracle(tmp_path / "x")[0].features.feature["photo"].bytes_list.value[0]
+    assert photo.startswith(b"\xff\xd8\xff")
+
+
+# -- shards
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+def test_shards_of_irregular_sizes(scheduler: str, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    sizes = (900, 0, 1000, 1, 937, 0, 0, 1)
+    label = da.from_array(np.arange(sum(sizes)), chunks=(sizes,))
+    tokens = objects([np.arange(rng.randrange(30)) for _ in range(sum(sizes))])
+    arrays = {"label": label, "tokens": tokens}
+    with dask.config.set(scheduler=scheduler):
+        dtf.to_tfrecord(arrays, f"{tmp_path}/chunks/{MANY}")
+        dtf.to_tfrecord(arrays, f"{tmp_path}/rows/{MANY}", records_per_shard=701)
+        dtf.to_tfrecord(arrays, f"{tmp_path}/one/all.tfrecord")
+    counts = [len(read_payloads(tmp_path / "chunks" / name)) for name in everything(tmp_path / "chunks")]
+    assert counts == list(sizes)
+    counts = [len(read_payloads(tmp_path / "rows" / name)) for name in everything(tmp_path / "rows")]
+    assert counts == [701, 701, 701, 701, 35]
+    assert payloads(tmp_path / "chunks") == payloads(tmp_path / "rows") == payloads(tmp_path / "one")
+    found = [Example.FromString(payload).features.feature for payload in payloads(tmp_path / "one")]
+    assert [list(one["label"].int64_list.value) for one in found] == [[row] for row in range(sum(sizes))]
+    assert [list(one["tokens"].int64_list.value) for one in found] == [row.tolist() for row in tokens]
+
+
+@pytest.mark.parametrize("records", [None, 3])
+def test_no_rows_are_one_empty_shard(records: int | None, tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.zeros(0, np.int64)}, tmp_path / MANY, records_per_shard=records)
+    assert everything(tmp_path) == ["00000-of-00001.tfrecord"]
+    assert payloads(tmp_path) == []
+
+
+def test_many_small_chunks_share_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_tfrecord.stores.tfrecord._MOST_SHARDS", 4)
+    monkeypatch.setattr("dask_tfrecord.stores.tfrecord._SHARED_NBYTES", 80)
+    sizes = (3, 3, 3, 3, 40, 3)
+    dtf.to_tfrecord({"x": da.arange(sum(sizes), chunks=(sizes,))}, tmp_path / MANY)
+    counts = [len(read_payloads(tmp_path / name)) for name in everything(tmp_path)]
+    assert counts == [9, 3, 40, 3]
+
+
+def test_large_rows_are_read_few_at_once(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watch(blocks: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(blocks["row"]))
+        return {"big": np.zeros((len(blocks["row"]), 1 << 18), np.float32)}
+
+    rows = dtf.Dataset.from_arrays({"row": np.arange(20)})
+    template = {"big": dtf.FixedLenFeature((1 << 18,), "float32")}
+    dtf.to_tfrecord({"row": np.arange(20)}, tmp_path / "rows")
+    dtf.read_tfrecord(tmp_path / "rows").map_blocks(watch, template).to_tfrecord(tmp_path / "x")
+    assert max(seen) <= 2
+    assert rows.nrecords == sum(seen) == len(read_payloads(tmp_path / "x"))
+
+
+def test_a_directory_has_names_of_its_own(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), f"{tmp_path}/new/deep/", records_per_shard=6)
+    dtf.to_tfrecord(plain(), tmp_path)
+    assert everything(tmp_path) == [
+        "data-00000-of-00001.tfrecord",
+        "new/deep/data-00000-of-00002.tfrecord",
+        "new/deep/data-00001-of-00002.tfrecord",
+    ]
+    braces = tmp_path / "{odd}"
+    braces.mkdir()
+    dtf.to_tfrecord(plain(), braces)
+    assert (braces / "data-00000-of-00001.tfrecord").exists()
+
+
+@pytest.mark.parametrize("name", ["{shards}", "{part}", "{shard", "{}", "{0}", "{shard.real}", "{shard:q}", ""])
+def test_templates_that_are_none(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"template|empty string"):
+        dtf.to_tfrecord(plain(), f"{tmp_path}/{name}" if name else "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "a"}, "mode is"),
+        ({"compression": "snappy"}, "compression is"),
+        ({"compression": "zlib", "index": True}, "write gzip"),
+        ({"records_per_shard": 0}, "records_per_shard is"),
+        ({"records_per_shard": True}, "records_per_shard is"),
+        ({"records_per_shard": 3}, "give a template"),
+        ({"tfds": {"name": "x"}}, "tfds is a mapping"),
+        ({"tfds": {"name": "x", "version": "1", "split": "train"}}, "'1' is no version"),
+        ({"encoding": {"label": "png"}}, "no ImageFeature"),
+    ],
+)
+def test_arguments_that_can_not_be(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        dtf.to_tfrecord(plain(), tmp_path / "x", **options)
+    assert everything(tmp_path) == []
+
+
+def test_rows_have_to_be_counted(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / "x")
+    with pytest.raises(ValueError, match="counted"):
+        dtf.read_tfrecord(tmp_path / "x", counts=None).to_tfrecord(tmp_path / "y")
+
+
+# -- what is there already
+
+
+def test_what_exists_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / MANY, records_per_shard=4)
+    before = {name: (tmp_path / name).read_bytes() for name in everything(tmp_path)}
+    (tmp_path / "00001-of-00003.tfrecord").unlink()
+    del before["00001-of-00003.tfrecord"]
+    with pytest.raises(FileExistsError, match=r"00000-of-00003.tfrecord \(and 1 more\) exists already"):
+        dtf.to_tfrecord({"x": np.zeros(10, "i4")}, tmp_path / MANY, records_per_shard=4)
+    for mode in ("w-", "w"):
+        with pytest.raises(FileExistsError, match="another number of shards"):
+            dtf.to_tfrecord({"x": np.zeros(10, "i4")}, tmp_path / MANY, records_per_shard=2, mode=mode)
+    assert {name: (tmp_path / name).read_bytes() for name in everything(tmp_path)} == before
+
+
+def test_shards_are_replaced_with_what_lies_beside_them(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / MANY, records_per_shard=4, index=True)
+    assert len(everything(tmp_path)) == 6
+    dtf.to_tfrecord({"label": -np.arange(10)}, tmp_path / MANY, records_per_shard=4, mode="w")
+    assert everything(tmp_path) == [f"0000{n}-of-00003.tfrecord" for n in range(3)]
+    assert ints(tmp_path / "00001-of-00003.tfrecord") == [-4, -5, -6, -7]
+
+
+def test_shards_that_are_read_are_not_replaced(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / "x")
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    for name in ("x", "link"):
+        with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
+            dtf.read_tfrecord(tmp_path / "x").to_tfrecord(tmp_path / name, mode="w")
+        with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
+            dtf.copy_tfrecord(tmp_path / "x", tmp_path / name, mode="w")
+    assert len(read_payloads(tmp_path / "x")) == 10
+
+
+# -- whole or not at all
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+def test_a_failure_leaves_nothing(scheduler: str, tmp_path: Path) -> None:
+    def late(block: Any) -> Any:
+        if 17 in block:
+            raise RuntimeError("no seventeen")
+        return block
+
+    label = da.arange(30, chunks=5).map_blocks(late, dtype=np.int64, meta=np.zeros(0, np.int64))
+    with dask.config.set(scheduler=scheduler), pytest.raises(RuntimeError, match="seventeen"):
+        dtf.to_tfrecord({"label": label}, f"{tmp_path}/a/b/{MANY}", index=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "keep").write_text("mine")
+    with dask.config.set(scheduler=scheduler), pytest.raises(FeatureError) as caught:
+        dtf.to_tfrecord(
+            {"label": np.array([1, 2, 300])}, tmp_path / "x", features={"label": dtf.FixedLenFeature((), "int8")}
+        )
+    place = caught.value.place
+    assert place is not None
+    assert (place.file, place.record, place.feature) == (str(tmp_path / "x"), 2, "label")
+    assert everything(tmp_path) == ["keep"]
+
+
+def test_nothing_is_touched_before_a_delayed_is_computed(tmp_path: Path) -> None:
+    later = dtf.to_tfrecord(plain(), f"{tmp_path}/new/{MANY}", records_per_shard=4, compute=False)
+    assert list(tmp_path.iterdir()) == []
+    later.compute()
+    assert len(payloads(tmp_path)) == 10
+    with pytest.raises(FileExistsError):
+        later.compute()
+
+
+def test_an_index_is_that_of_build_index(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / MANY, records_per_shard=4, index=True)
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("*.idx")}
+    assert len(written) == 3
+    for path in tmp_path.glob("*.idx"):
+        path.unlink()
+    dtf.build_index(tmp_path / "*.tfrecord")
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.idx")} == written
+
+
+def test_stores_that_are_no_file_systems() -> None:
+    url = f"memory://tfrecord-tests/{MANY}"
+    fs = fsspec.filesystem("memory")
+    try:
+        dtf.to_tfrecord(plain(), url, records_per_shard=4, index=True)
+        assert dtf.read_tfrecord("memory://tfrecord-tests/*.tfrecord")["label"].sum().compute() == 45
+        assert len(fs.ls("/tfrecord-tests")) == 6
+        with pytest.raises(FileExistsError):
+            dtf.to_tfrecord(plain(), url, records_per_shard=4)
+        dtf.to_tfrecord({"label": np.arange(3)}, "memory://tfrecord-tests/one", mode="w")
+        dtf.copy_tfrecord("memory://tfrecord-tests/*.tfrecord", "memory://tfrecord-tests/copy", compression="gzip")
+        assert dtf.read_tfrecord("memory://tfrecord-tests/copy").nrecords == 10
+        with pytest.raises(FeatureError):
+            dtf.to_tfrecord(
+                {"x": np.array([300])},
+                "memory://tfrecord-tests/bad",
+                features={"x": dtf.FixedLenFeature((), "int8")},
+            )
+        assert not fs.exists("/tfrecord-tests/bad")
+    finally:
+        fs.rm("/tfrecord-tests", recursive=True)
+
+
+def test_s3(tmp_path: Path) -> None:
+    moto: Any = pytest.importorskip("moto.server")
+    s3fs: Any = pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        options = {"key": "a", "secret": "b", "endpoint_url": f"http://127.0.0.1:{server.get_host_and_port()[1]}"}
+        s3fs.S3FileSystem(**options).mkdir("shards")
+        url = f"s3://shards/deep/{MANY}"
+        dtf.to_tfrecord(plain(), url, records_per_shard=4, index=True, storage_options=options)
+        found = dtf.read_tfrecord("s3://shards/deep/*.tfrecord", storage_options=options)
+        assert found["label"].compute().tolist() == list(range(10))
+        dtf.to_tfrecord(plain(8), url, records_per_shard=3, mode="w", storage_options=options)
+        assert dtf.read_tfrecord("s3://shards/deep/", storage_options=options).nrecords == 8
+        dtf.copy_tfrecord("s3://shards/deep/", tmp_path / "here", storage_options=options)
+        assert ints(tmp_path / "here") == list(range(8))
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.mark.cluster
+def test_processes_of_a_cluster_write_the_same(client: Client, tmp_path: Path) -> None:
+    arrays = plain(200)
+    with dask.config.set(scheduler="synchronous"):
+        dtf.to_tfrecord(arrays, f"{tmp_path}/here/{MANY}", records_per_shard=17)
+    dtf.to_tfrecord(arrays, f"{tmp_path}/there/{MANY}", records_per_shard=17)
+    ds = dtf.read_tfrecord(tmp_path / "there", chunks=23)
+    ds.to_tfrecord(f"{tmp_path}/again/{MANY}", records_per_shard=17)
+    ds.persist().to_tfrecord(f"{tmp_path}/held/{MANY}", records_per_shard=17)
+    dtf.copy_tfrecord(tmp_path / "there", f"{tmp_path}/copy/", records_per_shard=50)
+    here = {name: (tmp_path / "here" / name).read_bytes() for name in everything(tmp_path / "here")}
+    assert len(here) == 12
+    assert {name: (tmp_path / "there" / name).read_bytes() for name in here} == here
+    alike = [[dict(Example.FromString(one).features.feature) for one in payloads(tmp_path / name)] for name in FOLDERS]
+    assert all(found == alike[0] for found in alike[1:])
+    with pytest.raises(FeatureError, match="that int8 does not hold"):
+        dtf.to_tfrecord(
+            arrays,
+            f"{tmp_path}/bad/{MANY}",
+            features={"label": dtf.FixedLenFeature((), "int8")},
+            records_per_shard=40,
+        )
+    assert not (tmp_path / "bad").exists()
+
+
+FOLDERS = ("here", "there", "again", "held", "copy")
+
+
+# -- TFDS
+
+
+def test_tfds_metadata_tell_the_features_and_the_counts(tmp_path: Path) -> None:
+    arrays = plain() | {"image": np.zeros((10, 4, 5, 3), np.uint8), "raw": np.arange(20.0).reshape(10, 2)}
+    features = Schema(
+        {"image": dtf.ImageFeature((4, 5, 3)), "raw": dtf.RawFeature((2,), "float64")},
+        classes={"label": [f"class {n}" for n in range(10)]},
+    )
+    flowers = {"name": "flowers", "version": "1.0.0"}
+    folder = tmp_path / "flowers" / "1.0.0"
+    dtf.to_tfrecord(arrays, folder, features=features, records_per_shard=4, tfds=flowers | {"split": "train"})
+    part = {name: array[:3] for name, array in arrays.items()}
+    dtf.to_tfrecord(part, folder, features=features, tfds=flowers | {"split": "test"})
+    ds = dtf.read_tfrecord(tmp_path / "flowers", split="train+test")
+    assert ds.nrecords == 13
+    assert ds.schema.classes["label"][3] == "class 3"
+    assert ds.schema["raw"] == dtf.RawFeature((2,), "float64")
+    assert isinstance(ds.schema["text"], dtf.TextFeature)
+    assert ds["raw"].compute()[:10].tolist() == arrays["raw"].tolist()
+    with pytest.raises(SchemaError, match="hold other features"):
+        dtf.to_tfrecord({"x": np.arange(3)}, folder, tfds=flowers | {"split": "more"})
+    with pytest.raises(SchemaError, match=r"holds flowers 1\.0\.0"):
+        dtf.to_tfrecord(part, folder, features=features, tfds={"name": "b", "version": "1.0.0", "split": "more"})
+    with pytest.raises(SchemaError, match="no class that reads"):
+        dtf.to_tfrecord(
+            {"x": np.zeros((2, 2))},
+            tmp_path / "b",
+            features={"x": dtf.TensorFeature((2,), "float64")},
+            tfds=flowers | {"split": "train"},
+        )
+
+
+def test_what_tfds_wrote_is_written_as_tfds_writes_it(tmp_path: Path) -> None:
+    every = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+    ds = dtf.read_tfrecord(every, split="test")
+    # All but what TFDS stores in a way that only it knows, and what it leaves out.
+    kept = [name for name in ds if "float" not in name or name.startswith("scalar/float32")]
+    schema = ds.schema
+    kept = [
+        name
+        for name in kept
+        if isinstance(schema[name], dtf.FixedLenFeature | dtf.TextFeature | dtf.RaggedFeature | dtf.RawFeature)
+    ]
+    assert len(kept) > 20
+    names = {"name": "every", "version": "1.0.0", "split": "test"}
+    ds[kept].to_tfrecord(tmp_path / "every", tfds=names)
+    again = dtf.read_tfrecord(tmp_path / "every", split="test")
+    wanted, found = ds[kept].compute(), again.compute()
+    for name in kept:
+        assert corpus_bits(found[name]) == corpus_bits(wanted[name]), name
+
+
+# -- copies
+
+
+def test_records_are_copied_byte_for_byte(tmp_path: Path) -> None:
+    rng = random.Random(2)
+    records = [rng.randbytes(rng.randrange(50)) for _ in range(100)]
+    for number in range(3):
+        compression = ("gzip", None, "zlib")[number]
+        write_oracle(
+            tmp_path / f"part-{number}", records[number * 30 : (number + 1) * 30 + 10 * (number == 2)], compression
+        )
+    pattern = tmp_path / "part-*"
+    dtf.copy_tfrecord(pattern, f"{tmp_path}/same/{MANY}")
+    dtf.copy_tfrecord(pattern, f"{tmp_path}/less/{MANY}", records_per_shard=45, compression="gzip")
+    dtf.copy_tfrecord(pattern, tmp_path / "one" / "all", index=True)
+    assert [len(read_payloads(tmp_path / "same" / name)) for name in everything(tmp_path / "same")] == [30, 30, 40]
+    assert [len(read_payloads(tmp_path / "less" / name)) for name in everything(tmp_path / "less")] == [45, 45, 10]
+    assert payloads(tmp_path / "same") == payloads(tmp_path / "less") == records
+    assert read_payloads(tmp_path / "one" / "all") == records
+    assert everything(tmp_path / "one") == ["all", "all.idx"]
+
+
+def test_copies_with_fewer_features(tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), tmp_path / "x")
+    dtf.copy_tfrecord(tmp_path / "x", tmp_path / "y", columns=["tokens", "label"])
+    wanted = [Example.FromString(payload) for payload in read_payloads(tmp_path / "x")]
+    for message in wanted:
+        for name in ("score", "text", "data"):
+            del message.features.feature[name]
+    assert [Example.FromString(payload) for payload in read_payloads(tmp_path / "y")] == wanted
+    with pytest.raises(UnknownFeatureError, match="did you mean 'label'"):
+        dtf.copy_tfrecord(tmp_path / "x", tmp_path / "z", columns=["lable"])
+    with pytest.raises(SchemaError, match="list of one name"):
+        dtf.copy_tfrecord(tmp_path / "x", tmp_path / "z", columns="label")
+    write_oracle(tmp_path / "mixed", [*read_payloads(tmp_path / "x"), b"no message"])
+    with pytest.raises(FeatureError, match="record 10"):
+        dtf.copy_tfrecord(tmp_path / "mixed", tmp_path / "z", columns=["label"])
+    assert everything(tmp_path) == ["mixed", "x", "y"]
+
+
+def test_copies_of_sequence_examples_keep_their_lists(tmp_path: Path) -> None:
+    record = SequenceExample()
+    for name in ("a", "b"):
+        record.context.feature[f"c{name}"].int64_list.value.append(1)
+        record.feature_lists.feature_list[f"l{name}"].feature.add().int64_list.value.append(2)
+    write_oracle(tmp_path / "x", [record.SerializeToString()])
+    dtf.copy_tfrecord(tmp_path / "x", tmp_path / "y", columns=["ca", "lb"])
+    (found,) = [SequenceExample.FromString(payload) for payload in read_payloads(tmp_path / "y")]
+    assert list(found.context.feature) == ["ca"]
+    assert list(found.feature_lists.feature_list) == ["lb"]
+
+
+# -- commands
+
+
+def test_commands(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from dask_tfrecord.cli import tfrecord
+
+    def run(*arguments: object) -> Any:
+        return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments])
+
+    dtf.to_tfrecord(plain(), tmp_path / MANY, records_per_shard=4)
+    dtf.read_tfrecord(tmp_path).to_zarr(tmp_path / "x.zarr")
+    done = run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", "--columns", "label,data", "--threads", 1)
+    assert done.exit_code == 0, done.output
+    assert f"Wrote {tmp_path}/y: 10 records in " in done.stdout
+    assert ints(tmp_path / "y") == list(range(10))
+    assert sorted(read_oracle(tmp_path / "y")[0].features.feature) == ["data", "label"]
+    again = run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y")
+    assert again.exit_code == 1
+    assert "--overwrite replaces" in again.stderr
+    assert run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", "--overwrite", "--index").exit_code == 0
+    assert (tmp_path / "y.idx").exists()
+    target = f"{tmp_path}/copy/{MANY}"
+    done = run("copy", tmp_path / "*.tfrecord", target, "--records-per-shard", 6, "--compression", "gzip")
+    assert done.exit_code == 0, done.output
+    assert "10 records" in done.stdout
+    assert [len(read_payloads(tmp_path / "copy" / name)) for name in everything(tmp_path / "copy")] == [6, 4]
+    shards = sorted(tmp_path.glob("*-of-*.tfrecord"))
+    assert run("copy", *shards, tmp_path / "few", "--columns", "label").exit_code == 0
+    assert [list(message.features.feature) for message in read_oracle(tmp_path / "few")] == [["label"]] * 10
+    assert run("copy", *shards, tmp_path / "few", "--columns", "labels", "--overwrite").exit_code == 1
