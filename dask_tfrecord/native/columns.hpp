@@ -127,7 +127,9 @@ public:
         return spec_.kind == Kind::bytes && (spec_.layout == Layout::fixed || spec_.layout == Layout::ragged);
     }
     // Rows end somewhere among the values, or among the steps.
-    bool has_rows() const { return spec_.layout == Layout::ragged || spec_.list || has_shapes(); }
+    bool has_rows() const {
+        return spec_.layout == Layout::ragged || (spec_.list && spec_.layout == Layout::fixed) || has_shapes();
+    }
     bool has_steps() const { return spec_.list && spec_.layout == Layout::ragged; }
     // Every row is an array of a shape of its own.
     bool has_shapes() const { return spec_.layout == Layout::tensor && is_open(spec_.tensor); }

@@ -1,0 +1,54 @@
+// Columns and records of a SequenceExample, for the tests of columns and their fuzzing.
+#pragma once
+
+#include "fed.hpp"
+#include "tensor_support.hpp"
+
+namespace support {
+
+inline dtf::ColumnSpec cast_to(dtf::ColumnSpec spec, dtf::Cast cast) {
+    spec.cast = cast;
+    return spec;
+}
+
+inline dtf::ColumnSpec falling_back(dtf::ColumnSpec spec, std::vector<std::string> fallback) {
+    spec.fallback = std::move(fallback);
+    return spec;
+}
+
+inline dtf::ColumnSpec optional(dtf::ColumnSpec spec) {
+    spec.optional = true;
+    return spec;
+}
+
+// A column of a feature list.
+inline dtf::ColumnSpec steps(dtf::ColumnSpec spec) {
+    spec.list = true;
+    return spec;
+}
+
+inline dtf::ColumnSpec tensor_spec(std::string_view key, dtf::DataType dtype, std::size_t item, Sizes shape) {
+    dtf::ColumnSpec made = spec(key, dtf::Kind::bytes, dtf::Layout::tensor);
+    made.tensor = {static_cast<int>(dtype), item, std::move(shape)};
+    return made;
+}
+
+// A FeatureList message, of its steps' Feature messages.
+inline std::string feature_list(std::initializer_list<std::string_view> features) {
+    std::string list;
+    for (const std::string_view feature : features) list += delimited(1, feature);
+    return list;
+}
+
+inline std::string sequence_example(std::string_view context, std::string_view lists) {
+    return delimited(1, context) + delimited(2, lists);
+}
+
+template <class T>
+std::string as_stored(std::initializer_list<T> values) {
+    std::string bytes;
+    for (const T value : values) bytes += little_endian(value);
+    return bytes;
+}
+
+}  // namespace support
