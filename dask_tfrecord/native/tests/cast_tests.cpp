@@ -1,0 +1,348 @@
+// Tests of casts.hpp and rows.hpp: casts against what their types can hold, rows against the plainest way to make them.
+#include "checks.hpp"
+#include "rows.hpp"
+#include "support.hpp"
+
+#include <cmath>
+#include <numeric>
+
+namespace {
+
+using namespace support;
+using dtf::Buffer;
+using dtf::Cast;
+
+// ---- integers
+
+struct Integer {
+    Cast cast;
+    std::size_t item;
+    std::int64_t least, most;
+};
+
+const Integer integers[] = {
+    {Cast::boolean, 1, 0, 1},
+    {Cast::int8, 1, -128, 127},
+    {Cast::int16, 2, -32768, 32767},
+    {Cast::int32, 4, -2147483648LL, 2147483647LL},
+    {Cast::uint8, 1, 0, 255},
+    {Cast::uint16, 2, 0, 65535},
+    {Cast::uint32, 4, 0, 4294967295LL},
+    {Cast::uint64, 8, 0, INT64_MAX},
+};
+
+// One value by itself.
+template <class From>
+bool cast_one(Cast cast, From value, std::string& bytes, std::uint64_t& refused) {
+    Buffer wide, out;
+    wide.push(value);
+    out.push('!');  // what is there stays there
+    const bool fits = dtf::cast_values(cast, wide, out, refused);
+    bytes = text(out).substr(1);
+    return fits;
+}
+
+void integers_are_kept_or_refused() {
+    std::vector<std::int64_t> values{INT64_MIN, INT64_MIN + 1, INT64_MAX - 1, INT64_MAX};
+    for (std::int64_t value = -70000; value <= 70000; ++value) values.push_back(value);
+    for (unsigned bit = 16; bit < 63; ++bit) {
+        for (const std::int64_t nudge : {-2, -1, 0, 1, 2}) {
+            values.push_back((std::int64_t{1} << bit) + nudge);
+            values.push_back(-(std::int64_t{1} << bit) + nudge);
+        }
+    }
+    for (const Integer& to : integers) {
+        std::size_t wrong = 0;
+        CHECK(dtf::item_size(to.cast) == to.item);
+        for (const std::int64_t value : values) {
+            std::string bytes;
+            std::uint64_t refused = 0;
+            const bool fits = value >= to.least && value <= to.most;
+            if (cast_one(to.cast, value, bytes, refused) != fits) {
+                ++wrong;
+            } else if (fits) {
+                wrong += bytes != little_endian(value).substr(0, to.item);
+            } else {
+                wrong += refused != static_cast<std::uint64_t>(value);
+            }
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+void the_first_value_that_does_not_fit_is_told() {
+    for (const Integer& to : integers) {
+        Buffer wide, out;
+        for (const std::int64_t value : {to.least, to.most, to.least - 1, std::int64_t{-77}}) wide.push(value);
+        std::uint64_t refused = 0;
+        CHECK(!dtf::cast_values(to.cast, wide, out, refused));
+        CHECK(refused == static_cast<std::uint64_t>(to.least - 1));
+    }
+}
+
+void values_are_appended_in_order() {
+    Buffer wide, out;
+    std::uint64_t refused = 0;
+    CHECK(dtf::cast_values(Cast::int16, wide, out, refused) && out.size() == 0);  // none
+    for (const std::int64_t value : {1, -2, 300}) wide.push(value);
+    CHECK(dtf::cast_values(Cast::int16, wide, out, refused));
+    CHECK(dtf::cast_values(Cast::int16, wide, out, refused));
+    CHECK(items<std::int16_t>(out) == std::vector<std::int16_t>{1, -2, 300, 1, -2, 300});
+    Exact memory("12345");
+    Buffer lent(memory.data(), memory.size());  // a byte less than three items
+    CHECK(!dtf::cast_values(Cast::int16, wide, lent, refused) && lent.size() == 0);
+    CHECK(!dtf::cast_values(Cast::none, wide, out, refused));
+}
+
+// ---- floats
+
+double float_by_definition(std::uint32_t bits) {  // of one that is finite, or infinite
+    const double sign = bits >> 31 != 0 ? -1 : 1;
+    const int exponent = static_cast<int>(bits >> 23 & 0xff);
+    const int fraction = static_cast<int>(bits & 0x7fffff);
+    if (exponent == 255) return sign * HUGE_VAL;
+    return sign * (exponent == 0 ? std::ldexp(fraction, -149) : std::ldexp(fraction + 0x800000, exponent - 150));
+}
+
+bool is_nan(std::uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
+
+// A float of 16 bits, by the definition of IEEE 754: a table of all that it can say.
+class Half {
+public:
+    Half(Cast cast, int exponent_bits, int fraction_bits) : cast_(cast), fraction_bits_(fraction_bits) {
+        const int bias = (1 << (exponent_bits - 1)) - 1, one = 1 << fraction_bits;
+        for (int exponent = 0; exponent < (1 << exponent_bits) - 1; ++exponent) {
+            for (int fraction = 0; fraction < one; ++fraction) {
+                const int whole = exponent == 0 ? fraction : fraction + one;
+                values_.push_back(std::ldexp(whole, std::max(exponent, 1) - bias - fraction_bits));
+            }
+        }
+        infinity_ = static_cast<std::uint32_t>(values_.size());
+        values_.push_back(std::ldexp(1, bias + 1));  // where the next one would be
+    }
+
+    const std::vector<double>& values() const { return values_; }
+
+    // Whether the cast of a float is what it has to be.
+    bool right(std::uint32_t bits) const {
+        const auto [fits, found] = cast(bits);
+        const std::uint32_t sign = bits >> 16 & 0x8000;
+        if (is_nan(bits)) {  // stays one, of its sign, and with what has place of its payload
+            const std::uint32_t payload = (bits & 0x7fffff) >> (23 - fraction_bits_);
+            const std::uint32_t kept = found & ((1u << fraction_bits_) - 1);
+            return fits && (found & 0x8000) == sign && (found & 0x7fff) > infinity_ &&
+                   (payload == 0 || kept == payload);
+        }
+        if ((bits & 0x7fffffff) == 0x7f800000) return fits && found == (sign | infinity_);
+        const std::uint32_t nearest = nearest_to(std::fabs(float_by_definition(bits)));
+        return nearest == infinity_ ? !fits : fits && found == (sign | nearest);
+    }
+
+private:
+    std::pair<bool, std::uint32_t> cast(std::uint32_t bits) const {
+        if (cast_ == Cast::bfloat16) return by(dtf::casts::to_bfloat16, bits);
+        return by(dtf::casts::to_float16, bits);
+    }
+
+    static std::pair<bool, std::uint32_t> by(bool (*one)(std::uint32_t, std::uint16_t&), std::uint32_t bits) {
+        std::uint16_t half = 0;
+        const bool fits = one(bits, half);
+        return {fits, half};
+    }
+
+    // Its bits are its place in the table; halfway between two, it is the even one.
+    std::uint32_t nearest_to(double size) const {
+        if (size >= values_.back()) return infinity_;
+        const auto above = std::upper_bound(values_.begin(), values_.end(), size);
+        const auto below = static_cast<std::uint32_t>(above - values_.begin()) - 1;
+        const double middle = (values_[below] + *above) / 2;
+        return size > middle || (size == middle && below % 2 == 1) ? below + 1 : below;
+    }
+
+    Cast cast_;
+    int fraction_bits_;
+    std::uint32_t infinity_;
+    std::vector<double> values_;
+};
+
+std::vector<Half> halves() { return {Half(Cast::float16, 5, 10), Half(Cast::bfloat16, 8, 7)}; }
+
+std::uint32_t bits_of(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+void halves_next_to_every_half_and_every_middle() {
+    for (const Half& half : halves()) {
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i + 1 < half.values().size(); ++i) {
+            for (const double at : {half.values()[i], (half.values()[i] + half.values()[i + 1]) / 2}) {
+                for (std::int64_t nudge = -3; nudge <= 3; ++nudge) {
+                    const std::int64_t size = bits_of(static_cast<float>(at)) + nudge;
+                    if (size < 0) continue;
+                    wrong += !half.right(static_cast<std::uint32_t>(size));
+                    wrong += !half.right(static_cast<std::uint32_t>(size) | 0x80000000);
+                }
+            }
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+// With a stride of 1 this is every float there is; that takes minutes, and has been done.
+void halves_of_floats_all_over() {
+    constexpr std::uint64_t stride = 1021;
+    for (const Half& half : halves()) {
+        std::size_t wrong = 0;
+        for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += stride) {
+            wrong += !half.right(static_cast<std::uint32_t>(bits));
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+void halves_that_are_known() {
+    struct Case {
+        Cast cast;
+        float value;
+        std::uint32_t half;
+    };
+    constexpr std::uint32_t too_large = 0x10000;
+    const float infinity = std::numeric_limits<float>::infinity();
+    const Case cases[] = {
+        {Cast::float16, 0.0f, 0},           {Cast::float16, -0.0f, 0x8000},      {Cast::float16, 1.0f, 0x3c00},
+        {Cast::float16, -2.0f, 0xc000},     {Cast::float16, 65504.0f, 0x7bff},   {Cast::float16, 65519.99f, 0x7bff},
+        {Cast::float16, 65520.0f, too_large}, {Cast::float16, infinity, 0x7c00}, {Cast::float16, -infinity, 0xfc00},
+        {Cast::float16, 5.9604645e-8f, 1},  {Cast::float16, 2.9802322e-8f, 0},   {Cast::float16, 2.9802326e-8f, 1},
+        {Cast::float16, 1e-45f, 0},         {Cast::float16, 0.333251953125f, 0x3555},
+        {Cast::bfloat16, 1.0f, 0x3f80},     {Cast::bfloat16, -0.0f, 0x8000},     {Cast::bfloat16, infinity, 0x7f80},
+        {Cast::bfloat16, 3.3895314e38f, 0x7f7f}, {Cast::bfloat16, 3.4028235e38f, too_large},
+        {Cast::bfloat16, 1.00390625f, 0x3f80}, {Cast::bfloat16, 1.01171875f, 0x3f82}, {Cast::bfloat16, 1e-45f, 0},
+    };
+    for (const Case& one : cases) {
+        std::string bytes;
+        std::uint64_t refused = 0;
+        const bool fits = cast_one(one.cast, bits_of(one.value), bytes, refused);
+        CHECK(fits == (one.half != too_large));
+        CHECK(fits ? bytes == little_endian(static_cast<std::uint16_t>(one.half)) : refused == bits_of(one.value));
+    }
+}
+
+void doubles_are_what_the_floats_are() {
+    std::size_t wrong = 0;
+    for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 99991) {
+        const auto one = static_cast<std::uint32_t>(bits);
+        double wide = 0;
+        wrong += !dtf::casts::to_float64(one, wide);
+        wrong += is_nan(one) ? !std::isnan(wide) : wide != float_by_definition(one);
+        wrong += std::signbit(wide) != (one >> 31 != 0);
+    }
+    CHECK(wrong == 0);
+    std::string bytes;
+    std::uint64_t refused = 0;
+    for (const std::uint32_t one : {0u, 0x80000000u, 0x7f800000u, 0xff800000u, 1u, 0x7f7fffffu}) {
+        CHECK(cast_one(Cast::float64, one, bytes, refused) && bytes == little_endian(float_by_definition(one)));
+    }
+}
+
+// ---- rows
+
+using Ints = std::vector<std::int64_t>;
+
+// A row in its slot, or nothing where that is refused.
+std::string padded(const std::string& values, const Ints& splits, std::size_t item, std::size_t length,
+                   const std::string& filler) {
+    const Exact block(values), fill(filler);
+    const std::size_t rows = splits.size() - 1;
+    Exact out(std::string(rows * length * item, '?'));
+    if (!dtf::pad_rows(block.cursor(), splits.data(), rows, item, length, fill.data(), out.data())) return "refused";
+    return std::string(reinterpret_cast<const char*>(out.data()), out.size());
+}
+
+void rows_are_filled_up_to_a_length() {
+    CHECK(padded("abcdef", {0, 2, 2, 3, 6}, 1, 3, ".") == "ab....c..def");
+    CHECK(padded("aabbccddee", {0, 1, 5}, 2, 4, "-+") == "aa-+-+-+bbccddee");
+    CHECK(padded("abcdef", {2, 3, 4}, 1, 2, ".") == "c.d.");  // rows within a longer array
+    CHECK(padded("", {0, 0, 0}, 4, 2, "wxyz") == "wxyzwxyzwxyzwxyz");
+    CHECK(padded("", {0, 0}, 4, 0, "wxyz").empty() && padded("ab", {0}, 1, 3, ".").empty());
+}
+
+void rows_that_are_none_are_not_padded() {
+    const Ints none[] = {{0, 3, 2}, {0, 7}, {-1, 2}, {3, 2}, {0, 2, INT64_MAX}, {INT64_MIN, 0}, {0, -1, 2}};
+    for (const Ints& splits : none) CHECK(padded("abcdef", splits, 1, 9, ".") == "refused");
+    CHECK(padded("abcdef", {0, 4}, 2, 9, "..") == "refused");     // four items of two bytes
+    CHECK(padded("abcdef", {0, 3, 6}, 1, 2, ".") == "refused");  // longer than the slots
+    CHECK(padded("abcdef", {0, 3}, 0, 3, "") == "refused");
+}
+
+Ints sorted(const Ints& places, std::size_t axes, const Ints& splits) {
+    Ints order(places.size() / axes);
+    const bool fits = dtf::sort_rows(places.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
+    return fits ? order : Ints{-1};
+}
+
+// Again and again the first of the least ones.
+Ints sorted_by_definition(const Ints& places, std::size_t axes, const Ints& splits) {
+    Ints order;
+    for (std::size_t row = 0; row + 1 < splits.size(); ++row) {
+        std::vector<std::pair<Ints, std::int64_t>> row_places;
+        for (std::int64_t i = splits[row]; i < splits[row + 1]; ++i) {
+            const auto from = places.begin() + i * static_cast<std::ptrdiff_t>(axes);
+            row_places.emplace_back(Ints(from, from + static_cast<std::ptrdiff_t>(axes)), i);
+        }
+        while (!row_places.empty()) {
+            const auto least = std::min_element(row_places.begin(), row_places.end());
+            order.push_back(least->second);
+            row_places.erase(least);
+        }
+    }
+    return order;
+}
+
+void places_ascend_within_their_rows() {
+    CHECK(sorted({3, 1, 2, 9, 7}, 1, {0, 3, 3, 5}) == Ints{1, 2, 0, 4, 3});
+    CHECK(sorted({1, 5, 0, 9, 1, 4}, 2, {0, 3}) == Ints{1, 2, 0});
+    CHECK(sorted({2, 2, 1, 2}, 1, {0, 4}) == Ints{2, 0, 1, 3});
+    CHECK(sorted({}, 1, {0}).empty() && sorted({}, 3, {0, 0, 0}).empty());
+    CHECK(sorted({INT64_MAX, INT64_MIN, -1, 0}, 1, {0, 4}) == Ints{1, 2, 3, 0});
+    Random random(11);
+    std::size_t wrong = 0;
+    for (int round = 0; round < 600; ++round) {
+        const std::size_t axes = 1 + random.below(3);
+        Ints splits{0}, places;
+        for (std::size_t rows = random.below(4); rows > 0; --rows) {  // short, just at the border, and long ones
+            const std::size_t sizes[] = {random.below(6), 31 + random.below(4), random.below(120)};
+            splits.push_back(splits.back() + static_cast<std::int64_t>(sizes[random.below(3)]));
+        }
+        const std::size_t kinds = 1 + random.below(20);  // few, so that many are equal
+        for (std::size_t i = static_cast<std::size_t>(splits.back()) * axes; i > 0; --i) {
+            places.push_back(static_cast<std::int64_t>(random.below(kinds)));
+        }
+        wrong += sorted(places, axes, splits) != sorted_by_definition(places, axes, splits);
+    }
+    CHECK(wrong == 0);
+}
+
+void places_of_no_rows_are_not_sorted() {
+    const Ints none[] = {{0, 2}, {1, 3}, {0, 4}, {0, 2, 1, 3}, {-1, 3}, {0, INT64_MIN, 3}, {0, INT64_MAX}, {3}};
+    for (const Ints& splits : none) CHECK(sorted({1, 2, 3}, 1, splits) == Ints{-1});
+}
+
+const checks::Test tests[] = {
+    TEST(integers_are_kept_or_refused),
+    TEST(the_first_value_that_does_not_fit_is_told),
+    TEST(values_are_appended_in_order),
+    TEST(halves_next_to_every_half_and_every_middle),
+    TEST(halves_of_floats_all_over),
+    TEST(halves_that_are_known),
+    TEST(doubles_are_what_the_floats_are),
+    TEST(rows_are_filled_up_to_a_length),
+    TEST(rows_that_are_none_are_not_padded),
+    TEST(places_ascend_within_their_rows),
+    TEST(places_of_no_rows_are_not_sorted),
+};
+
+}  // namespace
+
+int main() { return checks::run(tests); }

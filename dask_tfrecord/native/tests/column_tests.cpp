@@ -1,0 +1,340 @@
+// Tests of columns that make something of what they read: casts, fallbacks, tensors; and of what is left of records
+// that are refused.
+#include "checks.hpp"
+#include "column_support.hpp"
+
+namespace {
+
+using namespace support;
+using dtf::Cast;
+using dtf::DataType;
+using dtf::Fault;
+using dtf::Kind;
+using dtf::Layout;
+using dtf::Stop;
+using Ints = std::vector<std::int64_t>;
+
+std::string ints_of(std::string_view key, std::initializer_list<std::int64_t> values) {
+    return entry(key, int64_list(values));
+}
+
+std::string floats_of(std::string_view key, std::initializer_list<float> values) {
+    return entry(key, float_list(values));
+}
+
+std::string bytes_of_key(std::string_view key, std::initializer_list<std::string_view> values) {
+    return entry(key, bytes_list(values));
+}
+
+// ---- casts
+
+void numbers_are_cast_record_by_record() {
+    const auto fixed = spec("k", Kind::int64, Layout::fixed, 2), ragged = spec("k", Kind::int64, Layout::ragged);
+    Fed small({cast_to(fixed, Cast::int8)}, {example(ints_of("k", {-128, 127})), example(ints_of("k", {0, -1}))});
+    CHECK(small.whole() && text(small.column().values) == std::string("\x80\x7f\0\xff", 4));
+    Fed rows({cast_to(ragged, Cast::uint16)}, {example(ints_of("k", {65535})), "", example(ints_of("k", {1, 2}))});
+    CHECK(rows.whole() && text(rows.column().values) == as_stored<std::uint16_t>({65535, 1, 2}));
+    CHECK(items<std::int64_t>(rows.column().row_splits) == Ints{0, 1, 1, 3});
+    Fed yes({cast_to(ragged, Cast::boolean)}, {example(ints_of("k", {0, 1, 1}))});
+    CHECK(yes.whole() && text(yes.column().values) == std::string("\0\1\1", 3));
+    const auto floats = spec("k", Kind::floats, Layout::fixed, 2);
+    const std::string record = example(floats_of("k", {1, -0.0f}));
+    CHECK(text(Fed({cast_to(floats, Cast::float16)}, {record}).column().values) ==
+          as_stored<std::uint16_t>({0x3c00, 0x8000}));
+    CHECK(text(Fed({cast_to(floats, Cast::bfloat16)}, {record}).column().values) ==
+          as_stored<std::uint16_t>({0x3f80, 0x8000}));
+    CHECK(text(Fed({cast_to(floats, Cast::float64)}, {record}).column().values) == as_stored<double>({1, -0.0}));
+}
+
+void values_that_a_cast_would_change_are_refused() {
+    struct Case {
+        dtf::ColumnSpec spec;
+        std::string feature;
+        std::uint64_t found;
+    };
+    const auto ints = [](Cast cast) { return cast_to(spec("k", Kind::int64, Layout::ragged), cast); };
+    const auto floats = [](Cast cast) { return cast_to(spec("k", Kind::floats, Layout::ragged), cast); };
+    const std::vector<Case> cases{
+        {ints(Cast::boolean), int64_list({1, 2, 3}), 2},
+        {ints(Cast::int8), int64_list({127, 128}), 128},
+        {ints(Cast::int8), int64_list({-129}), static_cast<std::uint64_t>(-129)},
+        {ints(Cast::uint64), int64_list({5, -1}), UINT64_MAX},
+        {ints(Cast::uint32), int64_list({4294967295, 4294967296}), 4294967296u},
+        {floats(Cast::float16), float_list({65504, 65520}), 0x477ff000},
+        {floats(Cast::bfloat16), float_list({3.4028235e38f}), 0x7f7fffff},
+    };
+    for (const Case& one : cases) {
+        Fed fed({one.spec}, {example(entry("k", one.feature))});
+        CHECK(fed.fault() == Fault::cast && fed.decoder.problem().column == 0);
+        CHECK(fed.decoder.problem().found == one.found && fed.column().values.size() == 0);
+        // What another entry overrides is not cast.
+        const std::string last = entry("k", one.spec.kind == Kind::int64 ? int64_list({1}) : float_list({1}));
+        Fed overridden({one.spec}, {example(entry("k", one.feature) + last)});
+        CHECK(overridden.whole() && overridden.column().values.size() == dtf::item_size(one.spec.cast));
+    }
+}
+
+void what_is_counted_is_not_cast() {
+    const auto two = cast_to(spec("k", Kind::int64, Layout::fixed, 2), Cast::uint8);
+    for (const std::string& values : {int64_list({1}), int64_list({1, 999, 3}), int64_list({})}) {
+        CHECK(Fed({two}, {example(entry("k", values))}).fault() == Fault::count);
+    }
+    Fed kinds({two}, {example(entry("k", int64_list({999, 999}) + float_list({1}) + int64_list({4, 5})))});
+    CHECK(kinds.whole() && text(kinds.column().values) == "\4\5");
+    Fed parts({two}, {example(entry("k", int64_list({4}) + int64_list({5})))});
+    CHECK(parts.whole() && text(parts.column().values) == "\4\5");
+}
+
+// ---- fallbacks
+
+void records_without_values_fall_back() {
+    const std::string minus_one = as_stored<std::int64_t>({-1, -2});
+    const std::vector<std::string> records{example(ints_of("k", {1, 2})), example(""), "", example(entry("k", "")),
+                                           example(ints_of("k", {})), example(ints_of("k", {9, 9}) + entry("k", "")),
+                                           example(entry("k", "") + ints_of("k", {3, 4})),
+                                           example(entry("k", float_list({5}) + int64_list({})))};
+    Fed fed({falling_back(spec("k", Kind::int64, Layout::fixed, 2), {minus_one})}, records);
+    CHECK(fed.whole());
+    CHECK(items<std::int64_t>(fed.column().values) == Ints{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
+    // As the column stores it: no cast goes over it.
+    const auto narrow = cast_to(spec("k", Kind::int64, Layout::fixed, 2), Cast::int16);
+    Fed cast({falling_back(narrow, {as_stored<std::int16_t>({-1, -2})})}, records);
+    CHECK(cast.whole() && items<std::int16_t>(cast.column().values) ==
+                              std::vector<std::int16_t>{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
+    const auto half = cast_to(spec("k", Kind::floats, Layout::fixed), Cast::float16);
+    Fed halves({falling_back(half, {as_stored<std::uint16_t>({0x7e00})})}, {"", example(floats_of("k", {1}))});
+    CHECK(halves.whole() && text(halves.column().values) == as_stored<std::uint16_t>({0x7e00, 0x3c00}));
+}
+
+void bytes_fall_back_value_by_value() {
+    Fed fed({falling_back(spec("k", Kind::bytes, Layout::fixed, 3), {"ab", "", "c"})},
+            {"", example(bytes_of_key("k", {"x", "y", "z"})), example(bytes_of_key("k", {}))});
+    CHECK(fed.whole() && text(fed.column().values) == "abcxyzabc");
+    CHECK(items<std::int64_t>(fed.column().value_splits) == Ints{0, 2, 2, 3, 4, 5, 6, 8, 8, 9});
+    Fed empty({falling_back(spec("k", Kind::bytes, Layout::fixed, 1, 1, true), {""})}, {"", ""});
+    CHECK(empty.whole() && items<std::int64_t>(empty.column().value_splits) == Ints{0, 0, 0});
+}
+
+void a_fallback_stands_in_for_no_values_only() {
+    const auto ints = falling_back(spec("k", Kind::int64, Layout::fixed, 2), {std::string(16, '\0')});
+    CHECK(Fed({ints}, {example(ints_of("k", {1}))}).fault() == Fault::count);
+    CHECK(Fed({ints}, {example(ints_of("k", {1, 2, 3}))}).fault() == Fault::count);
+    CHECK(Fed({ints}, {example(floats_of("k", {1, 2}))}).fault() == Fault::kind);
+    CHECK(Fed({ints}, {example(floats_of("k", {}))}).fault() == Fault::kind);
+    CHECK(Fed({ints}, {delimited(2, "")}).fault() == Fault::not_example);
+    CHECK(Fed({spec("k", Kind::int64, Layout::fixed, 2)}, {""}).fault() == Fault::missing);
+}
+
+void features_of_no_values_may_be_missing() {
+    for (const Kind kind : {Kind::int64, Kind::floats, Kind::bytes}) {
+        const auto none = spec("k", kind, Layout::fixed, 0);
+        CHECK(Fed({none}, {""}).fault() == Fault::missing);
+        Fed fed({optional(none)}, {"", example(entry("k", "")), ""});
+        CHECK(fed.whole() && fed.column().values.size() == 0 && fed.walk.records == 3);
+        const std::string list = kind == Kind::int64    ? int64_list({1})
+                                 : kind == Kind::floats ? float_list({1})
+                                                        : bytes_list({"x"});
+        CHECK(Fed({optional(none)}, {example(entry("k", list))}).fault() == Fault::count);
+    }
+}
+
+// ---- tensors
+
+std::string floats_tensor(const Sizes& sizes, std::initializer_list<float> values) {
+    return header(DataType::float32, sizes) + content(as_stored(values));
+}
+
+void tensors_of_one_shape_fill_their_slots() {
+    const auto pairs = tensor_spec("k", DataType::float32, 4, {2});
+    Fed fed({pairs}, {example(bytes_of_key("k", {floats_tensor({2}, {1, 2})})),
+                      example(bytes_of_key("k", {"no tensor"}) + bytes_of_key("k", {floats_tensor({2}, {3, 4})})),
+                      example(entry("k", bytes_list({"x", "y"}) + int64_list({1}) +
+                                             bytes_list({floats_tensor({2}, {5, 6})})))});
+    CHECK(fed.whole() && text(fed.column().values) == as_stored<float>({1, 2, 3, 4, 5, 6}));
+    CHECK(fed.column().shapes.size() == 0 && fed.column().row_splits.size() == 0 && fed.column().slot() == 8);
+    const std::string strings = header(DataType::string, {2}) + delimited(8, "ab") + delimited(8, "c");
+    Fed texts({tensor_spec("k", DataType::string, 0, {2})},
+              {example(bytes_of_key("k", {strings})), example(bytes_of_key("k", {strings}))});
+    CHECK(texts.whole() && text(texts.column().values) == "abcabc");
+    CHECK(items<std::int64_t>(texts.column().value_splits) == Ints{0, 2, 3, 5, 6});
+}
+
+void tensors_of_any_shape_tell_it() {
+    Fed fed({tensor_spec("k", DataType::float32, 4, {-1, 2})},
+            {example(bytes_of_key("k", {floats_tensor({1, 2}, {1, 2})})),
+             example(bytes_of_key("k", {floats_tensor({0, 2}, {})})),
+             example(bytes_of_key("k", {floats_tensor({3, 2}, {9, 9, 9, 9, 9, 9})}) +
+                     bytes_of_key("k", {floats_tensor({2, 2}, {3, 4, 5, 6})}))});
+    CHECK(fed.whole() && text(fed.column().values) == as_stored<float>({1, 2, 3, 4, 5, 6}));
+    CHECK(items<std::int64_t>(fed.column().row_splits) == Ints{0, 2, 2, 6});
+    CHECK(items<std::int64_t>(fed.column().shapes) == Ints{1, 2, 0, 2, 2, 2});
+    const std::string strings = header(DataType::string, {2}) + delimited(8, "ab") + delimited(8, "c");
+    Fed texts({tensor_spec("k", DataType::string, 0, {-1})},
+              {example(bytes_of_key("k", {strings})), example(bytes_of_key("k", {header(DataType::string, {0})}))});
+    CHECK(texts.whole() && items<std::int64_t>(texts.column().value_splits) == Ints{0, 2, 3});
+    CHECK(items<std::int64_t>(texts.column().row_splits) == Ints{0, 2, 2});
+    CHECK(items<std::int64_t>(texts.column().shapes) == Ints{2, 0});
+}
+
+void tensors_that_do_not_fit_say_why() {
+    struct Case {
+        Fault fault;
+        std::uint64_t found;
+        std::string shown, entries;
+    };
+    const std::vector<Case> cases{
+        {Fault::missing, 0, "", ""},
+        {Fault::missing, 0, "", entry("k", "")},
+        {Fault::count, 0, "", bytes_of_key("k", {})},
+        {Fault::count, 2, "", bytes_of_key("k", {floats_tensor({2}, {1, 2}), floats_tensor({2}, {1, 2})})},
+        {Fault::kind, 3, "", ints_of("k", {1})},
+        {Fault::tensor, 0, "", bytes_of_key("k", {"no tensor"})},
+        {Fault::tensor, 0, "", bytes_of_key("k", {""})},
+        {Fault::tensor, 9, "", bytes_of_key("k", {header(DataType::int64, {2})})},
+        {Fault::tensor, 1, "shape (3,)", bytes_of_key("k", {floats_tensor({3}, {1, 2, 3})})},
+        {Fault::tensor, 1, "4 bytes of content where shape (2,) of 4 bytes takes 8",
+         bytes_of_key("k", {floats_tensor({2}, {1})})},
+    };
+    for (const Case& one : cases) {
+        Fed fed({tensor_spec("k", DataType::float32, 4, {2})}, {example(one.entries)});
+        const dtf::Problem& problem = fed.decoder.problem();
+        CHECK(fed.fault() == one.fault && problem.column == 0 && problem.found == one.found);
+        CHECK(problem.text == one.shown && fed.column().values.size() == 0);
+    }
+}
+
+// ---- lent memory
+
+Specs sized_columns() {
+    return {cast_to(spec("i", Kind::int64, Layout::fixed, 3), Cast::int16),
+            cast_to(spec("f", Kind::floats, Layout::fixed), Cast::float64),
+            tensor_spec("t", DataType::float32, 4, {2}),
+            falling_back(cast_to(spec("d", Kind::int64, Layout::fixed, 2), Cast::boolean), {std::string("\1\0", 2)}),
+            falling_back(spec("e", Kind::floats, Layout::fixed), {as_stored<float>({-1})})};
+}
+
+std::string sized_features() {
+    return ints_of("i", {1, 2, 3}) + floats_of("f", {4}) + bytes_of_key("t", {floats_tensor({2}, {5, 6})});
+}
+
+void lent_memory_holds_what_is_made_of_the_values() {
+    const std::string more = ints_of("i", {9, 9, 9, 9}) + floats_of("f", {1, 2}) + ints_of("d", {1, 1, 1}) +
+                             bytes_of_key("t", {floats_tensor({3}, {1, 2, 3})}) + floats_of("e", {1, 2, 3});
+    const std::vector<std::string> good{
+        sized_features(), more + sized_features() + entry("d", "") + entry("e", ""), sized_features()};
+    const std::vector<std::string> bad{ints_of("i", {1, 2, 99999}) + floats_of("f", {4}), sized_features() + more,
+                                       sized_features() + ints_of("d", {0, 2}),
+                                       sized_features() + bytes_of_key("t", {"no tensor"})};
+    Fed grown(sized_columns(), {example(good[0]), example(good[1])});
+    CHECK(grown.whole());
+    for (std::size_t short_of = 0; short_of < 5; ++short_of) {  // one column has place for one record less
+        std::vector<Exact> memory;
+        dtf::Decoder decoder(sized_columns(), true, false);
+        for (std::size_t i = 0; i < 5; ++i) {
+            dtf::Column& column = decoder.columns()[i];
+            memory.emplace_back(std::string(column.slot() * (i == short_of ? 2 : 3), '\0'));
+            column.values = dtf::Buffer(memory[i].data(), memory[i].size());
+        }
+        const auto feed = [&](const std::string& entries) {
+            const Exact block(framed(example(entries)));
+            return decoder.feed(block.data(), block.size(), 1).stop;
+        };
+        for (std::size_t i = 0; i < 2; ++i) {
+            for (const std::string& refused : bad) {
+                CHECK(feed(refused) == Stop::feature && decoder.problem().fault != Fault::full);
+            }
+            CHECK(feed(good[i]) == Stop::limit);
+        }
+        CHECK(feed(good[2]) == Stop::feature);
+        CHECK(decoder.problem().fault == Fault::full && decoder.problem().column == static_cast<int>(short_of));
+        CHECK(contents(decoder) == contents(grown.decoder));
+    }
+}
+
+// ---- what is refused
+
+Specs every_column() {
+    return {spec("i", Kind::int64, Layout::ragged),
+            cast_to(spec("c", Kind::int64, Layout::ragged), Cast::uint8),
+            spec("b", Kind::bytes, Layout::ragged, 1, 1, true),
+            falling_back(spec("d", Kind::bytes, Layout::fixed, 2), {"one", "two"}),
+            tensor_spec("t", DataType::float32, 4, {-1}),
+            tensor_spec("s", DataType::string, 0, {-1}),
+            cast_to(spec("h", Kind::floats, Layout::fixed), Cast::float16),
+            spec("r", Kind::bytes, Layout::raw, 2),
+            spec("u", Kind::none, Layout::unset)};
+}
+
+std::string every_feature() {
+    const std::string strings = header(DataType::string, {2}) + delimited(8, "ab") + delimited(8, "c");
+    return ints_of("i", {1, 2}) + ints_of("c", {3}) + bytes_of_key("b", {"x", "yz"}) + bytes_of_key("d", {"p", "q"}) +
+           bytes_of_key("t", {floats_tensor({2}, {5, 6})}) + bytes_of_key("s", {strings}) + floats_of("h", {7}) +
+           bytes_of_key("r", {"rr"}) + entry("u", "");
+}
+
+void a_refused_record_leaves_nothing_in_any_column() {
+    const std::vector<std::pair<Fault, std::string>> bad{
+        {Fault::count, bytes_of_key("r", {"rr", "rr"})}, {Fault::size, bytes_of_key("r", {"rrr"})},
+        {Fault::cast, ints_of("c", {1, 2, 256})},        {Fault::cast, floats_of("h", {1e6f})},
+        {Fault::tensor, bytes_of_key("t", {"no"})},      {Fault::tensor, bytes_of_key("s", {"no"})},
+        {Fault::utf8, bytes_of_key("b", {"x", "\xff"})}, {Fault::kind, ints_of("u", {1})},
+        {Fault::count, bytes_of_key("d", {"p"})},        {Fault::missing, entry("h", "")},
+        {Fault::unknown_key, entry("new", "")},          {Fault::malformed, entry("i", "\x1a\x05x")},
+        {Fault::malformed, entry("c", delimited(3, delimited(1, std::string("\1\2\x80", 3))))},
+    };
+    const std::string good = example(every_feature());
+    const std::string others = example(every_feature() + entry("d", "") + ints_of("c", {}) + ints_of("i", {8}));
+    Fed one(every_column(), {good}, true), two(every_column(), {good, others}, true);
+    CHECK(one.whole() && two.whole());
+    for (const auto& [fault, entries] : bad) {
+        // In either order: columns are read before the fault is met, and after.
+        for (const std::string& payload : {example(every_feature() + entries),
+                                           example(every_feature()) + example(entries), example(entries) + tag(1, 7)}) {
+            Fed fed(every_column(), {good, payload}, true);
+            CHECK(fed.fault() != Fault::none && fed.walk.records == 1);
+            CHECK(contents(fed.decoder) == contents(one.decoder));
+            fed.feed({payload});
+            CHECK(fed.fault() != Fault::none && contents(fed.decoder) == contents(one.decoder));
+            fed.feed({others});
+            CHECK(fed.whole() && contents(fed.decoder) == contents(two.decoder));
+        }
+        CHECK(Fed(every_column(), {example(every_feature() + entries)}, true).fault() == fault);
+    }
+}
+
+void mutilated_payloads_leave_nothing_either() {
+    const std::string good = example(every_feature());
+    Fed one(every_column(), {good}, true), two(every_column(), {good, good}, true);
+    std::size_t wrong = 0, refused = 0;
+    for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+        std::string flipped = good;
+        flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+        Fed fed(every_column(), {good, flipped}, true);
+        if (fed.whole()) continue;
+        ++refused;
+        wrong += contents(fed.decoder) != contents(one.decoder);
+        fed.feed({good});
+        wrong += contents(fed.decoder) != contents(two.decoder);
+    }
+    CHECK(wrong == 0 && refused > good.size());
+}
+
+const checks::Test tests[] = {
+    TEST(numbers_are_cast_record_by_record),
+    TEST(values_that_a_cast_would_change_are_refused),
+    TEST(what_is_counted_is_not_cast),
+    TEST(records_without_values_fall_back),
+    TEST(bytes_fall_back_value_by_value),
+    TEST(a_fallback_stands_in_for_no_values_only),
+    TEST(features_of_no_values_may_be_missing),
+    TEST(tensors_of_one_shape_fill_their_slots),
+    TEST(tensors_of_any_shape_tell_it),
+    TEST(tensors_that_do_not_fit_say_why),
+    TEST(lent_memory_holds_what_is_made_of_the_values),
+    TEST(a_refused_record_leaves_nothing_in_any_column),
+    TEST(mutilated_payloads_leave_nothing_either),
+};
+
+}  // namespace
+
+int main() { return checks::run(tests); }
