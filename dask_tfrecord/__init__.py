@@ -1,6 +1,7 @@
 """TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow."""
 
 from dask_tfrecord.arrays.bag import to_bag
+from dask_tfrecord.arrays.checking import repair, verify
 from dask_tfrecord.arrays.counting import build_index
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
@@ -56,8 +57,10 @@ __all__ = [
     "read_records",
     "read_schema",
     "read_tfrecord",
+    "repair",
     "to_bag",
     "to_tfmd",
     "to_tfrecord",
     "to_zarr",
+    "verify",
 ]

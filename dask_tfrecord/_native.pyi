@@ -133,8 +133,8 @@ class Resync:
     def looked(self) -> int:
         """Bytes, each as often as it was looked at."""
 
-    def first_of(self, bytes: int) -> int:
-        """Where the first stretch of so many bytes begins that lies in no record still to be judged, or -1."""
+    def last(self) -> tuple[int, int, int]:
+        """The last stretch so far: ``start, end, records``."""
 
     def stretches(self) -> list[tuple[int, int, int, int, int, bool, int, int, bool]]: ...
     def tail(self) -> tuple[int, int]:

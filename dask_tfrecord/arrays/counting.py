@@ -33,7 +33,7 @@ from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
 from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
 
-__all__ = ["build_index", "closed_shards", "index_shards"]
+__all__ = ["build_index", "closed_shards", "compute_jobs", "index_shards", "task_parts"]
 
 # One task takes shards until they are this large together: small files are not worth a task each.
 _TASK_NBYTES = 64 << 20
@@ -91,8 +91,8 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    jobs = [partial(_write, shards[part]) for part in _parts(shards.sizes.tolist())]
-    written: Iterator[Written] = chain.from_iterable(_compute(jobs, "Indexing"))
+    jobs = [partial(_write, shards[part]) for part in task_parts(shards.sizes.tolist())]
+    written: Iterator[Written] = chain.from_iterable(compute_jobs(jobs, "Indexing"))
     return tuple(path for each in written for path in each.paths)
 
 
@@ -124,7 +124,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     shards = replace(shards, access=tuple(access))
     found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
     costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
-    groups = list(_parts(costs))
+    groups = list(task_parts(costs))
     splits = _splits(shards, [side is None for side in found])
     jobs: list[partial[Any]] = []
     for group in groups:
@@ -133,7 +133,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
         else:
             jobs.append(partial(_count, shards[group], found[group], check_crc))
     began = time.monotonic()
-    results = iter(_compute(jobs, "Counting records"))
+    results = iter(compute_jobs(jobs, "Counting records"))
     counted: list[Counted] = []
     for group in groups:
         parts = splits.get(group.start)
@@ -155,7 +155,7 @@ def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
     places = np.flatnonzero(shards.sizes > nbytes)
     if places.size and shards.compression == "infer":
         jobs = [partial(_is_compressed, shards[place]) for place in places.tolist()]
-        closed[places] = _compute(jobs, "Looking at shards")
+        closed[places] = compute_jobs(jobs, "Looking at shards")
     elif shards.compression is not None:
         closed[places] = True
     return closed
@@ -201,7 +201,7 @@ def _warn(stale: Sequence[str]) -> None:
         )
 
 
-def _parts(costs: Sequence[int]) -> Iterator[slice]:
+def task_parts(costs: Sequence[int]) -> Iterator[slice]:
     """Cut shards into groups that are worth a task."""
     start, nbytes = 0, 0
     for place, cost in enumerate(costs):
@@ -212,7 +212,7 @@ def _parts(costs: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(costs))
 
 
-def _compute(jobs: Sequence[partial[Any]], what: str) -> Sequence[Any]:
+def compute_jobs(jobs: Sequence[partial[Any]], what: str) -> Sequence[Any]:
     """Call functions on the active scheduler."""
     # As a partial, arguments are not searched for dask objects.
     tasks = [dask.delayed(job, pure=False, traverse=False)() for job in jobs]

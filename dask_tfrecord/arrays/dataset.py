@@ -15,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_column, held_arrays, joined
+from dask_tfrecord.arrays.checking import verify_rows
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_table, text_table
 from dask_tfrecord.arrays.graph import refuse_query_planning
@@ -337,6 +338,8 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         if self.nrecords is not None:
             return self.nrecords
         return count_rows(self.merged().chunks(self._names[:1]))
+
+    verify = verify_rows
 
     # -- a dask collection -----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.columns.decode import Run
+from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.records.splits import Split
 from dask_tfrecord.storage.files import Shard, Shards
@@ -56,6 +57,10 @@ class Collection:
         Record number, within its shard, of each mark.
     mark_offsets : ndarray of int64
         The byte of that record's header in the decompressed stream.
+    breaks : ndarray of bool or None
+        Of each mark, whether the record before it, if there is one, does not end there: bytes between them are lost.
+    tails : ndarray of bool, shape (nshards,), or None
+        Whether bytes behind the last record of a shard are lost. Where both are None, none are.
     """
 
     shards: Shards
@@ -64,6 +69,8 @@ class Collection:
     mark_splits: NDArray[np.int64]
     mark_records: NDArray[np.int64]
     mark_offsets: NDArray[np.int64]
+    breaks: NDArray[np.bool_] | None = None
+    tails: NDArray[np.bool_] | None = None
 
     @classmethod
     def counted(cls, shards: Shards, counts: Sequence[int]) -> Collection:
@@ -93,6 +100,29 @@ class Collection:
             np.concatenate([empty, *(index.offsets[:n] for index, n in zip(indexes, marks, strict=True))]),
         )
 
+    @classmethod
+    def checked(cls, shards: Shards, reports: Sequence[ShardReport]) -> Collection:
+        """Make a collection of the records that hold."""
+        records, offsets, breaks = [], [], []
+        tails = np.array([bool(report.lost) for report in reports])
+        for shard, report in zip(shards, reports, strict=True):
+            reached = np.isin(report.mark_offsets, report.starts)
+            # Without access points, a compressed shard is entered at its beginning and behind damage.
+            kept = reached | (report.compression is None or shard.access)
+            none = [] if kept.any() else [0]
+            records.append(np.append(report.mark_records[kept], none))
+            offsets.append(np.append(report.mark_offsets[kept], none))
+            breaks.append(np.append(reached[kept], none))
+        return cls(
+            shards,
+            _starts([report.records for report in reports]),
+            np.array([report.nbytes for report in reports], np.int64),
+            _starts([len(marks) for marks in records]),
+            np.concatenate(records).astype(np.int64),
+            np.concatenate(offsets).astype(np.int64),
+            *((np.concatenate(breaks).astype(bool), tails) if tails.any() else ()),
+        )
+
     @property
     def counts(self) -> NDArray[np.int64]:
         """Records of each shard."""
@@ -108,7 +138,8 @@ class Collection:
         shard = int(np.searchsorted(self.starts, start, side="right")) - 1
         while start < stop:
             first = start - int(self.starts[shard])
-            past = min(stop, int(self.starts[shard + 1]))
+            end = int(self.starts[shard + 1])
+            past = min(stop, end, start + self._unbroken(shard, first))
             if past > start:
                 marks = self.mark_records[self.mark_splits[shard] : self.mark_splits[shard + 1]]
                 mark = int(self.mark_splits[shard]) + int(np.searchsorted(marks, first, side="right")) - 1
@@ -119,9 +150,19 @@ class Collection:
                     mark=int(self.mark_records[mark]),
                     offset=int(self.mark_offsets[mark]),
                     past=self._past(shard, past - int(self.starts[shard])),
-                    last=past == self.starts[shard + 1],
+                    last=past == end and not (self.tails is not None and self.tails[shard]),
                 )
-            start, shard = past, shard + 1
+            start = past
+            shard += past == end
+
+    def _unbroken(self, shard: int, record: int) -> int:
+        """Count the records from one on that follow each other."""
+        if self.breaks is None:
+            return self.nrows
+        marks = slice(self.mark_splits[shard], self.mark_splits[shard + 1])
+        ends = self.mark_records[marks][self.breaks[marks]]
+        place = int(np.searchsorted(ends, record, side="right"))
+        return int(ends[place]) - record if place < len(ends) else self.nrows
 
     def _past(self, shard: int, record: int) -> int:
         """Find the byte of the first mark at or after a record, or the end of the shard."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -14,8 +14,10 @@ from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
+from dask_tfrecord.arrays.checking import HeldRecords
 from dask_tfrecord.arrays.counting import closed_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled import FilledSource
 from dask_tfrecord.arrays.folders import Found, find_collection
 from dask_tfrecord.arrays.graph import refuse_query_planning
 from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
@@ -55,6 +57,8 @@ def read_tfrecord(
     chunks: str | int = "auto",
     counts: str | Sequence[int] | None = "auto",
     compression: str | None = "infer",
+    errors: str = "raise",
+    fill_values: Mapping[str, Any] | None = None,
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
@@ -91,6 +95,15 @@ def read_tfrecord(
         record that begins in its part by the CRC of the header.
     compression : {"infer", None, "gzip", "zlib"}
         ``"infer"`` looks at the bytes, never at the name.
+    errors : {"raise", "skip", "fill"}
+        What becomes of records whose framing or CRCs are damaged. ``"skip"`` drops them, and ``"fill"`` puts rows of
+        default values in their places: as many as are known to be lost (an index tells, see `build_index`), else one
+        for each range of bytes. For both every record is checked now, in parallel on the active scheduler, so that the
+        number of rows is exact; neither goes with ``check_crc=False``, ``counts=None`` or a sequence of counts.
+        `verify` says what is lost. A record that holds and is not what the features say is an error in any case.
+    fill_values : mapping of str to value, optional
+        For ``errors="fill"``: the value of a lost row, for columns whose features have no ``default_value`` or another
+        one is wanted.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
@@ -106,9 +119,10 @@ def read_tfrecord(
     ShardNotFoundError
         If nothing is there. A `FileNotFoundError` too.
     SchemaError
-        If features can't be inferred, a column is not among them, or there is no such split.
+        If features can't be inferred, a column is not among them, there is no such split, or a column has no value to
+        fill lost rows with.
     CorruptRecordError
-        If a record header does not hold, or a shard is cut off.
+        If a record header does not hold, or a shard is cut off, and ``errors="raise"``.
     ValueError
         If an argument has another value than those above.
 
@@ -123,10 +137,15 @@ def read_tfrecord(
     refuse_query_planning()
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
+    _check_errors(errors, fill_values, check_crc, counts)
     found = find_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
         features = read_schema(features, storage_options=storage_options)
-    schema = _schema(found, features, sequence_features, columns)
+    if errors != "raise":
+        held = HeldRecords.find(found.shards)
+        schema = _schema(found, features, sequence_features, columns, held.infer)
+        return _mended(found, held, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
+    schema = _schema(found, features, sequence_features, columns, lambda: infer_examples(found.shards))
     told = found.counts(counts)
     if told is None:
         return _uncounted(found, schema, check_crc, rows_or_bytes)
@@ -138,7 +157,23 @@ def read_tfrecord(
     return Dataset(backing, list(source.schema))
 
 
-def _planned(source: RecordSource, found: Found, chunks: str | int | float) -> Lazy:
+def _mended(
+    found: Found,
+    held: HeldRecords,
+    schema: Schema,
+    chunks: str | int | float,
+    fill_values: Mapping[str, Any] | None,
+) -> Dataset:
+    """Open the records that hold; with rows in the places of the others, if there are values for them."""
+    collection = held.collection
+    schema = with_lengths(collection, schema, True)
+    records = RecordSource.make(collection, schema, range(collection.nrows), True)
+    source = records if fill_values is None else FilledSource.make(records, held.reports, fill_values)
+    found.check(source.collection)
+    return Dataset(_planned(source, found, chunks), list(source.schema))
+
+
+def _planned(source: RecordSource | FilledSource, found: Found, chunks: str | int | float) -> Lazy:
     """Cut the rows into chunks; those of a part of the shards are cut as the shards would be."""
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
@@ -178,17 +213,37 @@ def _check_columns(columns: Sequence[str] | None) -> None:
         raise SchemaError(f"columns are picked once each; got {list(columns)}")
 
 
+def _check_errors(
+    errors: str, fill_values: Mapping[str, Any] | None, check_crc: bool, counts: str | Sequence[int] | None
+) -> None:
+    if errors not in ("raise", "skip", "fill"):
+        raise ValueError(f"errors is 'raise', 'skip' or 'fill'; got {errors!r}")
+    if fill_values is not None and errors != "fill":
+        raise ValueError(f"fill_values are for errors='fill'; got errors={errors!r}")
+    if errors == "raise":
+        return
+    if not check_crc:
+        raise ValueError(f"errors={errors!r} finds damage by CRCs: it does not go with check_crc=False")
+    if counts is None:
+        raise ValueError(f"errors={errors!r} needs counted records: it does not go with counts=None")
+    if not isinstance(counts, str):
+        raise ValueError(
+            f"errors={errors!r} counts the records that hold: counts is 'auto' or 'scan'; got {counts!r:.100}"
+        )
+
+
 def _schema(
     found: Found,
     features: Mapping[str, Feature] | None,
     sequence_features: Mapping[str, Feature] | None,
     columns: Sequence[str] | None,
+    infer: Callable[[], Schema],
 ) -> Schema:
     for name, given in (("features", features), ("sequence_features", sequence_features)):
         if given is not None and not isinstance(given, Mapping):
             raise SchemaError(f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}")
     if features is None and sequence_features is None:
-        schema = found.schema() or infer_examples(found.shards)
+        schema = found.schema() or infer()
     elif isinstance(features, Schema) and sequence_features is None:
         schema = features
     else:
@@ -259,7 +314,7 @@ def _nbytes(size: str | int) -> float | None:
         return None
 
 
-def _borders(source: RecordSource, chunks: str | int | float) -> NDArray[np.int64]:
+def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
     collection = source.collection
     if isinstance(chunks, int):
         return borders_by_rows(source.nrows, chunks)
@@ -270,7 +325,7 @@ def _borders(source: RecordSource, chunks: str | int | float) -> NDArray[np.int6
     return borders_by_bytes(collection, _row_nbytes(source), _chunk_size(), coalesce=False)
 
 
-def _row_nbytes(source: RecordSource) -> NDArray[np.float64]:
+def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
     """Guess the decoded bytes of each shard's rows: known where they are dense, else in the ratio of the first ones."""
     collection = source.collection
     features = source.schema.values()

@@ -240,7 +240,8 @@ class _Reader:
             "decode %s from record %d, %s of them, of %s", tuple(job.recipes), run.first, run.count, run.shard.path
         )
         self.window.expect(run.past)
-        if run.mark > self.record:
+        # Lost bytes may lie before a record, and none is then between it and the one before.
+        if run.offset > self.window.offset:
             self.window.advance(run.offset - self.window.offset)
             self.record = run.mark
         self.skip(run)

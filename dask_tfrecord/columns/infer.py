@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 
+from dask_tfrecord.columns.decode import Run
 from dask_tfrecord.columns.payloads import payloads, whole
 from dask_tfrecord.columns.recognise import parse_record, refusal
 from dask_tfrecord.columns.report import Report
@@ -18,7 +19,7 @@ from dask_tfrecord.errors import Place, SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shards import Shard
 
-__all__ = ["checked_sample", "infer", "infer_examples", "survey_sample"]
+__all__ = ["checked_sample", "infer", "infer_examples", "infer_runs", "survey_sample"]
 
 _Records = Generator[tuple[Place, bytes], None, None]
 # Shards that a sample is spread over.
@@ -57,6 +58,12 @@ def infer_examples(shards: Sequence[Shard], sample: int = 256) -> Schema:
         If a record is something else, a SequenceExample included.
     """
     with closing(_sample(shards, sample)) as records:
+        return infer(_examples(records))
+
+
+def infer_runs(runs: Iterable[Run]) -> Schema:
+    """Infer the features of records that are Examples, as `infer_examples` does: all those of the runs."""
+    with closing(payloads(runs)) as records:
         return infer(_examples(records))
 
 

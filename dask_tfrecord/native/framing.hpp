@@ -24,6 +24,9 @@ constexpr std::size_t footer_size = 4;
 // Lengths past this are never real; it keeps sums of a length and the framing from wrapping.
 constexpr std::uint64_t absurd_length = std::uint64_t{1} << 62;
 
+// No file is larger, so most of what is no header is told from one by its length.
+constexpr std::uint64_t most_room = std::uint64_t{1} << 40;
+
 class Framing {
 public:
     explicit Framing(bool check) : crc_(crc::best()), check_(check) {}
@@ -84,10 +87,20 @@ public:
     // How far it is to the next header that holds, of a record that ends within `room` bytes; -1 if there is none.
     std::int64_t find(const std::uint8_t* data, std::size_t size, std::uint64_t room) const {
         constexpr std::size_t least = header_size + footer_size;
-        for (std::size_t at = 0; at + header_size <= size && at + least <= room; ++at) {
-            // Most of what is no header says so by its length.
-            if (load<std::uint64_t>(data + at) > room - at - least) continue;
-            if (crc::mask(crc_(data + at, 8)) == load<std::uint32_t>(data + at + 8)) return static_cast<std::int64_t>(at);
+        // The three highest bytes of a length are zero: one that is not rules out every header it would be in.
+        const std::size_t steps[] = {3, 2, 1};
+        std::size_t at = 0;
+        while (at + header_size <= size && at + least <= room) {
+            const std::uint64_t length = load<std::uint64_t>(data + at);
+            if (room <= most_room && length >> 40 != 0) {
+                at += steps[length >> 56 != 0 ? 0 : length >> 48 != 0 ? 1 : 2];
+                continue;
+            }
+            if (length <= room - at - least &&
+                crc::mask(crc_(data + at, 8)) == load<std::uint32_t>(data + at + 8)) {
+                return static_cast<std::int64_t>(at);
+            }
+            ++at;
         }
         return -1;
     }

@@ -59,7 +59,11 @@ public:
     }
 
     nb::tuple tail() const { return nb::make_tuple(number(resync_.tail_root()), resync_.tail_lost()); }
-    std::int64_t first_of(std::uint64_t bytes) const { return number(resync_.first_of(bytes)); }
+    nb::tuple last() const {
+        const std::vector<dtf::Stretch>& all = resync_.stretches();
+        if (all.empty()) return nb::make_tuple(-1, -1, 0);
+        return nb::make_tuple(all.back().start, all.back().end, all.back().records);
+    }
     std::uint64_t position() const { return resync_.position(); }
     std::uint64_t looked() const { return resync_.looked(); }
 
@@ -77,7 +81,7 @@ void add_resync(nb::module_& module) {
         .def("feed", &PyResync::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "last"_a)
         .def("stretches", &PyResync::stretches)
         .def("tail", &PyResync::tail)
-        .def("first_of", &PyResync::first_of, "bytes"_a)
+        .def("last", &PyResync::last)
         .def_prop_ro("position", &PyResync::position)
         .def_prop_ro("looked", &PyResync::looked);
 }

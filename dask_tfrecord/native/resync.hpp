@@ -99,8 +99,6 @@ public:
     // A payload that begins so far behind the end of a record is known by its own CRC.
     static constexpr std::size_t reach = 64;
     static constexpr std::size_t most_waiting = 1 << 16;
-    // No record is longer, so most of what is no header is told from one without a CRC.
-    static constexpr std::uint64_t most_length = std::uint64_t{1} << 40;
 
     // `boundary`: a record is known to begin at `start`. `size`: of the whole stream, or `nowhere`.
     Resync(std::uint64_t start, std::uint64_t size, bool boundary)
@@ -123,14 +121,6 @@ public:
     std::uint64_t position() const { return at_; }
     std::uint64_t looked() const { return looked_; }  // bytes, each as often as it was looked at
     std::size_t waiting() const { return waiting_.size(); }
-    // Where the first stretch of so many bytes begins that lies in no record still to be judged.
-    std::uint64_t first_of(std::uint64_t bytes) const {
-        for (const Stretch& stretch : stretches_) {
-            if (!waiting_.empty() && waiting_.begin()->first < stretch.start) break;
-            if (stretch.end - stretch.start >= bytes) return stretch.start;
-        }
-        return nowhere;
-    }
     const std::vector<Stretch>& stretches() const { return stretches_; }
     // What lies between the end of a stretch and that of the stream, as for `Stretch`.
     std::uint64_t tail_root() const { return tail_root_; }
@@ -175,10 +165,9 @@ private:
             return true;
         }
         Link here{at_, nowhere, 0, false};
-        std::uint64_t length = 0;
         if (due(here)) {
-            if (header(bytes, length)) {
-                open(bytes, length, here);
+            if (framing_.find(bytes, header_size, most_room) == 0) {
+                open(bytes, load<std::uint64_t>(bytes), here);
             } else {
                 broken(bytes, here);
             }
@@ -186,12 +175,13 @@ private:
             return true;
         }
         const std::uint64_t span = std::min<std::uint64_t>(rest_.left() - header_size + 1, until - at_);
-        const std::uint64_t found = find(span, length);
+        const std::uint64_t found = find(span);
         go(found);
         if (found == span) return true;
         here.at = at_;
         sealed(here);
-        open(peek(header_size), length, here);
+        bytes = peek(header_size);
+        open(bytes, load<std::uint64_t>(bytes), here);
         go(1);
         return true;
     }
@@ -213,31 +203,13 @@ private:
         return false;
     }
 
-    bool header(const std::uint8_t* bytes, std::uint64_t& length) const {
-        length = load<std::uint64_t>(bytes);
-        if (length >= most_length) return false;
-        return crc::mask(~advance_(~std::uint32_t{0}, bytes, 8)) == load<std::uint32_t>(bytes + 8);
-    }
-
     // How far it is to the next header that holds.
-    std::uint64_t find(std::uint64_t span, std::uint64_t& length) {
-        const std::uint8_t* bytes = peek(span + header_size - 1);
-        std::uint64_t i = 0;
-        while (i < span) {
-            // The three highest bytes of a length are zero: one that is not rules out each header it would be in.
-            if (bytes[i + 7] != 0) {
-                i += 3;
-            } else if (bytes[i + 6] != 0) {
-                i += 2;
-            } else if (bytes[i + 5] != 0 || !header(bytes + i, length)) {
-                i += 1;
-            } else {
-                break;
-            }
-        }
-        i = std::min(i, span);
-        looked_ += i;
-        return i;
+    std::uint64_t find(std::uint64_t span) {
+        const std::size_t size = static_cast<std::size_t>(span) + header_size - 1;
+        const std::int64_t found = framing_.find(peek(size), size, most_room);
+        const std::uint64_t past = found < 0 ? span : static_cast<std::uint64_t>(found);
+        looked_ += past;
+        return past;
     }
 
     // Goes on, and takes the CRC along.
@@ -398,6 +370,7 @@ private:
     std::uint64_t at_;
     std::uint64_t size_;
     crc::Advance advance_;
+    Framing framing_{true};
     Zeros zeros_;
     Backwards backwards_;
     Cursor rest_{nullptr, 0};

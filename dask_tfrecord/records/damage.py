@@ -1,4 +1,4 @@
-"""Damage: which records of a shard hold, which bytes are lost, and where the next record begins after them.
+"""Damage: which records of a shard hold, and which bytes are lost.
 
 A record holds if both of its CRCs do. After damage the next one is found by its header; `dask_tfrecord._native.Resync`
 finds all stretches of records that follow each other, and here is judged which of them are records of the shard. A
@@ -13,14 +13,16 @@ What can't be known: a record that is damaged in its header and in its payload b
 gives these away as records of the shard. And where a shard ends within a record whose header holds, all that follows
 the header is lost, also if records follow that were appended later.
 
-Imports errors, storage and framing.
+Imports errors, storage, framing and index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +30,14 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
+from dask_tfrecord.records.index import BETWEEN_MARKS
 from dask_tfrecord.storage.shards import Shard
 
-__all__ = ["Lost", "ShardReport", "check_shard", "next_record"]
+__all__ = ["DamageReport", "Lost", "ShardReport", "check_shard", "with_index"]
 
 _BLOCK = 1 << 20
 # Records larger than this are not brought into view: their CRCs are taken as they pass.
 _LARGE = 64 << 20
-
-# How far records have to follow each other before they are believed.
-_ENOUGH = 64 << 20
 
 # Bytes that were inserted into a record push what lies in it by so much past the end that its header says. What goes
 # on further, by the record's own length and this, is none of its payload.
@@ -63,6 +63,11 @@ class Lost:
     reason: str
     records: int | None
 
+    def __str__(self) -> str:
+        where = f"bytes {self.start} to {'the end' if self.stop is None else self.stop}"
+        number = "unknown number of records" if self.records is None else _many(self.records, "record")
+        return f"{where}: {number} lost: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardReport:
@@ -84,6 +89,10 @@ class ShardReport:
         Records of each stretch.
     lost : tuple of Lost
         All other bytes.
+    mark_records : int64 array
+        Numbers, among those that hold, of records whose places are known: the first of each stretch, and some more.
+    mark_offsets : int64 array
+        Byte of each of their headers.
     """
 
     path: str
@@ -94,11 +103,80 @@ class ShardReport:
     stops: NDArray[np.int64]
     counts: NDArray[np.int64]
     lost: tuple[Lost, ...]
+    mark_records: NDArray[np.int64]
+    mark_offsets: NDArray[np.int64]
 
     @property
     def records(self) -> int:
         """Records that hold."""
         return int(self.counts.sum())
+
+    @property
+    def lost_records(self) -> int | None:
+        """Records that are lost, None where that is not known."""
+        counts = [lost.records for lost in self.lost]
+        return None if None in counts else sum(counts)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Put it into JSON values."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "compression": self.compression,
+            "bytes": self.nbytes,
+            "records": self.records,
+            "lost_records": self.lost_records,
+            "lost": [asdict(lost) for lost in self.lost],
+        }
+
+    def lines(self) -> list[str]:
+        """Say what is lost, a line for each range of bytes."""
+        return [f"{self.path}: {lost}" for lost in self.lost]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DamageReport:
+    """What is left of a collection.
+
+    Attributes
+    ----------
+    files : tuple of ShardReport
+        In the order of the shards.
+    """
+
+    files: tuple[ShardReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every byte of every file is a record that holds."""
+        return not any(report.lost for report in self.files)
+
+    @property
+    def records(self) -> int:
+        """Records that hold."""
+        return sum(report.records for report in self.files)
+
+    @property
+    def lost_records(self) -> int | None:
+        """Records that are lost, None where that is not known."""
+        counts = [report.lost_records for report in self.files]
+        return None if None in counts else sum(counts)  # type: ignore[arg-type]
+
+    def to_json(self, **kwargs: Any) -> str:
+        """Write it for programs; `kwargs` go to `json.dumps`."""
+        totals = {"ok": self.ok, "records": self.records, "lost_records": self.lost_records}
+        return json.dumps(totals | {"files": [report.to_dict() for report in self.files]}, **kwargs)
+
+    def __repr__(self) -> str:
+        damaged = sum(bool(report.lost) for report in self.files)
+        lost = self.lost_records
+        what = f"damage in {damaged}: {'an unknown number of' if lost is None else lost} records lost"
+        total = f"{_many(len(self.files), 'file')}, {_many(self.records, 'record')}, {what if damaged else 'no damage'}"
+        return "\n".join([total, *(line for report in self.files for line in report.lines())])
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 class _Stretch(NamedTuple):
@@ -137,88 +215,126 @@ def check_shard(shard: Shard) -> ShardReport:
         Damage raises nothing.
     """
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
-        records, broken = _walk(window)
-        size = shard.size if window.compression is None else -1
-        resync = _native.Resync(window.offset, size, True)
-        broken = broken or _feed(window, resync)
+        walked = _Walked()
+        broken = walked.walk(window)
+        resync = _native.Resync(window.offset, shard.size if window.compression is None else -1, True)
+        broken = broken or walked.feed(window, resync)
         stretches = [_Stretch(*stretch) for stretch in resync.stretches()]
-        stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + records)
-        end = resync.position
-        found = _judged(stretches, resync.tail()[0], end)
-        lost = _lost(found, resync.tail(), end, broken)
+        stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + walked.records)
+        end, tail = resync.position, resync.tail()
+        found = _judged(stretches, tail[0], end)
         held = [stretch for stretch in found if stretch.records]
         starts, stops, counts = (np.array([stretch[field] for stretch in held], np.int64) for field in range(3))
-        return ShardReport(shard.path, shard.size, window.compression, end, starts, stops, counts, tuple(lost))
+        return ShardReport(
+            shard.path,
+            shard.size,
+            window.compression,
+            end,
+            starts,
+            stops,
+            counts,
+            tuple(_lost(found, tail, end, broken)),
+            *walked.marks(held),
+        )
 
 
-def next_record(shard: Shard, offset: int, *, enough: int = _ENOUGH) -> int | None:
-    """Find the first record that begins at a byte or after it.
-
-    The answer depends on the shard and `offset` alone: two who ask for the same offset get the same record.
+def with_index(report: ShardReport, records: Iterable[NDArray[np.int64]]) -> ShardReport:
+    """Take from an index how many records were lost.
 
     Parameters
     ----------
-    shard : Shard
-        What to look into.
-    offset : int
-        A byte of the decompressed stream. What lies before it is not looked at, so damage there does no harm.
-    enough : int, default 64 MiB
-        Records have to follow each other for so many bytes, or headers have to lead to the end of the shard. It has
-        to exceed the largest record that holds records itself.
+    report : ShardReport
+        What is left of a shard.
+    records : iterable of int64 array, shape (n, 2)
+        Offset and length of each record that the shard once had, in blocks.
 
     Returns
     -------
-    int or None
-        The byte of the record's header; None if there is none up to the end of the shard.
+    ShardReport
+        The same if the index does not tell: it is of another file, or several ranges were lost and the records between
+        them are not where they were.
     """
-    if shard.compression is None and offset >= shard.size:
-        return None
-    with Window(shard, offset, block_size=_BLOCK, stop=min(shard.size, offset + enough)) as window:
-        resync = _native.Resync(offset, shard.size if window.compression is None else -1, False)
-        while True:
-            more = window.fill(window.end - window.begin + 1)
-            window.advance(resync.feed(window.buffer, window.begin, window.end, not more))
-            first = resync.first_of(enough)
-            if first >= 0:
-                return first
-            if not more:
-                break
-        stretches = [_Stretch(*stretch) for stretch in resync.stretches()]
-        leads = _leading(stretches, resync.tail()[0], resync.position)
-        return next((stretch.start for stretch, leading in zip(stretches, leads, strict=True) if leading), None)
+    borders = np.concatenate([report.starts, report.stops, [lost.start for lost in report.lost]]).astype(np.int64)
+    before = np.zeros(len(borders), np.int64)
+    begins = np.zeros(len(borders), bool)
+    total = 0
+    for block in records:
+        offsets = block[:, 0]
+        place = np.searchsorted(offsets, borders)
+        before += place
+        inside = place < len(offsets)
+        begins[inside] |= offsets[place[inside]] == borders[inside]
+        total += len(offsets)
+    number = len(report.starts)
+    stays = begins[:number] & (before[number : 2 * number] - before[:number] == report.counts)
+    firsts = before[2 * number :]
+    # Behind each range comes a stretch, or the end.
+    nexts = np.append(before[:number], total)[np.searchsorted(report.starts, borders[2 * number :])]
+    if stays.all() and (nexts >= firsts).all():
+        counts = (nexts - firsts).tolist()
+    elif len(report.lost) == 1 and total >= report.records:
+        counts = [total - report.records]
+    else:
+        return report
+    lost = tuple(replace(each, records=count) for each, count in zip(report.lost, counts, strict=True))
+    return replace(report, lost=lost)
 
 
-def _walk(window: Window) -> tuple[int, str | None]:
-    """Count records that hold, up to the first that does not, and say why the stream ends if it is broken."""
-    records = 0
-    need = HEADER
-    try:
-        while need <= _LARGE and window.fill(need):
-            walked, nbytes, reason, need = _native.check_records(window.buffer, window.begin, window.end)
-            window.advance(nbytes)
-            records += walked
-            if reason == _native.FRAMING:
-                break
-    except ShardChangedError:
-        raise
-    except CorruptRecordError as error:
-        return records, error.message
-    return records, None
+class _Walked:
+    """Records that were found on the way, and marks of them: each by its stretch and its number there."""
 
+    def __init__(self) -> None:
+        self.records = 0  # of the first stretch, before damage was met
+        self._marks: list[tuple[int, int, int]] = []
 
-def _feed(window: Window, resync: _native.Resync) -> str | None:
-    """Look at all that is left, and say why the stream ends if it is broken."""
-    broken = None
-    more = True
-    while more:
+    def walk(self, window: Window) -> str | None:
+        """Count records that hold, up to the first that does not; say why the stream ends if it is broken."""
+        need = HEADER
         try:
-            more = window.fill(window.end - window.begin + 1)
+            while need <= _LARGE and window.fill(need):
+                walked, nbytes, reason, need = _native.check_records(window.buffer, window.begin, window.end)
+                window.advance(nbytes)
+                self.records += walked
+                self._mark(0, window.offset, self.records)
+                if reason == _native.FRAMING:
+                    break
         except ShardChangedError:
             raise
         except CorruptRecordError as error:
-            more, broken = False, error.message
-        window.advance(resync.feed(window.buffer, window.begin, window.end, not more))
-    return broken
+            return error.message
+        return None
+
+    def feed(self, window: Window, resync: _native.Resync) -> str | None:
+        """Look at all that is left; say why the stream ends if it is broken."""
+        broken, first = None, window.offset
+        more = True
+        while more:
+            try:
+                more = window.fill(window.end - window.begin + 1)
+            except ShardChangedError:
+                raise
+            except CorruptRecordError as error:
+                more, broken = False, error.message
+            window.advance(resync.feed(window.buffer, window.begin, window.end, not more))
+            start, end, records = resync.last()
+            self._mark(*((0, end, records + self.records) if start == first else (start, end, records)))
+        return broken
+
+    def _mark(self, start: int, offset: int, records: int) -> None:
+        if not self._marks or offset - self._marks[-1][1] >= BETWEEN_MARKS:
+            self._marks.append((start, offset, records))
+
+    def marks(self, held: Sequence[_Stretch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Choose the marks in stretches that count, number them anew, and add the beginnings of those."""
+        numbers = accumulate((each.records for each in held), initial=0)
+        firsts = dict(zip((each.start for each in held), numbers, strict=False))
+        ends = {each.start: each.end for each in held}
+        marks = {(first, start) for start, first in firsts.items()}
+        marks |= {
+            (firsts[start] + records, offset) for start, offset, records in self._marks if offset < ends.get(start, 0)
+        }
+        places = np.array(sorted(marks), np.int64).reshape(-1, 2)
+        return places[:, 0], places[:, 1]
 
 
 def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:

@@ -29,7 +29,7 @@ from dask_tfrecord.storage.shards import Shard, is_local
 from dask_tfrecord.storage.sidecars import Sidecar, sidecar_path
 from dask_tfrecord.storage.streams import open_sink, open_stored
 
-__all__ = ["SUFFIX", "Counted", "Written", "index_shard", "write_sidecars"]
+__all__ = ["SUFFIX", "Counted", "Written", "index_numbers", "index_shard", "write_sidecars"]
 
 SUFFIX = ".idx"
 
@@ -114,7 +114,7 @@ def _read(shard: Shard, sidecar: Sidecar) -> ShardIndex:
     """Read a sidecar and hold it against the shard."""
     lines = _Lines()
     try:
-        for numbers in _numbers(sidecar.file):
+        for numbers in index_numbers(sidecar.file):
             lines.add(numbers)
     except (TFRecordError, OSError) as error:
         raise _StaleError(f"it can't be read: {error}") from error
@@ -209,7 +209,7 @@ class _Lines:
         return sorted({*chosen, self._last})
 
 
-def _numbers(file: Shard) -> Iterator[NDArray[np.int64]]:
+def index_numbers(file: Shard) -> Iterator[NDArray[np.int64]]:
     """Read the numbers of a sidecar, a block of lines at a time."""
     with open_stored(file) as stored:
         stored.expect(file.size)
