@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,38 @@ def test_rows_are_numpys(ds: dtf.Dataset, wanted: Columns, key: Any) -> None:
         same(rows["image", "id"][1].compute(), wanted["id"][picked])
         check(rows.rows[:2].rows[::-1].compute(), {name: array[picked][:2][::-1] for name, array in wanted.items()})
         check(rows.persist().compute(), wanted, picked)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(n=st.integers(0, ROWS), seed=st.integers(0, 5))
+def test_a_sample_is_distinct_rows_in_order(ds: dtf.Dataset, wanted: Columns, n: int, seed: int) -> None:
+    found = ds.sample(n, seed)
+    rows = found["id"].compute().tolist()
+    places = [wanted["id"].tolist().index(row) for row in rows]
+    assert len(rows) == n
+    assert all(first < second for first, second in pairwise(places))
+    check(found.compute(), wanted, np.array(places, int))
+    assert tokenize(ds.sample(n, seed)) == tokenize(found)
+
+
+def test_every_row_is_as_likely_in_a_sample(ds: dtf.Dataset, wanted: Columns) -> None:
+    rng = np.random.default_rng(7)
+    places = {row: place for place, row in enumerate(wanted["id"].tolist())}
+    drawn = np.zeros(ROWS)
+    for _ in range(60):
+        drawn[[places[row] for row in ds[["id"]].sample(ROWS // 2, rng)["id"].compute().tolist()]] += 1
+    # Each is drawn 30 times; five standard deviations are 19.
+    assert drawn.sum() == 60 * (ROWS // 2)
+    assert abs(drawn - 30).max() < 20
+    assert len(set(drawn.tolist())) > 3
+
+
+def test_samples_that_can_not_be_drawn(ds: dtf.Dataset, uncounted: dtf.Dataset) -> None:
+    for n in (-1, ROWS + 1):
+        with pytest.raises(ValueError, match=f"a sample of {ROWS} rows has 0 to {ROWS} of them; got {n}"):
+            ds.sample(n)
+    with pytest.raises(ValueError, match="a sample is drawn from rows that are counted"):
+        uncounted.sample(1)
 
 
 def test_rows_by_a_dask_mask(ds: dtf.Dataset, wanted: Columns) -> None:

@@ -160,6 +160,39 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         """
         return _Rows(self)
 
+    def sample(self, n: int, seed: Any = None) -> Dataset:
+        """Draw rows at random, all of them equally likely and none twice.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        seed : int or whatever `numpy.random.default_rng` takes, optional
+            The same seed draws the same rows; by default other ones each time.
+
+        Returns
+        -------
+        Dataset
+            In the order of the records. Like `rows`, it reads those records alone, each in one range.
+
+        Raises
+        ------
+        ValueError
+            If there are not as many rows, or ``counts=None`` left them uncounted.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> ds.sample(3, seed=1)["label"].compute().shape
+        (3,)
+        """
+        if self.nrecords is None:
+            raise ValueError("a sample is drawn from rows that are counted: open with counts='auto', not counts=None")
+        if not 0 <= n <= self.nrecords:
+            raise ValueError(f"a sample of {self.nrecords} rows has 0 to {self.nrecords} of them; got {n}")
+        drawn = np.random.default_rng(seed).choice(self.nrecords, n, replace=False, shuffle=False)
+        return self.rows[np.sort(drawn)]
+
     def assign(self, **arrays: Any) -> Dataset:
         """Columns added or replaced.
 
