@@ -26,7 +26,9 @@ from dask_tfrecord.records.framing import read_records
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.copying import copy_tfrecord
+from dask_tfrecord.stores.references import VirtualZarr
 from dask_tfrecord.stores.tfrecord import to_tfrecord
+from dask_tfrecord.stores.virtual import virtual_zarr
 from dask_tfrecord.stores.zarr import to_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr
 
@@ -49,6 +51,7 @@ __all__ = [
     "TensorFeature",
     "TextFeature",
     "VarLenFeature",
+    "VirtualZarr",
     "build_index",
     "copy_tfrecord",
     "from_zarr",
@@ -63,4 +66,5 @@ __all__ = [
     "to_tfrecord",
     "to_zarr",
     "verify",
+    "virtual_zarr",
 ]

@@ -254,7 +254,7 @@ class _Reader:
                 limit = 1
             elif run.split is not None:
                 end = min(end, window.begin + run.split.stop - window.offset)
-            records, consumed, stop, need = job.decoder.feed(window.buffer, window.begin, end, limit)
+            records, consumed, stop, need = job.decoder.feed(window.buffer, window.begin, end, limit, window.offset)
             window.advance(consumed)
             self.record += records
             left -= records if left > 0 else 0

@@ -26,6 +26,7 @@ __all__ = [
     "bytes_part",
     "fixed_part",
     "idle_column",
+    "located_part",
     "ragged_part",
     "raw_part",
     "steps_part",
@@ -64,6 +65,7 @@ class Layout(IntEnum):
     SKIPPED = 3
     UNSET = 4
     TENSOR = 5
+    LOCATED = 6
 
 
 class Taken(NamedTuple):
@@ -103,7 +105,8 @@ class Part:
     layout : Layout
         How they are laid out.
     count : int
-        Fixed: values per record or step; ragged: what their number is a multiple of; raw: bytes.
+        Fixed: values per record or step; ragged: what their number is a multiple of; raw: bytes; located: floats, or
+        bytes of the one value.
     swap : int
         Raw: bytes per item whose order is turned round.
     text, boolean : bool
@@ -200,6 +203,13 @@ def raw_part(key: str, feature: RawFeature) -> Part:
     dtype = feature.stored_dtype
     swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
     return Part(key, "bytes", Layout.RAW, feature.nbytes, swap, boolean=dtype.kind == "b")
+
+
+def located_part(key: str, feature: FixedLenFeature | RawFeature) -> Part:
+    """Find where as many floats, or one bytes value of known size, begin: a byte of the stream for every record."""
+    if isinstance(feature, RawFeature):
+        return Part(key, "bytes", Layout.LOCATED, feature.nbytes, boolean=feature.stored_dtype.kind == "b")
+    return Part(key, feature.dtype, Layout.LOCATED, math.prod(feature.shape))
 
 
 def tensor_part(key: str, feature: TensorFeature) -> Part:

@@ -31,6 +31,7 @@ class Fault(IntEnum):
     FULL = 10
     CAST = 11
     TENSOR = 12
+    SCATTERED = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,13 @@ def _difference(feature: Feature, part: Part, refused: Refused) -> str:
     """Say what was found where the feature takes something else."""
     found = refused.found
     match refused.fault:
+        case Fault.MISSING if part.layout == Layout.LOCATED and getattr(feature, "default_value", None) is not None:
+            return f"is missing: no byte of the file holds the default value of {feature}"
+        case Fault.SCATTERED:
+            return (
+                f"holds its values in several runs where one run of bytes is referred to for {feature}: they are not "
+                f"packed, or packed in parts"
+            )
         case Fault.MISSING:
             return f"is missing where {feature} needs it"
         case Fault.KIND:
@@ -118,7 +126,8 @@ def _difference(feature: Feature, part: Part, refused: Refused) -> str:
     values = f"{found} value{'' if found == 1 else 's'}"
     if part.layout == Layout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {part.count}"
-    return f"holds {values} where {feature} takes {part.count if part.layout == Layout.FIXED else 1}"
+    listed = part.layout == Layout.FIXED or (part.layout == Layout.LOCATED and part.dtype != "bytes")
+    return f"holds {values} where {feature} takes {part.count if listed else 1}"
 
 
 def _value(part: Part, found: int) -> str:

@@ -1,0 +1,437 @@
+"""Virtual Zarr: zarr and xarray read, through references into the shards, what `read_tfrecord` decodes from them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dask
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from bits import bits
+from fsspec.implementations.reference import LazyReferenceMapper
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from test_golden import expected, shard, spec
+from test_remote import bucket, make_store, moto
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.columns.places import PlaceParser
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
+from dask_tfrecord.testing import write_oracle
+
+__all__ = ["bucket", "moto"]
+
+COUNTER = itertools.count()
+FEATURES: dict[str, Any] = {
+    "vector": dtf.FixedLenFeature((2, 2), "float32"),
+    "scalar": dtf.FixedLenFeature((), "float32"),
+    "raw/big": dtf.RawFeature((3,), ">i2"),
+    "flag": dtf.RawFeature((), "bool"),
+    "wave": dtf.RawFeature((2,), "complex64"),
+    "": dtf.RawFeature((2, 1), "float16"),
+}
+# What of the golden files has a place.
+GOLDEN = {
+    "scalars": ["f"],
+    "fixed_shapes": ["m"],
+    "one_record": ["f"],
+    "unicode_names": ["a/b c"],
+    "decode_raw": ["be_i2", "f2", "f4", "f8", "u1"],
+}
+
+
+def example(record: int, *, others: int = 0, order: int = 1) -> bytes:
+    """A record of `FEATURES`; keys in one order or the other, and others before and between them."""
+    rng = np.random.default_rng(record)
+    message = messages.Example()
+    feature = message.features.feature
+    feature["vector"].float_list.value.extend(rng.normal(size=4).tolist())
+    feature["scalar"].float_list.value.append(float(record))
+    feature["raw/big"].bytes_list.value.append(rng.integers(-999, 999, 3).astype(">i2").tobytes())
+    feature["flag"].bytes_list.value.append(bytes([record % 2]))
+    feature["wave"].bytes_list.value.append((rng.normal(size=2) + 1j).astype("<c8").tobytes())
+    feature[""].bytes_list.value.append(np.array([record, np.nan], "<f2").tobytes())
+    feature["label"].int64_list.value.append(record)
+    for number in range(others):
+        feature[f"other-{number}"].bytes_list.value.append(bytes(rng.integers(0, 400)))
+    parts = []
+    for key in list(feature)[::order]:
+        part = messages.Example()
+        part.features.feature[key].CopyFrom(feature[key])
+        parts.append(part.SerializeToString())
+    # To protobuf, messages one behind the other are one.
+    return b"".join(parts)
+
+
+def write(directory: Path) -> str:
+    """Five shards, one of them empty, whose records are laid out in several ways."""
+    record = itertools.count()
+    for number, size in enumerate((3, 0, 7, 1, 4)):
+        payloads = [example(next(record), others=(n * number) % 4, order=1 - 2 * (n % 2)) for n in range(size)]
+        write_oracle(directory / f"x-{number}.tfrecord", payloads)
+    return str(directory / "x-*.tfrecord")
+
+
+def read_zarr(fo: Any, **options: Any) -> dict[str, NDArray[Any]]:
+    group = zarr.open_group("reference://", mode="r", storage_options={"fo": fo, **options})
+    return {name: np.asarray(array[...]) for name, array in group.arrays()}  # type: ignore[index]
+
+
+def read_xarray(fo: Any, *, consolidated: bool | None = None, **options: Any) -> dict[str, NDArray[Any]]:
+    xarray = pytest.importorskip("xarray")
+    opened = xarray.open_dataset(
+        "reference://", engine="zarr", consolidated=consolidated, storage_options={"fo": fo, **options}
+    )
+    with opened as dataset:
+        return {str(name): array.values for name, array in dataset.items()}
+
+
+def check(virtual: dtf.VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
+    """Both libraries read these arrays; NaN payloads and signs of zeros count, the byte order does not."""
+    names = {name.replace("/", ".") or "%": bits(array) for name, array in wanted.items()}
+    for read in (read_zarr, read_xarray):
+        found = read(virtual.references())
+        native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in found.items()}
+        assert {name: bits(array) for name, array in native.items()} == names
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_what_tensorflow_wrote(golden: Path, case: str) -> None:
+    virtual = dtf.virtual_zarr(shard(golden, case), **spec(golden, case), columns=GOLDEN[case])
+    wanted = expected(golden, case)
+    check(virtual, {name: wanted[name] for name in GOLDEN[case]})
+
+
+def test_shards_and_records_of_any_layout(tmp_path: Path) -> None:
+    urlpath = write(tmp_path)
+    virtual = dtf.virtual_zarr(urlpath, FEATURES)
+    assert virtual.nrecords == 15
+    assert virtual.file_numbers.tolist() == [0] * 3 + [2] * 7 + [3] + [4] * 4
+    check(virtual, dtf.read_tfrecord(urlpath, FEATURES).compute())
+    payloads = [each for path in sorted(tmp_path.iterdir()) for each in testing.read_payloads(path)]
+    check(virtual, testing.expected_columns(payloads, FEATURES))
+
+
+def test_the_bytes_are_those_of_the_shards(tmp_path: Path) -> None:
+    urlpath = write(tmp_path)
+    wanted = dtf.read_tfrecord(urlpath, FEATURES).compute()
+    refs = dtf.virtual_zarr(urlpath, FEATURES).references()["refs"]
+    for record, value in enumerate(wanted["vector"]):
+        file, offset, size = refs[f"vector/{record}.0.0"]
+        assert Path(file).read_bytes()[offset : offset + size] == value.tobytes()
+    chunks = {key for key in refs if not key.rpartition("/")[2].startswith(".z")}
+    assert len(chunks) == 15 * len(FEATURES)
+
+
+@st.composite
+def encodings(draw: st.DrawFn) -> list[bytes]:
+    schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
+    drawn = [draw(testing.examples(schema, others=True)) for _ in range(draw(st.integers(1, 4)))]
+    return [draw(testing.wire_encodings(one))[1] for one in drawn]
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(payloads=encodings())
+def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[bytes]) -> None:
+    schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
+    path = tmp_path / f"{next(COUNTER)}.tfrecord"
+    write_oracle(path, payloads)
+    wanted = testing.expected_columns(payloads, schema)
+    try:
+        virtual = dtf.virtual_zarr(path, schema)
+    except FeatureError as error:
+        assert "holds its values in several runs" in str(error)
+        assert error.place is not None
+        assert error.place.feature == "f"
+        # Bytes are always in one.
+        virtual, wanted = dtf.virtual_zarr(path, schema, columns=["r"]), {"r": wanted["r"]}
+    found = read_zarr(virtual.references())
+    native = {name: bits(array.astype(array.dtype.newbyteorder("="))) for name, array in found.items()}
+    assert native == {name: bits(array) for name, array in wanted.items()}
+
+
+def test_schedulers_and_pieces_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_oracle(tmp_path / "x", [example(record, others=record % 3) for record in range(400)])
+    whole = dtf.virtual_zarr(tmp_path / "x", FEATURES)
+    monkeypatch.setattr("dask_tfrecord.records.index.BETWEEN_MARKS", 1000)
+    monkeypatch.setattr("dask_tfrecord.records.index._BLOCK", 2000)
+    monkeypatch.setattr("dask_tfrecord.stores.virtual._TASK_NBYTES", 10_000)
+    for scheduler in ("sync", "threads"):
+        with dask.config.set(scheduler=scheduler):
+            pieces = dtf.virtual_zarr(tmp_path / "x", FEATURES)
+        for one, other in zip(pieces.arrays, whole.arrays, strict=True):
+            assert one.offsets.tolist() == other.offsets.tolist()
+
+
+def test_parsers_of_places_travel() -> None:
+    parser = PlaceParser(dtf.Schema(FEATURES))
+    again = pickle.loads(pickle.dumps(parser))
+    assert (again.schema, again.columns) == (parser.schema, parser.columns)
+    assert dask.base.tokenize(again) == dask.base.tokenize(parser)
+
+
+def test_a_part_of_a_split() -> None:
+    folder, names = Path(__file__).parent / "data" / "tfds" / "every", ["tensor", "scalar/float32"]
+    for split in ("train", "test+train[1:4]"):
+        virtual = dtf.virtual_zarr(folder, split=split, columns=names)
+        check(virtual, dtf.read_tfrecord(folder, split=split, columns=names).compute())
+
+
+def test_contexts_of_sequence_examples(tmp_path: Path) -> None:
+    message = messages.SequenceExample()
+    message.context.feature["f"].float_list.value.extend([1, 2])
+    message.feature_lists.feature_list["steps"].feature.add().float_list.value.append(3)
+    write_oracle(tmp_path / "x", [message.SerializeToString()])
+    given: Any = {"features": {"f": dtf.FixedLenFeature((2,), "float32")}}
+    steps: Any = {"steps": dtf.FixedLenSequenceFeature((), "float32")}
+    virtual = dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps, columns=["f"])
+    assert read_zarr(virtual.references())["f"].tolist() == [[1, 2]]
+    with pytest.raises(SchemaError, match="'steps': the steps of a feature list lie apart"):
+        dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps)
+
+
+def test_no_records(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [])
+    virtual = dtf.virtual_zarr(tmp_path / "x", FEATURES)
+    check(virtual, dtf.read_tfrecord(tmp_path / "x", FEATURES).compute())
+
+
+# ------------------------------------------------------------------------------------------------------ as it is kept
+
+
+def by_pyarrow(path: Path) -> LazyReferenceMapper:
+    pytest.importorskip("pandas")
+    return LazyReferenceMapper(str(path), engine="pyarrow")
+
+
+def by_fastparquet(path: Path) -> str:
+    pytest.importorskip("fastparquet")
+    return str(path)
+
+
+@pytest.mark.parametrize("consolidated", [True, False, None])
+@pytest.mark.parametrize("opened", [str, by_pyarrow, by_fastparquet])
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
+def test_files_of_references(tmp_path: Path, consolidated: bool | None, opened: Callable[[Path], Any]) -> None:
+    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
+    target = tmp_path / ("refs.json" if opened is str else "refs.parquet")
+    if opened is str:
+        virtual.to_json(target)
+    else:
+        pytest.importorskip("pyarrow")
+        virtual.to_parquet(target, record_size=4)
+        assert len(list((target / "vector").iterdir())) == 4
+    wanted = {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
+    found = read_xarray(opened(target), consolidated=consolidated)
+    assert {name: bits(array) for name, array in found.items()} == wanted
+    raw = read_zarr(virtual.references())
+    assert {name: bits(array) for name, array in read_zarr(opened(target)).items()} == {
+        name: bits(array) for name, array in raw.items()
+    }
+
+
+def test_virtualizarr_reads_both_forms(tmp_path: Path) -> None:
+    parsers = pytest.importorskip("virtualizarr.parsers")
+    registry = pytest.importorskip("obspec_utils.registry")
+    stores = pytest.importorskip("obstore.store")
+    xarray = pytest.importorskip("xarray")
+    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
+    virtual.to_json(tmp_path / "refs.json")
+    wanted = {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
+    known = registry.ObjectStoreRegistry({"file://": stores.LocalStore()})
+    store = parsers.KerchunkJSONParser()(url=f"file://{tmp_path}/refs.json", registry=known)
+    with xarray.open_dataset(store, engine="zarr", zarr_format=3, consolidated=False) as dataset:
+        assert {str(name): bits(array.values) for name, array in dataset.items()} == wanted
+
+
+def test_metadata(tmp_path: Path) -> None:
+    urlpath = write(tmp_path)
+    virtual = dtf.virtual_zarr(urlpath, FEATURES)
+    assert repr(virtual) == "<VirtualZarr: 15 records of 5 files: vector, scalar, raw.big, flag, wave, %>"
+    group = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
+    said: Any = group.attrs["dask_tfrecord"]
+    assert dtf.Schema.from_json(json.dumps(said["schema"])) == FEATURES
+    assert said["source"] == dict(dtf.read_tfrecord(urlpath, FEATURES).origin)
+    assert group["raw.big"].attrs["_ARRAY_DIMENSIONS"] == ["record", "raw.big.dim_1"]
+
+
+def test_zeros_are_values_to_xarray(tmp_path: Path) -> None:
+    message = messages.Example()
+    message.features.feature["f"].float_list.value.append(0.0)
+    message.features.feature["i"].bytes_list.value.append(bytes(4))
+    write_oracle(tmp_path / "x", [message.SerializeToString()])
+    features: Any = {"f": dtf.FixedLenFeature((), "float32"), "i": dtf.RawFeature((), "int32")}
+    found = read_xarray(dtf.virtual_zarr(tmp_path / "x", features).references())
+    assert bits(found["f"]) == bits(np.zeros(1, "float32"))
+    assert bits(found["i"]) == bits(np.zeros(1, "int32"))
+
+
+def test_memory(tmp_path: Path) -> None:
+    write(tmp_path)
+    fs = fsspec.filesystem("memory")
+    for path in tmp_path.iterdir():
+        fs.pipe_file(f"/virtual/{path.name}", path.read_bytes())
+    virtual = dtf.virtual_zarr("memory://virtual/x-*", FEATURES)
+    check(virtual, dtf.read_tfrecord(str(tmp_path / "x-*"), FEATURES).compute())
+    virtual.to_json("memory://virtual/refs.json")
+    assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
+
+
+def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    write(tmp_path)
+    with ExitStack() as stack:
+        store = make_store("s3", request, stack)
+        for path in tmp_path.iterdir():
+            store.put(path.name, path.read_bytes())
+        virtual = dtf.virtual_zarr(f"{store.url}/x-*", FEATURES, storage_options=store.options)
+        options = {"remote_options": {**store.options, "asynchronous": True}}
+        found = read_zarr(virtual.references(), **options)
+        wanted = dtf.read_tfrecord(str(tmp_path / "x-*"), FEATURES).compute()
+        assert found["vector"].tolist() == wanted["vector"].tolist()
+        assert found["flag"].tolist() == wanted["flag"].tolist()
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "i": (dtf.FixedLenFeature((), "int64"), "varints"),
+    "o": (dtf.FixedLenFeature((), "bool"), "varints"),
+    "b": (dtf.FixedLenFeature((), "bytes"), "of any length: RawFeature"),
+    "d": (dtf.FixedLenFeature((), "float64"), "ask for 'float32'"),
+    "v": (dtf.VarLenFeature("float32"), "differ in length"),
+    "g": (dtf.RaggedFeature("float32"), "differ in length"),
+    "s": (dtf.SparseFeature("si", "sv", "float32", 9), "differ in length"),
+    "q": (dtf.FixedLenSequenceFeature((), "float32", allow_missing=True, length=3), "differ in length"),
+    "r": (dtf.RawFeature((-1,), "uint8"), "differ in length"),
+    "z": (dtf.RawFeature((0,), "uint8"), "no values"),
+    "e": (dtf.FixedLenFeature((2, 0), "float32"), "no values"),
+    "t": (dtf.TextFeature(), "text differs"),
+    "n": (dtf.TensorFeature((2,), "float32"), "serialized tensor"),
+    "p": (dtf.ImageFeature((2, 2, 3)), "images are encoded"),
+}
+
+
+def test_all_that_has_no_place_is_named(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [])
+    features = {**FEATURES, **{name: feature for name, (feature, _) in REFUSED.items()}}
+    with pytest.raises(SchemaError) as raised:
+        dtf.virtual_zarr(tmp_path / "x", features)
+    for name, (_, reason) in REFUSED.items():
+        part = next(part for part in str(raised.value).split("; of ") if f"{name!r}: " in part)
+        assert reason in part
+    assert f"columns={list(FEATURES)} refers to the others" in str(raised.value)
+    with pytest.raises(SchemaError, match="to_zarr copies them"):
+        dtf.virtual_zarr(tmp_path / "x", {"i": REFUSED["i"][0]})
+    with pytest.raises(SchemaError, match="feature 'i': integers"):
+        PlaceParser(dtf.Schema({"i": REFUSED["i"][0]}))
+
+
+def test_bfloat16_has_no_name_in_zarr(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes")
+    write_oracle(tmp_path / "x", [])
+    with pytest.raises(SchemaError, match="'h': Zarr has no name for bfloat16: RawFeature"):
+        dtf.virtual_zarr(tmp_path / "x", {"h": dtf.RawFeature((2,), "bfloat16")})
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"counts": [1]}], ids=str)
+def test_compressed_shards_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    write_oracle(tmp_path / "x", [example(0)], "gzip")
+    with pytest.raises(SchemaError, match=r"x: the shard is compressed \(gzip\)"):
+        dtf.virtual_zarr(tmp_path / "x", FEATURES, **options)
+
+
+@pytest.mark.parametrize(
+    ("payload", "feature", "said"),
+    [
+        (b"", dtf.FixedLenFeature((1,), "float32"), "is missing where"),
+        (b"", dtf.FixedLenFeature((1,), "float32", 0.0), "no byte of the file holds the default value of"),
+        (b"\x12\x07\x0a\x05\x05\0\0\0\x0d", dtf.FixedLenFeature((1,), "float32"), "a damaged Example of 18 bytes"),
+        (b"\x12\x0a\x0d\0\0\0\0\x0d\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
+        (b"\x12\x0c\x0a\x04\0\0\0\0\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
+        (b"\x12\x06\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "holds 1 value where .* takes 2"),
+        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "bool"), "holds a byte 2 where"),
+        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "int16"), "holds 1 bytes where .* takes 2"),
+        (b"\x0a\x06\x0a\x01\x02\x0a\x01\x02", dtf.RawFeature((), "uint8"), "holds 2 values where .* takes 1"),
+        (b"\x0a\x03\x0a\x01\x02", dtf.FixedLenFeature((), "float32"), "holds a bytes list where .* takes a float list"),
+    ],
+)
+def test_records_that_do_not_fit_are_named(tmp_path: Path, payload: bytes, feature: Any, said: str) -> None:
+    good = messages.Example()
+    if isinstance(feature, dtf.RawFeature):
+        good.features.feature["k"].bytes_list.value.append(bytes(feature.nbytes))
+    else:
+        good.features.feature["k"].float_list.value.extend([1.0] * int(np.prod(feature.shape)))
+    entry = b"\x0a\x01k\x12" + bytes([len(payload)]) + payload
+    bad = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    write_oracle(tmp_path / "x", [good.SerializeToString(), bad])
+    with pytest.raises(FeatureError, match=said) as raised:
+        dtf.virtual_zarr(tmp_path / "x", {"k": feature})
+    assert raised.value.place is not None
+    assert raised.value.place.record == 1
+
+
+def test_every_crc_is_checked(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [example(0), example(1)])
+    stored = bytearray((tmp_path / "x").read_bytes())
+    stored[-10] ^= 1
+    (tmp_path / "x").write_bytes(stored)
+    with pytest.raises(CorruptRecordError, match="CRC of the payload") as raised:
+        dtf.virtual_zarr(tmp_path / "x", FEATURES)
+    assert raised.value.place is not None
+    assert raised.value.place.record == 1
+
+
+def test_arguments(tmp_path: Path) -> None:
+    urlpath = write(tmp_path)
+    with pytest.raises(ValueError, match="needs counted records"):
+        dtf.virtual_zarr(urlpath, FEATURES, counts=None)  # type: ignore[arg-type]
+    virtual = dtf.virtual_zarr(urlpath, FEATURES)
+    with pytest.raises(ValueError, match=r"ends in .json"):
+        virtual.to_json(tmp_path / "refs")
+    with pytest.raises(ValueError, match=r"ends in .parquet or .parq"):
+        virtual.to_parquet(tmp_path / "refs")
+    for size in (0, True, 1.5):
+        with pytest.raises(ValueError, match="record_size"):
+            virtual.to_parquet(tmp_path / "refs.parquet", record_size=size)  # type: ignore[arg-type]
+    (tmp_path / "refs.json").touch()
+    with pytest.raises(FileExistsError, match=r"refs.json exists"):
+        virtual.to_json(tmp_path / "refs.json")
+    (tmp_path / "refs.parquet").mkdir()
+    with pytest.raises(FileExistsError, match=r"refs.parquet exists"):
+        virtual.to_parquet(tmp_path / "refs.parquet")
+
+
+def test_shards_that_references_do_not_reach(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [example(0)])
+    fsspec.filesystem("memory").pipe_file("/reach/x", (tmp_path / "x").read_bytes())
+    with pytest.raises(ValueError, match="one file system"):
+        dtf.virtual_zarr([tmp_path / "x", "memory://reach/x"], FEATURES)
+    with pytest.raises(ValueError, match="a URL of one file system"):
+        dtf.virtual_zarr("simplecache::memory://reach/x", FEATURES)
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
+    before = sorted(tmp_path.iterdir())
+
+    def fail(*args: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(dtf.VirtualZarr, "_table", fail)
+    with pytest.raises(OSError, match="no space left"):
+        virtual.to_parquet(tmp_path / "refs.parquet")
+    monkeypatch.setattr(dtf.VirtualZarr, "references", fail)
+    with pytest.raises(OSError, match="no space left"):
+        virtual.to_json(tmp_path / "refs.json")
+    assert sorted(tmp_path.iterdir()) == before
