@@ -218,7 +218,7 @@ def check_shard(shard: Shard) -> ShardReport:
         walked = _Walked()
         broken = walked.walk(window)
         resync = _native.Resync(window.offset, shard.size if window.compression is None else -1, True)
-        broken = broken or walked.feed(window, resync)
+        broken = walked.feed(window, resync) or broken
         stretches = [_Stretch(*stretch) for stretch in resync.stretches()]
         stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + walked.records)
         end, tail = resync.position, resync.tail()

@@ -138,7 +138,8 @@ class InflatedStream:
     """What a gzip or zlib file holds, inflated as it is asked for.
 
     A file that ends early, breaks off, goes on with something else or inflates to more than `MOST_INFLATED` times its
-    size raises `CorruptRecordError`. Where access points lie beside the file, `seek` inflates from the last one before.
+    size raises `CorruptRecordError`, behind all that can be inflated. Where access points lie beside the file, `seek`
+    inflates from the last one before.
     """
 
     def __init__(self, stored: StoredStream, compression: str) -> None:
@@ -152,14 +153,30 @@ class InflatedStream:
         self._input = self._read_buffer[:0]  # read, and not yet fed
         self._rest: Any = b""  # fed, and not yet used
         self._trailer = 0  # stored bytes between the deflate data and the next member
+        self._member: tuple[int, int] | None = None  # where the member begins: stored, inflated
+        self._failure: CorruptRecordError | None = None
+        self._rescued = b""  # to be read before the failure is raised
         self._began = (0, 0)  # where inflating began: stored, inflated
         self._points = access_points(stored.shard) if compression == "gzip" and stored.shard.access else None
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill `buffer` as far as the stream goes; 0 only at the end."""
         filled = 0
-        while filled < len(buffer) and (self._inflater is not None or self._next_member()):
-            filled += self._inflate_into(buffer[filled:])
+        while filled < len(buffer) and self._failure is None:
+            try:
+                if self._inflater is None and not self._next_member():
+                    return filled
+                filled += self._inflate_into(buffer[filled:])
+            except CorruptRecordError as error:
+                self._failure = error
+        if self._failure is not None:
+            part = self._rescued[: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
+            self._rescued = self._rescued[len(part) :]
+            self.position += len(part)
+            filled += len(part)
+            if not filled and buffer:
+                raise self._failure
         return filled
 
     def seek(self, offset: int) -> int:
@@ -199,6 +216,7 @@ class InflatedStream:
         try:
             data = self._inflater.decompress(piece, len(buffer))
         except (zlib.error, _inflate.error) as error:
+            self._rescued = self._rescue()
             raise self._broken(f"the {self.compression} data is damaged ({error})") from error
         buffer[: len(data)] = data
         self.position += len(data)
@@ -212,6 +230,30 @@ class InflatedStream:
             if not piece and not data:
                 raise self._broken(_TRUNCATED.format(self.compression))
         return len(data)
+
+    def _rescue(self) -> bytes:
+        """Inflate again up to the very damage: what the inflater had made of its last piece is gone with its error."""
+        if self._member is None:
+            return b""
+        end = self._stored.position - len(self._input)
+        inflater = zlib.decompressobj(wbits=self._bits)
+        start, inflated = self._member
+        rescued = bytearray()
+        with open_stored(self._stored.shard) as stored:
+            stored.seek(start)
+            while stored.position < end:
+                piece = memoryview(bytearray(min(_FEED, end - stored.position)))
+                piece = piece[: stored.readinto(piece)]
+                # Near the damage byte by byte: each gives all that it can.
+                step = len(piece) if stored.position + 2 * _FEED < end else 1
+                for place in range(0, len(piece), step):
+                    try:
+                        data = inflater.decompress(piece[place : place + step])
+                    except zlib.error:
+                        return bytes(rescued)
+                    rescued += data[max(0, self.position - inflated) :]
+                    inflated += len(data)
+        return bytes(rescued)
 
     def _take(self) -> memoryview:
         """Take the next piece of stored bytes; empty at the end of the file."""
@@ -232,6 +274,7 @@ class InflatedStream:
         self._inflater = _inflate.decompressobj(wbits=-15, zdict=point.window)
         self._trailer = _TRAILER
         self._members += 1
+        self._member = None
         self.position = point.inflated
         self._began = (point.stored, point.inflated)
 
@@ -258,6 +301,7 @@ class InflatedStream:
                 raise self._broken(f"something else follows the end of the {self.compression} data")
             self._rest = rest
         self._inflater = _inflate.decompressobj(wbits=self._bits)
+        self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
         self._members += 1
         return True
 
@@ -272,7 +316,7 @@ class InflatedStream:
     def _broken(self, what: str) -> CorruptRecordError:
         size = self._stored.shard.size
         return CorruptRecordError(
-            f"{what}; {self.position} bytes could be inflated, from the first "
+            f"{what}; {self.position + len(self._rescued)} bytes could be inflated, from the first "
             f"{self._stored.position} of {size} stored bytes. Fetch or write the file again",
             Place(self._stored.shard.path),
         )
