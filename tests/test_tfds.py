@@ -22,6 +22,7 @@ from PIL import Image
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import read
+from dask_tfrecord.arrays.source import RecordSource
 from dask_tfrecord.columns.tfds import Selection, Split, TFDSFolder, find_tfds
 from dask_tfrecord.columns.tfds_features import schema_of_features
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError
@@ -37,6 +38,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.messages import Example
+from dask_tfrecord.records import sidecar
 from dask_tfrecord.testing import read_payloads
 
 DATA = Path(__file__).parent / "data" / "tfds"
@@ -558,6 +560,34 @@ def test_nothing_is_counted_that_the_metadata_tell(monkeypatch: pytest.MonkeyPat
     assert np.array_equal(uncounted["label"].compute(), wanted)
     with pytest.raises(ValueError, match="a part of a split needs counted records"):
         dtf.read_tfrecord(EVERY, split="train[:1]", counts=None)
+
+
+def test_indexes_beside_the_shards_say_where_rows_are(
+    copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy()
+    for path in EVERY.glob("every-train*"):
+        shutil.copy(path, folder / path.name)
+    wanted = dtf.read_tfrecord(folder, split="train", columns=["label"], counts="scan")["label"].compute()
+    dtf.build_index(sorted(folder.glob("every-train*")))
+
+    def scan(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("shards are scanned")
+
+    # Of these records each is marked, as otherwise one in a MiB.
+    monkeypatch.setattr(sidecar, "BETWEEN_MARKS", 1)
+    monkeypatch.setattr(sidecar, "scan_shard", scan)
+    ds = dtf.read_tfrecord(folder, split="train", columns=["label"])
+    assert isinstance(ds.source, RecordSource)
+    collection = ds.source.collection
+    for row in range(7):
+        [run] = collection.runs(row, row + 1)
+        assert run.mark == run.first
+    assert ds.rows[5]["label"].compute() == wanted[5:6]
+    assert np.array_equal(ds["label"].compute(), wanted)
+    # One of the indexes is gone: of that shard its beginning is known.
+    next(folder.glob("*.idx")).unlink()
+    assert np.array_equal(dtf.read_tfrecord(folder, split="train", columns=["label"])["label"].compute(), wanted)
 
 
 def test_metadata_that_do_not_fit_the_shards(copy: Callable[..., Path]) -> None:

@@ -33,7 +33,7 @@ from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
 from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
 
-__all__ = ["build_index", "closed_shards", "compute_jobs", "index_shards", "task_parts"]
+__all__ = ["build_index", "closed_shards", "compute_jobs", "index_shards", "mark_shards", "task_parts"]
 
 # One task takes shards until they are this large together: small files are not worth a task each.
 _TASK_NBYTES = 64 << 20
@@ -149,6 +149,43 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     return shards.looked_at([index.compression for index in indexes], [index.access for index in indexes]), indexes
 
 
+def mark_shards(shards: Shards, counts: Sequence[int], *, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
+    """Find where records of shards are whose counts are known: as far as sidecars tell, and no shard is scanned for it.
+
+    Parameters
+    ----------
+    shards : Shards
+        What is to be read.
+    counts : sequence of int
+        Records of each, so far as no sidecar says otherwise.
+    check_crc : bool, default True
+        As `index_shards` takes it.
+
+    Returns
+    -------
+    shards, indexes
+        As of `index_shards`; of a shard without a sidecar nothing but its beginning is known.
+    """
+    beside = find_sidecars(shards, SUFFIX)
+    found = [(place, side) for place, side in enumerate(beside) if side is not None]
+    start = np.zeros(1, np.int64)
+    known = zip(counts, shards.sizes.tolist(), strict=True)
+    indexes = [ShardIndex(count, start, start, size, None) for count, size in known]
+    if not found:
+        return shards, indexes
+    shards = replace(shards, access=tuple(side is not None for side in find_sidecars(shards, ACCESS_SUFFIX)))
+    jobs = []
+    for group in task_parts([side.file.size for _, side in found]):
+        places, sides = zip(*found[group], strict=True)
+        jobs.append(partial(_count, [shards[place] for place in places], sides, check_crc))
+    counted: list[Counted] = list(chain.from_iterable(compute_jobs(jobs, "Reading indexes")))
+    _warn([each.stale for each in counted if each.stale is not None])
+    kinds = [shards.compression] * len(shards)
+    for (place, _), each in zip(found, counted, strict=True):
+        indexes[place], kinds[place] = each.index, each.index.compression
+    return shards.looked_at(kinds, [index.access for index in indexes]), indexes
+
+
 def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
     """Find the shards larger than `nbytes` that are compressed: they can be entered at their beginnings alone."""
     closed = np.zeros(len(shards), bool)
@@ -183,7 +220,7 @@ def _mark(shard: Shard, split: Split, check_crc: bool) -> Marks | None:
     return mark_split(_plain(shard), split, check_crc=check_crc)
 
 
-def _count(shards: Shards, sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[Counted]:
+def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[Counted]:
     pairs = zip(shards, sidecars, strict=True)
     return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
 

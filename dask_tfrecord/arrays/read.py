@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.checking import HeldRecords
-from dask_tfrecord.arrays.counting import closed_shards, index_shards
+from dask_tfrecord.arrays.counting import closed_shards, index_shards, mark_shards
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filled import FilledSource
 from dask_tfrecord.arrays.folders import Found, find_collection
@@ -149,7 +149,11 @@ def read_tfrecord(
     told = found.counts(counts)
     if told is None:
         return _uncounted(found, schema, check_crc, rows_or_bytes)
-    collection = count_records(found.shards, told, check_crc)
+    if told is counts or isinstance(told, str):
+        collection = count_records(found.shards, told, check_crc)
+    else:
+        # What the metadata say is enough to plan; indexes say where records are.
+        collection = Collection.indexed(*mark_shards(found.shards, _checked(told, found.shards), check_crc=check_crc))
     found.check(collection)
     schema = with_lengths(collection, schema, check_crc)
     source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
@@ -254,14 +258,18 @@ def _schema(
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
     """Count the records of shards, in parallel on the active scheduler, or take the user's counts."""
     if not isinstance(counts, str):
-        numbers = _numbers(counts, len(shards))
-        # A shard without records is never read, so nothing would tell of records that it has.
-        for place in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
-            _check_empty(shards[place])
-        return Collection.counted(shards, numbers)
+        return Collection.counted(shards, _checked(counts, shards))
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
     return Collection.indexed(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
+
+
+def _checked(counts: Sequence[int], shards: Shards) -> list[int]:
+    numbers = _numbers(counts, len(shards))
+    # A shard without records is never read, so nothing would tell of records that it has.
+    for place in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
+        _check_empty(shards[place])
+    return numbers
 
 
 def _numbers(counts: Sequence[int], shards: int) -> list[int]:
