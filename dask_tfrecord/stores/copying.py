@@ -18,19 +18,21 @@ from dask_tfrecord.arrays.partitions import Partition, partitions
 from dask_tfrecord.columns.payloads import payloads, whole
 from dask_tfrecord.columns.selecting import selected
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.files import Shards, find_shards
 from dask_tfrecord.stores.failure import named, removed_on_failure
+from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
-from dask_tfrecord.stores.tfrecord import begin, check_options, publish, refuse_sources
+from dask_tfrecord.stores.tfrecord import begin, check_options, refuse_sources
 from dask_tfrecord.stores.writer import WriteReport
 
 __all__ = ["copy_tfrecord"]
 
 # Records that are looked at for the names of features.
 _SAMPLE = 256
+# Records after which a task looks whether it is still wanted.
+_BETWEEN_LOOKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +41,17 @@ class _Plan:
 
     Attributes
     ----------
-    identity : str
-        What the copying calls itself.
     columns : frozenset of str or None
         Features to keep; None for records as they are.
-    compression : str or None
-        Of the new shards.
-    index : bool
-        Whether a sidecar is written beside each shard.
     check_crc : bool
         Whether the CRCs of what is read have to hold.
-    storage_options : mapping
-        Of the new shards.
+    publisher : Publisher
+        Lets the new shards appear.
     """
 
-    identity: str
     columns: frozenset[str] | None
-    compression: str | None
-    index: bool
     check_crc: bool
-    storage_options: Mapping[str, Any]
+    publisher: Publisher
 
 
 def copy_tfrecord(
@@ -137,12 +130,12 @@ def copy_tfrecord(
     paths = names.paths(len(parts))
     names.check_free(paths, mode)
     refuse_sources(paths, shards.paths)
-    plan = _Plan(uuid.uuid4().hex, kept, compression, index, check_crc, names.storage_options)
+    plan = _Plan(kept, check_crc, Publisher(uuid.uuid4().hex, compression, index, names.storage_options))
     written = _tasks(plan, names, paths, parts, mode)
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    with removed_on_failure(plan.identity, lambda: names.remove(paths, missing)):
+    with removed_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)):
         dask.compute(written)
     return None
 
@@ -176,9 +169,10 @@ def _parts(shards: Shards, names: ShardNames, records: int | None, check_crc: bo
 
 def _tasks(plan: _Plan, names: ShardNames, paths: Sequence[str], parts: Sequence[Partition], mode: str) -> Delayed:
     # One layer, made by hand: a `Delayed` for each of many thousand tasks would take minutes.
-    shared = dask.delayed(plan, name=f"tfrecord-plan-{plan.identity}", traverse=False)
-    begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{plan.identity}")
-    name, end = f"tfrecord-copy-{plan.identity}", f"tfrecord-copied-{plan.identity}"
+    token = plan.publisher.identity
+    shared = dask.delayed(plan, name=f"tfrecord-plan-{token}", traverse=False)
+    begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{token}")
+    name, end = f"tfrecord-copy-{token}", f"tfrecord-copied-{token}"
     tasks: dict[Any, Any] = {
         (name, number): (_copy, begun.key, path, part)
         for number, (path, part) in enumerate(zip(paths, parts, strict=True))
@@ -189,23 +183,22 @@ def _tasks(plan: _Plan, names: ShardNames, paths: Sequence[str], parts: Sequence
 
 def _copy(plan: _Plan, path: str, part: Partition) -> WriteReport:
     """Write one shard."""
-    with named(path):
-        writer = RecordWriter(path, plan.compression, storage_options=plan.storage_options)
     count = nbytes = 0
     try:
-        with closing(payloads(part.runs, check_crc=plan.check_crc)) as records:
+        with (
+            plan.publisher.shard(path, RecordWriter) as writer,
+            closing(payloads(part.runs, check_crc=plan.check_crc)) as records,
+        ):
             for place, payload in records:
                 kept = payload if plan.columns is None else selected(payload, plan.columns, place)
                 with named(path):
                     writer.write(kept)
                 count += 1
                 nbytes += len(kept)
-        publish(plan.identity, writer, path)
-    except BaseException:
-        writer.discard()
-        raise
-    if plan.index:
-        write_sidecars(find_shards(path, compression=plan.compression, storage_options=plan.storage_options)[0])
+                if count % _BETWEEN_LOOKS == 0:
+                    plan.publisher.go_on()
+    except CalledOff:
+        return WriteReport(0, 0)
     return WriteReport(count, nbytes)
 
 

@@ -26,13 +26,12 @@ from dask_tfrecord.columns.record_schema import listed_features, record_schema
 from dask_tfrecord.columns.tfds_writing import TFDSNames
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import ImageFeature
-from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.compression import create_stream
-from dask_tfrecord.storage.files import find_shards
 from dask_tfrecord.stores.array_likes import as_dataset
-from dask_tfrecord.stores.failure import named, removed_on_failure, under_way
+from dask_tfrecord.stores.failure import named, removed_on_failure
 from dask_tfrecord.stores.feed import Feed, Pieces
+from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfds import TFDSMetadata
 from dask_tfrecord.stores.writer import WriteReport
@@ -42,7 +41,6 @@ __all__ = [
     "ShardPlan",
     "begin",
     "check_options",
-    "publish",
     "refuse_sources",
     "shard_borders",
     "to_tfrecord",
@@ -82,23 +80,14 @@ class ShardPlan:
 
     Attributes
     ----------
-    identity : str
-        What the writing calls itself.
     encoder : Encoder
         Makes records of columns.
-    compression : str or None
-        Of the shards.
-    index : bool
-        Whether a sidecar is written beside each shard.
-    storage_options : mapping
-        What fsspec takes beside a URL.
+    publisher : Publisher
+        Lets shards appear.
     """
 
-    identity: str
     encoder: Encoder
-    compression: str | None
-    index: bool
-    storage_options: Mapping[str, Any]
+    publisher: Publisher
 
 
 def to_tfrecord(
@@ -198,7 +187,7 @@ def to_tfrecord(
     paths = names.paths(len(borders) - 1)
     names.check_free(paths, mode)
     refuse_sources(paths, dataset.origin.get("files", ()))
-    plan = ShardPlan(feed.token, encoder, compression, index, names.storage_options)
+    plan = ShardPlan(encoder, Publisher(feed.token, compression, index, names.storage_options))
     shared = dask.delayed(plan, name=f"tfrecord-plan-{feed.token}", traverse=False)
     begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
     rows = zip(borders[:-1].tolist(), borders[1:].tolist(), paths, strict=True)
@@ -338,34 +327,21 @@ def begin(names: ShardNames, paths: Sequence[str], mode: str, plan: Plan) -> Pla
 
 def write_shard(plan: ShardPlan, job: ShardJob, source: Callable[..., Pieces], *rest: Any) -> WriteReport:
     """Write a shard from the rows that ``source(*rest)`` gives."""
-    stream = RecordStream(plan.encoder, job.path)
-    nbytes = 0
-    with named(job.path):
-        sink = create_stream(job.path, plan.compression, plan.storage_options)
+    stream, nbytes = RecordStream(plan.encoder, job.path), 0
     try:
-        steps = _Steps(job.start, job.stop)
-        for blocks in source(*rest).pieces(tuple(plan.encoder.columns), steps):
-            nbytes += steps.learn(blocks)
-            for records in stream.framed(blocks):
-                with named(job.path):
-                    sink.write(records)
-        publish(plan.identity, sink, job.path)
-    except BaseException:
-        sink.discard()
-        raise
-    if plan.index:
-        write_sidecars(find_shards(job.path, compression=plan.compression, storage_options=plan.storage_options)[0])
-    release_memory()
+        with plan.publisher.shard(job.path, create_stream) as sink:
+            steps = _Steps(job.start, job.stop)
+            for blocks in source(*rest).pieces(tuple(plan.encoder.columns), steps):
+                nbytes += steps.learn(blocks)
+                plan.publisher.go_on()
+                for records in stream.framed(blocks):
+                    with named(job.path):
+                        sink.write(records)
+    except CalledOff:
+        return WriteReport(0, 0)
+    finally:
+        release_memory()
     return WriteReport(job.stop - job.start, nbytes)
-
-
-def publish(identity: str, sink: Any, path: str) -> None:
-    """Let a shard appear, unless its writing was called off."""
-    with under_way(identity) as on, named(path):
-        if on:
-            sink.close()
-        else:
-            sink.discard()
 
 
 class _Steps:
