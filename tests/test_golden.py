@@ -552,3 +552,48 @@ def test_counts_of_another_collection(golden: Path) -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             dtf.read_tfrecord(path, **spec(golden, "fixed_shapes"), counts=counts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "said"),
+    [
+        ("scalars", {"features": {"I": dtf.FixedLenFeature((), "int64")}}, "there are 'b', 'f', 'i'"),
+        (
+            "sequence_example",
+            {"features": {}, "sequence_features": {"token": dtf.FixedLenSequenceFeature((), "int64")}},
+            "did you mean 'tokens'",
+        ),
+        (
+            "sequence_example",
+            {"features": {}, "sequence_features": {"id": dtf.FixedLenSequenceFeature((), "int64")}},
+            "it is a feature of the context: give it in features",
+        ),
+        (
+            "sequence_example",
+            {"features": {"frames": dtf.FixedLenFeature((), "int64")}, "sequence_features": {}},
+            "it is a feature list: give it in sequence_features",
+        ),
+        (
+            "scalars",
+            {"features": {}, "sequence_features": {"i": dtf.FixedLenSequenceFeature((), "int64")}},
+            "the record has no feature lists, as Examples have none",
+        ),
+        (
+            "ragged_partitions",
+            {"features": {"r": dtf.RaggedFeature("int64", "vals", [dtf.RaggedFeature.RowLengths("lenz")])}},
+            "has nothing in 'lenz'",
+        ),
+        (
+            "ragged_partitions",
+            {"features": {"r": dtf.RaggedFeature("int64", "vals", [dtf.RaggedFeature.RowSplits("lens")])}},
+            "holds [1, 2, 1, 0, 1] as RowSplits('lens'), which do not cut its 5 values",
+        ),
+    ],
+)
+def test_what_is_missing_is_told_beside_what_is_there(
+    golden: Path, case: str, arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(FeatureError, match=re.escape(said)) as caught:
+        dtf.read_tfrecord(shard(golden, case), **arguments).compute()
+    assert caught.value.place is not None
+    assert caught.value.place.record == 0

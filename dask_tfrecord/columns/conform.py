@@ -56,7 +56,7 @@ def feature_of(array: Any, owner: str) -> Feature:
 
 
 _HINTS = {
-    "O": "; say what the objects are: FixedLenFeature(shape, 'bytes') or VarLenFeature(dtype) in a template",
+    "O": "; say what the objects are: map_blocks(func, template={name: FixedLenFeature((), 'bytes'), …})",
     "S": "; NumPy's S drops zero bytes at the end: make it an object array of bytes",
     "U": "; text is of dtype numpy.dtypes.StringDType()",
 }

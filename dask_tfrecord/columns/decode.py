@@ -318,15 +318,15 @@ class _Reader:
         place = Place(self.shard.path, self.record, self.window.offset)
         fault, column, step, found, text = job.decoder.problem()
         refused = Refused(fault, step, found, text.decode())
+        length = int.from_bytes(self.window.view(0, 8), "little")
+        payload = bytes(self.window.view(HEADER, HEADER + length))
         if refused.is_foreign:
-            length = int.from_bytes(self.window.view(0, 8), "little")
-            payload = bytes(self.window.view(HEADER, HEADER + length))
             return refusal(payload, place, job.parser.schema.message)
         sampling = job.parser.schema.sampling
         if 0 <= column < len(job.parts):
             part = job.parts[column]
             recipe = next(recipe for recipe in job.recipes.values() if part in recipe.parts)
-            return feature_error(recipe, part, refused, sampling, place)
+            return feature_error(recipe, part, refused, sampling, place, payload)
         key = job.unset[column - job.first_unset] if column >= 0 else text.decode()
         return unknown_error(key, refused, sampling, place)
 

@@ -7,7 +7,7 @@ step of a feature list.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,21 +74,22 @@ class _Groups:
         self.row_splits = row_splits_of(values)
         self.splits = self.row_splits if values.step_splits is None else values.step_splits
 
-    def fail(self, bad: NDArray[np.bool_], message: str) -> None:
-        """Refuse the first group for which something is wrong."""
+    def refuse(self, bad: NDArray[np.bool_], say: Callable[[int], str]) -> None:
+        """Refuse the first group with which something is wrong, in the words that are said of it."""
         wrong = np.flatnonzero(bad)
         if not len(wrong):
             return
         group = int(wrong[0])
         if not self.steps:
-            raise RowError(group, message)
+            raise RowError(group, say(group))
         row = int(np.searchsorted(self.row_splits, group, side="right")) - 1
-        raise RowError(row, f"{message}, in step {group - int(self.row_splits[row])}")
+        raise RowError(row, f"{say(group)}, in step {group - int(self.row_splits[row])}")
 
     def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:
         """Rows of one length."""
-        self.fail(
-            counts % length != 0, f"holds values that are no whole rows of {length}, which {feature} cuts them into"
+        self.refuse(
+            counts % length != 0,
+            lambda group: f"holds {counts[group]} values, which are no whole rows of {length}, as {feature} has them",
         )
         return counts // length
 
@@ -102,22 +103,28 @@ class _Groups:
                 raise RowError(row, f"has another number of steps in {partition.key!r} than in its values")
         entries: Any = part.values
         entries = entries.view(np.int64)
-        self.fail(_any(splits, (entries < 0) | (entries > _most(partition, counts))), _misfit(partition))
+
+        def misfit(group: int) -> str:
+            found = entries[splits[group] : splits[group + 1]].tolist()
+            if not found:
+                return (
+                    f"has nothing in {partition.key!r}, by which {partition!r} cuts its {counts[group]} values or rows"
+                )
+            shown = f"{found[:10]!r:.100}" + (" and more" if len(found) > 10 else "")
+            return f"holds {shown} as {partition!r}, which do not cut its {counts[group]} values or rows"
+
+        self.refuse(_any(splits, (entries < 0) | (entries > _most(partition, counts))), misfit)
         lengths, rows, fits = _RULES[type(partition)](entries, splits, counts)
-        self.fail(~fits, _misfit(partition))
-        self.fail(_any(splits_of(rows), lengths < 0), _misfit(partition))
+        self.refuse(~fits, misfit)
+        self.refuse(_any(splits_of(rows), lengths < 0), misfit)
         totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[splits_of(rows)]
-        self.fail(np.diff(totals) != counts, _misfit(partition))
+        self.refuse(np.diff(totals) != counts, misfit)
         return lengths, rows
 
 
 def _most(partition: KeyedPartition, counts: _Ints) -> int:
     """Bound the entries of a partition, so that sums stay sums."""
     return MOST_ROWS if isinstance(partition, ValueRowIds) else int(counts.max(initial=0))
-
-
-def _misfit(partition: KeyedPartition) -> str:
-    return f"holds {partition!r} that do not fit its values"
 
 
 def _any(splits: _Ints, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -11,7 +11,8 @@ from dask_tfrecord.columns.recipes import Recipe
 from dask_tfrecord.errors import FeatureError, Place
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.values import stored_kind
-from dask_tfrecord.schema import Sampling
+from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.schema import Sampling, near_misses
 
 __all__ = ["Fault", "Refused", "feature_error", "unknown_error"]
 
@@ -71,16 +72,34 @@ def unknown_error(key: str, refused: Refused, sampling: Sampling | None, place: 
 
 
 def feature_error(
-    recipe: Recipe, part: Part, refused: Refused, sampling: Sampling | None, place: Place
+    recipe: Recipe, part: Part, refused: Refused, sampling: Sampling | None, place: Place, payload: bytes
 ) -> FeatureError:
-    """Say what a feature of a record holds where the schema wants something else."""
+    """Say what a feature of a record, `payload`, holds where the schema wants something else."""
     said = f"feature {recipe.source!r}"
     if part.key != recipe.source:
         said += f", key {part.key!r},"
     if refused.step >= 0:
         said += f" in step {refused.step}"
-    said += f" {_difference(recipe.parsed, part, refused)}{_way_out(sampling)}"
+    said += f" {_difference(recipe.parsed, part, refused)}"
+    if refused.fault == Fault.MISSING:
+        said += _what_is_there(part, payload)
+    said += _way_out(sampling)
     return FeatureError(said, Place(place.file, place.record, place.offset, recipe.source))
+
+
+def _what_is_there(part: Part, payload: bytes) -> str:
+    """Say which keys a record has, where one was not found."""
+    record = SequenceExample.FromString(payload)  # an Example is one that has a context alone
+    features, lists = record.context.feature, record.feature_lists.feature_list
+    if part.key in features and not part.steps:
+        return "; the key is there, but nothing is set in it"
+    if part.steps and not lists:
+        return "; the record has no feature lists, as Examples have none: those are read without sequence_features"
+    if part.steps and part.key in features:
+        return "; it is a feature of the context: give it in features"
+    if part.key in lists:
+        return "; it is a feature list: give it in sequence_features"
+    return near_misses(part.key, sorted(lists if part.steps else features))
 
 
 def _way_out(sampling: Sampling | None) -> str:
@@ -120,7 +139,7 @@ def _difference(feature: Feature, part: Part, refused: Refused) -> str:
         case Fault.CAST:
             return f"holds {_value(part, found)}, which {part.dtype} can't hold, where {feature} casts to that"
         case Fault.TENSOR:
-            return f"holds {refused.text or _dtype_name(found)} where {feature} takes a tensor of {feature.dtype}"
+            return f"holds {refused.text or _dtype_name(found)} where {feature} takes a tensor of its dtype and shape"
         case Fault.FULL:
             return f"holds more values than there is a place for, where {feature} takes a known number"
     values = f"{found} value{'' if found == 1 else 's'}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features import partitions
 from dask_tfrecord.features.parsed import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -45,19 +44,4 @@ def from_tensorflow(feature: Any, owner: str) -> Feature:
         )
     cls, fields = _FIELDS[name]
     arguments = {field: getattr(feature, field) for field in fields}
-    if "partitions" in arguments:
-        arguments["partitions"] = tuple(_partition(part, owner) for part in arguments["partitions"])
     return cls(**arguments)
-
-
-def _partition(partition: Any, owner: str) -> partitions.Partition:
-    if isinstance(partition, partitions.Partition):
-        return partition
-    name = type(partition).__name__
-    cls = getattr(partitions, name, None) if name in partitions.__all__ else None
-    if cls is partitions.UniformRowLength:
-        return partitions.UniformRowLength(partition.length)
-    if cls is None or not hasattr(partition, "key"):
-        raise SchemaError(f"{owner}: expected a partition such as RowLengths(key); got {partition!r:.100}")
-    made: partitions.Partition = cls(partition.key)
-    return made

@@ -11,7 +11,7 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import partitions
-from dask_tfrecord.features.partitions import Partition, UniformRowLength
+from dask_tfrecord.features.partitions import Partition, UniformRowLength, checked_partition
 from dask_tfrecord.features.values import (
     Feature,
     Shape,
@@ -321,10 +321,7 @@ class RaggedFeature(_Parsed):
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "RaggedFeature")
-        partitions: Sequence[Any] = tuple(self.partitions)
-        for partition in partitions:
-            if not isinstance(partition, Partition):
-                raise SchemaError(f"RaggedFeature: expected a partition such as RowLengths(key); got {partition!r}")
+        partitions = tuple(checked_partition(partition, "RaggedFeature") for partition in self.partitions)
         if self.value_key is not None:
             checked_key(self.value_key, "RaggedFeature")
         splits = dtype_name(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name

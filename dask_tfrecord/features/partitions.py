@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.values import checked_key
@@ -16,6 +17,7 @@ __all__ = [
     "RowStarts",
     "UniformRowLength",
     "ValueRowIds",
+    "checked_partition",
 ]
 
 
@@ -23,6 +25,24 @@ class Partition:
     """Base of the partitions."""
 
     __slots__ = ()
+
+
+def checked_partition(partition: Any, owner: str) -> Partition:
+    """Take a partition of this library, or one of TensorFlow's by its fields.
+
+    Raises
+    ------
+    SchemaError
+        If it is neither.
+    """
+    if isinstance(partition, Partition):
+        return partition
+    name = type(partition).__name__
+    if name == "UniformRowLength" and hasattr(partition, "length"):
+        return UniformRowLength(partition.length)
+    if name not in _KEYED or not hasattr(partition, "key"):
+        raise SchemaError(f"{owner}: expected a partition such as RowLengths(key); got {partition!r:.100}")
+    return _KEYED[name](partition.key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,3 +162,8 @@ class RowStarts(KeyedPartition):
     >>> RowStarts("starts")
     RowStarts('starts')
     """
+
+
+_KEYED: dict[str, type[KeyedPartition]] = {
+    cls.__name__: cls for cls in (RowLengths, RowLimits, RowSplits, RowStarts, ValueRowIds)
+}

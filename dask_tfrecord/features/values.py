@@ -166,7 +166,7 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
         return found.name
     raise SchemaError(
         f"{owner} takes dtype int64, float32 or bytes, the kinds an Example stores, or an integer, bool or float that "
-        f"they are cast to; got {dtype!r}. For arrays stored as bytes use RawFeature(shape, dtype)"
+        f"they are cast to; got {dtype!r}. Arrays stored as bytes are RawFeature(shape, dtype), text is TextFeature()"
     )
 
 
