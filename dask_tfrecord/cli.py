@@ -33,6 +33,7 @@ from dask_tfrecord.commands.common import (
     plain,
     threads_option,
 )
+from dask_tfrecord.commands.damage import repair, verify
 from dask_tfrecord.commands.progress import Bar, progress_bar
 from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex, scan_shard
@@ -61,7 +62,7 @@ def tfrecord() -> None:
     """
 
 
-for command in (copy, to_tfrecord):
+for command in (copy, repair, to_tfrecord, verify):
     tfrecord.add_command(command)
 
 
