@@ -21,6 +21,7 @@ __all__ = [
     "DecodeError",
     "Dim",
     "Example",
+    "ExampleListWithContext",
     "Feature",
     "FeatureList",
     "FeatureLists",
@@ -56,6 +57,7 @@ _MESSAGES: _Table = {
     "FeatureList": (("feature", "repeated", "Feature"),),
     "FeatureLists": (("feature_list", "map", "FeatureList"),),
     "SequenceExample": (("context", "one", "Features"), ("feature_lists", "one", "FeatureLists")),
+    "ExampleListWithContext": (("examples", "repeated", "Example"), ("context", "one", "Example")),
     # Resources and variants (14 and 15), which are no arrays, are left among the unknown fields.
     "Dim": (("size", "one", "int64"), ("name", "one", "string")),
     "TensorShapeProto": (("dim", "repeated", "Dim", 2), ("unknown_rank", "one", "bool")),
@@ -274,6 +276,10 @@ if TYPE_CHECKING:
         context: Features
         feature_lists: FeatureLists
 
+    class ExampleListWithContext(Message):  # noqa: D101
+        examples: RepeatedCompositeFieldContainer[Example]
+        context: Example
+
     class Dim(Message):  # noqa: D101
         size: int
         name: str
@@ -311,7 +317,7 @@ else:
 
     (
         BytesList, FloatList, Int64List, Feature, Features, Example, FeatureList, FeatureLists, SequenceExample,
-        Dim, TensorShapeProto, TensorProto,
+        ExampleListWithContext, Dim, TensorShapeProto, TensorProto,
     ) = _message_classes()  # fmt: skip
 
 # The schema of TensorFlow Metadata, and through its fields every message within.

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import messages, testing
+from dask_tfrecord import testing
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -49,23 +49,17 @@ def blocks(page: str, kind: str) -> list[Block]:
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two shards of images, labels, texts and tokens, written by the oracle."""
+    """The two shards that whoever reads the pages writes first."""
     directory = tmp_path_factory.mktemp("samples")
-    rng = np.random.default_rng(0)
-    for shard in range(2):
-        testing.write_oracle(directory / f"train-{shard:05d}-of-00002.tfrecord", payloads(rng, shard))
+    script = ROOT / "examples" / "sample_shards.py"
+    subprocess.run([sys.executable, str(script), str(directory)], check=True, env=python_path())
+    assert [len(testing.read_payloads(path)) for path in sorted(directory.iterdir())] == [10, 10]
     return directory
 
 
-def payloads(rng: np.random.Generator, shard: int) -> Iterator[bytes]:
-    for record in range(10):
-        example = messages.Example()
-        features = example.features.feature
-        features["image"].bytes_list.value.append(rng.integers(0, 256, (8, 8, 3), np.uint8).tobytes())
-        features["label"].int64_list.value.append(record % 5)
-        features["text"].bytes_list.value.append(f"record {10 * shard + record}".encode())
-        features["tokens"].int64_list.value.extend(rng.integers(0, 1000, record).tolist())
-        yield example.SerializeToString(deterministic=True)
+def python_path() -> dict[str, str]:
+    """An environment in which a script finds the package that is tested."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ def to_bag(
         As `read_tfrecord` takes it.
     decode : callable, optional
         What makes a value of a payload (`bytes`); it is called on the workers. By default the payload is the value.
-        Values travel between processes by pickle, which messages of `dask_tfrecord.messages`, and others whose classes
-        are made at run time, do not take: return plain values (a dict, a tuple, an array).
+        Values travel between processes by pickle: plain ones do, and messages of `dask_tfrecord.messages`; ones whose
+        classes are made at run time elsewhere do not.
     chunks : "auto", "shard", int or str, default "auto"
         Records of a partition: ``"auto"`` makes one per shard, splits uncompressed shards that are larger than dask's
         ``array.chunk-size``, and joins neighbours past 20,000 partitions; ``"shard"`` makes exactly one per shard; an

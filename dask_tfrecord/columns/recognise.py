@@ -55,7 +55,7 @@ _USES = {
         "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
         "sequence_features= for the feature lists"
     ),
-    "an ExampleListWithContext": _MESSAGE.format("ExampleListWithContext.FromString of TensorFlow Ranking or Serving"),
+    "an ExampleListWithContext": _MESSAGE.format("dask_tfrecord.messages.ExampleListWithContext.FromString"),
     "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
     "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
     "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",

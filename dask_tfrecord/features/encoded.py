@@ -156,7 +156,8 @@ class ImageFeature(Encoded):
         holds any number of images of one shape.
     dtype : str or dtype, default "uint8"
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float type, which scales to [0, 1] as
-        `tf.image.convert_image_dtype` does.
+        `tf.image.convert_image_dtype` does. JPEG is decoded by the accurate DCT, TensorFlow's
+        ``dct_method="INTEGER_ACCURATE"``; its faster default differs by some levels.
     size : tuple of int, optional
         ``(height, width)`` to resize to, as `tf.image.resize` does by default: bilinear, not antialiased. Integers are
         rounded to the nearest.
