@@ -26,10 +26,10 @@ from dask_tfrecord.records.framing import read_records
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.copying import copy_tfrecord
+from dask_tfrecord.stores.planning import ZarrPlan, plan_zarr, to_zarr
 from dask_tfrecord.stores.references import VirtualZarr
 from dask_tfrecord.stores.tfrecord import to_tfrecord
 from dask_tfrecord.stores.virtual import virtual_zarr
-from dask_tfrecord.stores.zarr import to_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr
 
 __all__ = [
@@ -52,11 +52,13 @@ __all__ = [
     "TextFeature",
     "VarLenFeature",
     "VirtualZarr",
+    "ZarrPlan",
     "build_index",
     "copy_tfrecord",
     "from_zarr",
     "infer_schema",
     "inspect_records",
+    "plan_zarr",
     "read_records",
     "read_schema",
     "read_tfrecord",

@@ -7,7 +7,7 @@ A source is small, picklable and tokenised: it travels once to each worker, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, tee
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from dask_tfrecord.columns.blocks import (
 )
 from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.columns.decode import decode, decode_pieces
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.recipes import Parser, SizeParser
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
@@ -70,6 +70,9 @@ class Source(Protocol):
 
         Arrays of `out` are filled from their beginning, span by span.
         """
+
+    def sized(self) -> Source:
+        """Give the same rows to whom sizes are enough: images that differ in size may be zeros of their shapes."""
 
     def select(self, key: Any) -> Source:
         """Restrict the source to those rows."""
@@ -126,6 +129,10 @@ class RecordSource:
     def origin(self) -> Mapping[str, Any]:
         """Files and sizes."""
         return origin_of(self.collection.shards)
+
+    def sized(self) -> RecordSource:
+        """Rows whose images are not decoded where their number or shape differs from row to row."""
+        return replace(self, parser=SizeParser(self.parser.schema), token=f"{self.token}-sized")
 
     def select(self, key: Any) -> RecordSource:
         """Restrict the source to those rows."""
@@ -203,6 +210,10 @@ class MappedSource:
     def origin(self) -> Mapping[str, Any]:
         """As of the source."""
         return self.source.origin
+
+    def sized(self) -> MappedSource:
+        """Give the same: the function may look at all that it is given."""
+        return self
 
     def select(self, key: Any) -> MappedSource:
         """Restrict the source to those rows."""

@@ -25,6 +25,8 @@ __all__ = ["UncountedSource", "decoded_ratio"]
 
 # Records that begin in so many bytes are decoded to learn how large they become.
 _PROBE_NBYTES = 256 << 10
+# Most last records of a split end within so many bytes behind it.
+_BEYOND = 64 << 10
 # Bytes that a compressed one becomes, so far as nobody has looked.
 _INFLATION = 10
 
@@ -67,6 +69,10 @@ class UncountedSource:
     def origin(self) -> Mapping[str, Any]:
         """Files and sizes."""
         return origin_of(self.chunks.shards)
+
+    def sized(self) -> Source:
+        """Give the same."""
+        return self
 
     def select(self, key: Any) -> Source:
         """Refuse: nobody knows where a row is."""
@@ -129,6 +135,6 @@ def _entry(shard: Shard, split: Split | None, check_crc: bool) -> Entry | None:
 
 
 def _run(shard: Shard, split: Split | None, entry: Entry) -> Run:
-    past = shard.size if split is None else split.stop
+    past = shard.size if split is None else min(shard.size, split.stop + _BEYOND)
     record = entry.record or 0
     return Run(shard, record, None, record, entry.offset, past, last=split is None, split=split)

@@ -25,15 +25,42 @@ class Writable:
 
     __slots__ = ()
 
+    def plan_zarr(
+        self,
+        *,
+        chunks: int | Mapping[str, int] | None = None,
+        shards: int | Mapping[str, int] | None = None,
+        target_chunk_bytes: int | str | None = None,
+        target_shard_bytes: int | str | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        memory_limit: int | str | None = "auto",
+    ) -> Any:
+        """Show what `to_zarr` will write, before it does; see `dask_tfrecord.plan_zarr` for the arguments."""
+        return _STORES["zarr plan"](
+            self,
+            chunks=chunks,
+            shards=shards,
+            target_chunk_bytes=target_chunk_bytes,
+            target_shard_bytes=target_shard_bytes,
+            compressors=compressors,
+            filters=filters,
+            memory_limit=memory_limit,
+        )
+
     def to_zarr(
         self,
         store: Any,
         *,
         component: str | None = None,
         mode: str = "w-",
-        chunks: int | None = None,
-        shards: int | None = None,
+        chunks: int | Mapping[str, int] | None = None,
+        shards: int | Mapping[str, int] | None = None,
+        target_chunk_bytes: int | str | None = None,
+        target_shard_bytes: int | str | None = None,
         compressors: Any = "auto",
+        filters: Any = "auto",
+        memory_limit: int | str | None = "auto",
         compute: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -45,7 +72,11 @@ class Writable:
             mode=mode,
             chunks=chunks,
             shards=shards,
+            target_chunk_bytes=target_chunk_bytes,
+            target_shard_bytes=target_shard_bytes,
             compressors=compressors,
+            filters=filters,
+            memory_limit=memory_limit,
             compute=compute,
             storage_options=storage_options,
         )

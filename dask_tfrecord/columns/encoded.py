@@ -14,7 +14,7 @@ from dask_tfrecord.columns.images import ImageError, decode_image, image_shape
 from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.features import ImageFeature
 
-__all__ = ["image_arrays", "image_rows"]
+__all__ = ["image_arrays", "image_rows", "image_zeros"]
 
 
 def image_rows(
@@ -53,6 +53,25 @@ def image_rows(
 
 def image_arrays(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
     """Images of any shape, one in each row."""
+    rows, shapes = np.arange(len(files) + 1), _shapes(feature, files)
+    splits = splits_of(shapes.prod(axis=1))
+    values = np.empty(int(splits[-1]), feature.item_dtype)
+    for number, file in enumerate(_each(files)):
+        place = values[splits[number] : splits[number + 1]].reshape(shapes[number])
+        with _named(rows, number):
+            decode_image(file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=place)
+    return ArraysBlock(values, splits, shapes)
+
+
+def image_zeros(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
+    """Zeros in the shapes of images, which their headers tell; they take no memory."""
+    shapes = _shapes(feature, files)
+    splits = splits_of(shapes.prod(axis=1))
+    return ArraysBlock(np.broadcast_to(np.zeros((), feature.item_dtype), splits[-1:]), splits, shapes)
+
+
+def _shapes(feature: ImageFeature, files: BytesBlock) -> NDArray[np.int64]:
+    """Find the shape that each file becomes, which has to be as promised."""
     rows = np.arange(len(files) + 1)
     shapes = np.empty((len(files), 3), np.int64)
     wanted = np.array(feature.shape or (-1, -1, -1))
@@ -63,13 +82,7 @@ def image_arrays(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
                 raise ImageError(
                     f"an image of shape {tuple(shapes[number].tolist())} where {feature.shape} is promised"
                 )
-    splits = splits_of(shapes.prod(axis=1))
-    values = np.empty(int(splits[-1]), feature.item_dtype)
-    for number, file in enumerate(_each(files)):
-        place = values[splits[number] : splits[number + 1]].reshape(shapes[number])
-        with _named(rows, number):
-            decode_image(file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=place)
-    return ArraysBlock(values, splits, shapes)
+    return shapes
 
 
 def _each(files: BytesBlock) -> Iterator[memoryview]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_text
-from dask_tfrecord.columns.encoded import image_arrays, image_rows
+from dask_tfrecord.columns.encoded import image_arrays, image_rows, image_zeros
 from dask_tfrecord.columns.parts import Taken
 from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.features import (
@@ -33,6 +33,7 @@ __all__ = [
     "arrays",
     "fixed_bytes",
     "flat_values",
+    "image_sizes",
     "images",
     "lengths",
     "padded_steps",
@@ -189,6 +190,16 @@ def images(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any
         return image_rows(feature, files, np.arange(rows + 1), out)
     ends = row_splits_of(taken[0])
     return RaggedBlock(image_rows(feature, files, ends, None), ends)
+
+
+def image_sizes(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Files of which only the sizes are looked at: the pixels are zeros."""
+    assert isinstance(feature, ImageFeature)
+    values, splits = _bytes_of(taken[0])
+    if feature.own_shapes:
+        return image_zeros(feature, BytesBlock(values, splits, (len(splits) - 1,)))
+    zeros = np.broadcast_to(np.zeros((), feature.item_dtype), (len(splits) - 1, *feature.item_shape))
+    return RaggedBlock(zeros, row_splits_of(taken[0]))
 
 
 def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:

@@ -27,7 +27,7 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Parser", "Recipe", "StepParser"]
+__all__ = ["Parser", "Recipe", "SizeParser", "StepParser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,37 @@ class StepParser(Parser):
 
     def __dask_tokenize__(self) -> object:
         return "StepParser", self.schema.__dask_tokenize__(), self.names
+
+
+class SizeParser(Parser):
+    """Makes the same columns, but of images whose number or shape differs from row to row only the sizes are true.
+
+    Their headers are read and no pixel is decoded; all values are zeros that take no memory.
+
+    Parameters
+    ----------
+    schema : Schema
+        What records hold.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+        self.recipes = {name: _sizing(recipe) for name, recipe in self.recipes.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SizeParser, (self.schema,)
+
+    def __dask_tokenize__(self) -> object:
+        return "SizeParser", self.schema.__dask_tokenize__()
+
+
+def _sizing(recipe: Recipe) -> Recipe:
+    feature = recipe.feature
+    if isinstance(feature, ImageFeature) and (feature.own_shapes or feature.ragged_rank):
+        return replace(recipe, make=making.image_sizes)
+    return recipe
 
 
 def _counting(recipe: Recipe) -> Recipe:

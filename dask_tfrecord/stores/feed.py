@@ -21,7 +21,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
 from dask_tfrecord.stores.levels import Levels, is_flat
 
-__all__ = ["Feed", "Pieces", "count_rows"]
+__all__ = ["Feed", "Pieces", "RowSizes", "count_rows"]
 
 # Rows that are read to learn how large they are.
 _PROBE_ROWS = 64
@@ -34,6 +34,28 @@ class Pieces(Protocol):
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows ``start`` to ``stop`` of one span after the other; arrays of `out` are filled span by span."""
+
+    def sized(self) -> Pieces:
+        """Give the same rows to whom sizes are enough: images that differ in size may be zeros of their shapes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSizes:
+    """How large rows are: of the first ones, where they differ.
+
+    Attributes
+    ----------
+    columns : dict of str to float
+        Decoded bytes of a row, column by column.
+    by_rows : float
+        Decoded bytes of a row in all arrays that are laid out by rows.
+    read : float
+        Decoded bytes that are read for a row, by all that reads.
+    """
+
+    columns: Mapping[str, float]
+    by_rows: float
+    read: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +82,10 @@ class _Chunks:
         """Rows of one span after the other."""
         for rows, into in parts(spans, out):
             yield fill({name: self._rows(name, rows.start, rows.stop) for name in names}, into)
+
+    def sized(self) -> Pieces:
+        """Give the same, which is there."""
+        return self
 
     def _rows(self, name: str, start: int, stop: int) -> Block:
         found: list[Block] = []
@@ -133,8 +159,25 @@ class Feed:
         chunks = [(self.rows.name, chunk) for chunk in range(low, high)]
         return _Chunks, chunks, self.borders[low : high + 1].tolist(), self.schema
 
-    def row_nbytes(self) -> tuple[float, float]:
-        """Find the decoded bytes of a row: of what is laid out by rows, and of all that is read for it."""
+    def tally(self, unit_rows: int, most_rows: int) -> Tally:
+        """Count what the flat features hold, which takes a pass over them."""
+        if not any(map(is_flat, self.schema.values())):
+            return Tally.joined(self.schema, [])
+        spans = pairwise(self.borders.tolist())
+        jobs = ((span, (span, self.schema, unit_rows, most_rows)) for span in spans)
+        (tally,) = dask.compute(self.run(count_rows, jobs, Tally.joined, (self.schema,)))
+        counted: Tally = tally
+        return counted
+
+    def held(self, rows: int, sizes: RowSizes) -> float:
+        """Count the decoded bytes of chunks that a task over some rows is handed, where rows are not read in it."""
+        if self.source is not None:
+            return 0.0
+        longest = int(np.diff(self.borders).max(initial=0))
+        return float(min(rows + 2 * longest, int(self.borders[-1])) * sizes.read)
+
+    def row_sizes(self) -> RowSizes:
+        """Find how large rows are."""
         sizes = _row_nbytes(self.schema, self._first_rows)
         levels = {name: Levels.of(feature) for name, feature in self.schema.items()}
         by_rows = [8.0 * (of.strides[0] + of.axes) if of.splits else sizes[name] for name, of in levels.items()]
@@ -143,7 +186,7 @@ class Feed:
             given = source.source.schema.select(source.columns)
             source = source.source
             read = max(read, sum(_row_nbytes(given, partial(first_rows, source)).values()))
-        return sum(by_rows), read
+        return RowSizes(sizes, sum(by_rows), read)
 
     def _first_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
         if self.source is not None:
@@ -192,7 +235,7 @@ def count_rows(
             start = spans[-1][1]
             yield spans[-1]
 
-    for blocks in source(*rest).pieces(tuple(levels), growing()):
+    for blocks in source(*rest).sized().pieces(tuple(levels), growing()):
         tallies.append(_tally(blocks, levels, spans[-1][0], unit_rows))
         nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
         # How large the next rows are is a guess.

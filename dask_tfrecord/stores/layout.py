@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,7 @@ from dask_tfrecord.stores.levels import Levels, is_flat, is_part
 
 __all__ = [
     "ArraySpec",
+    "Cuts",
     "Layout",
     "RowGrid",
     "Tally",
@@ -67,6 +68,37 @@ class RowGrid:
     chunk: int
     unit: int
     most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where arrays are cut otherwise than the grid of rows and the sizes above say.
+
+    Attributes
+    ----------
+    rows : dict of str to (int, int)
+        Rows of a chunk, and of a shard or else of the chunk again, by feature; a unit of rows is a multiple of each.
+    entries : dict of str to (int, int)
+        The same in entries of flat arrays, by the name of the array.
+    chunk_nbytes, shard_nbytes : int or None
+        Decoded bytes of a chunk and of a shard of flat arrays.
+    """
+
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    chunk_nbytes: int | None = None
+    shard_nbytes: int | None = None
+
+    def flat(self, name: str, item_nbytes: int, length: int, sharded: bool) -> tuple[int, int]:
+        """Entries of a chunk and of a write unit of a flat array."""
+        if name in self.entries:
+            return self.entries[name]
+        item = max(1, item_nbytes)
+        chunk_nbytes = self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES)
+        chunk = max(1, min(chunk_nbytes // item, length))
+        whole = max(1, (self.shard_nbytes or UNIT_NBYTES) // item)
+        # The index of a shard has an entry for each chunk that it could hold.
+        return chunk, chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +246,12 @@ class Layout:
                 for start in range(0, array.shape[0], array.unit):
                     yield self._flat_unit(array, before, start, min(start + array.unit, array.shape[0]))
 
+    @property
+    def nunits(self) -> int:
+        """How many write units there are."""
+        flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
+        return max(1, math.ceil(self.nrows / self.grid.unit)) + sum(flat)
+
     def _row_unit(self, start: int, stop: int) -> Unit:
         tally = self.tally
         if not tally.items:
@@ -295,7 +333,7 @@ def _quoted(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
 
 
-def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally) -> Layout:
+def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally, cuts: Cuts | None = None) -> Layout:
     """Lay out the arrays of a group.
 
     Parameters
@@ -308,17 +346,21 @@ def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally) -> Layo
         How rows are cut.
     tally : Tally
         Of the flat features, with a border wherever a unit of rows begins.
+    cuts : Cuts, optional
+        Where arrays are cut otherwise.
     """
     arrays: list[ArraySpec] = []
+    cuts = cuts or Cuts()
     for feature_name, feature in schema.items():
         name = array_name(feature_name)
         if is_flat(feature):
-            arrays += _flat_arrays(name, feature_name, feature, nrows, grid, tally)
+            arrays += _flat_arrays(name, feature_name, feature, nrows, grid, tally, cuts)
             continue
         dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
         shape = (nrows, *feature.block_shape)
         dimensions = ("record", *_axes(name, len(shape) - 1))
-        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, grid.chunk, grid.unit, dimensions))
+        cut = cuts.rows.get(feature_name, (grid.chunk, grid.unit))
+        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *cut, dimensions))
     return Layout(nrows, grid, tuple(_with_own_dimensions(arrays)), tally)
 
 
@@ -331,7 +373,7 @@ def _with_own_dimensions(arrays: Sequence[ArraySpec]) -> Iterator[ArraySpec]:
 
 
 def _flat_arrays(
-    name: str, feature_name: str, feature: Feature, nrows: int, grid: RowGrid, tally: Tally
+    name: str, feature_name: str, feature: Feature, nrows: int, grid: RowGrid, tally: Tally, cuts: Cuts
 ) -> Iterator[ArraySpec]:
     levels, items = Levels.of(feature), tally.items[feature_name][-1].tolist()
 
@@ -341,27 +383,24 @@ def _flat_arrays(
             dimensions = ("record", f"{name}.axis")
         return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *cuts, dimensions)
 
+    rows = cuts.rows.get(feature_name, (grid.chunk, grid.unit))
+    sharded = rows[0] != rows[1]
+
+    def flat(part: str, item_nbytes: int, length: int) -> tuple[int, int]:
+        return cuts.flat(f"{name}.{part}", item_nbytes, length, sharded)
+
     dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
-    yield spec("values", items[-1], dtype, _flat_cuts(levels.item_nbytes, items[-1], grid), *inner)
+    yield spec("values", items[-1], dtype, flat("values", levels.item_nbytes, items[-1]), *inner)
     for part, stride in zip(levels.splits, levels.strides, strict=True):
         length = levels.entries(part, items) + 1
-        by_rows = max(1, grid.chunk * stride), max(1, grid.unit * stride)
-        yield spec(part, length, "<i8", by_rows if part in _BY_ROWS else _flat_cuts(8, length, grid))
+        by_rows = max(1, rows[0] * stride), max(1, rows[1] * stride)
+        yield spec(part, length, "<i8", by_rows if part in _BY_ROWS else flat(part, 8, length))
     if levels.axes:
-        yield spec("shapes", nrows, "<i8", (grid.chunk, grid.unit), levels.axes)
+        yield spec("shapes", nrows, "<i8", rows, levels.axes)
 
 
 def _axes(name: str, number: int) -> Iterator[str]:
     return (f"{name}.dim_{axis}" for axis in range(1, number + 1))
-
-
-def _flat_cuts(item_nbytes: int, length: int, grid: RowGrid) -> tuple[int, int]:
-    """Entries of a chunk and of a write unit of a flat array."""
-    sharded, item = grid.chunk != grid.unit, max(1, item_nbytes)
-    whole = max(1, UNIT_NBYTES // item)
-    chunk = max(1, min(CHUNK_NBYTES // item if sharded else whole, length))
-    # The index of a shard has an entry for each chunk that it could hold.
-    return chunk, chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
 
 
 def _running(parts: Sequence[NDArray[np.int64]], shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -183,7 +183,7 @@ def to_tfrecord(
     encoder = Encoder(schema, dataset.schema, _encodings(encoding, schema))
     names, metadata = _names(urlpath, tfds, encoder, storage_options)
     feed = Feed(dataset, uuid.uuid4().hex)
-    borders = shard_borders(feed.borders, records_per_shard, names, lambda: feed.row_nbytes()[1])
+    borders = shard_borders(feed.borders, records_per_shard, names, lambda: feed.row_sizes().read)
     paths = names.paths(len(borders) - 1)
     names.check_free(paths, mode)
     refuse_sources(paths, dataset.origin.get("files", ()))

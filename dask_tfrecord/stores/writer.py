@@ -81,13 +81,13 @@ def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest:
     if unit.array is not None:
         report = WriteReport(0, _write_flat(writer, unit.array, unit, pieces))
     else:
-        report = WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces))
+        report = WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces.sized()))
     release_memory()
     return report
 
 
 def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:
-    """Write rows of everything that is laid out by rows."""
+    """Write rows of everything that is laid out by rows: of what differs in size, the splits alone."""
     # Numbers are decoded into their place where there are several pieces; what is flat leaves its splits and goes.
     several = {
         name: np.empty((unit.stop - unit.start, *feature.block_shape), feature.block_dtype)

@@ -1,19 +1,16 @@
 """Writing Zarr stores: one task per write unit, and each writes what it alone writes.
 
-The only module that imports zarr. What a store looks like is decided in `dask_tfrecord.stores.layout`, what tasks do in
-`dask_tfrecord.stores.writer`.
+The only module that imports zarr. What a store looks like is decided in `dask_tfrecord.stores.layout` and shown by
+`dask_tfrecord.stores.planning`; what tasks do is in `dask_tfrecord.stores.writer`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,25 +24,14 @@ import zarr.storage
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.errors import IncompleteStoreError, Place
+from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.failure import named, remove_directory, removed_on_failure, uninterrupted
-from dask_tfrecord.stores.feed import Feed, count_rows
-from dask_tfrecord.stores.layout import (
-    CHUNK_NBYTES,
-    UNIT_NBYTES,
-    Layout,
-    RowGrid,
-    Tally,
-    check_storable,
-    default_rows,
-    zarr_layout,
-)
-from dask_tfrecord.stores.levels import is_flat
+from dask_tfrecord.stores.feed import Feed
+from dask_tfrecord.stores.layout import Layout
 from dask_tfrecord.stores.writer import Writer, WriteReport, write_unit
 
-__all__ = ["FORMAT", "Target", "WriteReport", "to_zarr"]
+__all__ = ["FORMAT", "Target", "write_zarr"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
@@ -60,8 +46,6 @@ _NO_GROUPS = (
     UnicodeDecodeError,
 )
 _NO_GROUP = "is there and is no Zarr group: give another path"
-
-Compressors = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,94 +180,15 @@ def _others(directory: Path) -> Iterator[Path]:
             yield path
 
 
-def to_zarr(
-    arrays: Mapping[str, Any],
-    store: Any,
-    *,
-    component: str | None = None,
-    mode: Literal["w", "w-"] = "w-",
-    chunks: int | None = None,
-    shards: int | None = None,
-    compressors: Compressors = "auto",
-    compute: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
+def write_zarr(
+    target: Target, opening: Literal["w", "w-"], feed: Feed, layout: Layout, codecs: Codecs, *, compute: bool
 ) -> Delayed | None:
-    """Write columns to a Zarr group, one task per write unit and no rechunking.
-
-    Dense and text columns are one array each. Columns of bytes and of ragged rows are ``NAME.values`` and
-    ``NAME.row_splits``, with ``NAME.row_splits_1`` and so on where rows are made of rows, and ``NAME.byte_splits``
-    where those are of bytes; arrays of their own shapes have these in ``NAME.shapes``. ``/`` in a name becomes ``.``;
-    the group's attributes keep the true names, the schema with its class names, and the sources.
-
-    Parameters
-    ----------
-    arrays : Dataset or mapping of str to array-like
-        What is written: a data set, or dask or NumPy arrays of as many rows each.
-    store : str, Path or zarr store
-        A path, a URL or a store.
-    component : str, optional
-        Path of the group within the store.
-    mode : {"w-", "w"}
-        ``"w-"`` fails if the group exists, ``"w"`` replaces it.
-    chunks : int, optional
-        Rows of a chunk; by default as many as make 4 MiB of what is laid out by rows (1 MiB where sharded), or fewer if
-        bytes and ragged columns make rows long.
-    shards : int, optional
-        Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
-    compressors : "auto", None or what `zarr.create_array` takes
-        ``"auto"`` is Blosc with LZ4 and byte shuffling.
-    compute : bool, default True
-        Write now; otherwise only the empty arrays are made, and a `Delayed` that writes them is returned. Until that is
-        computed the group is marked incomplete, and stays so if computing it fails.
-    storage_options : mapping, optional
-        What fsspec takes beside a URL.
-
-    Returns
-    -------
-    None or dask.delayed.Delayed
-
-    Raises
-    ------
-    FileExistsError
-        If the group exists under ``mode="w-"``, or what is there is no Zarr group, or not only that: nothing but arrays
-        and groups is ever replaced.
-    SchemaError
-        If arrays differ in their number of rows, or are of a dtype that no feature has, or that Zarr has no name for,
-        which is bfloat16.
-    ValueError
-        If rows are not counted, `chunks` and `shards` do not fit each other, or the group would replace the one that
-        the data set is read from.
-    IncompleteStoreError
-        If tasks ran in other processes and wrote to a store that lies in the memory of this one.
-
-    Notes
-    -----
-    Sizes of bytes and ragged columns are counted first, which reads them once more. The group is marked incomplete
-    until all of it is written; a conversion that fails removes what it wrote. Each task reads its rows in pieces, and
-    holds what it writes and one piece.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> dtf.read_tfrecord("train-*.tfrecord").to_zarr("train.zarr", mode="w")
-    >>> dtf.from_zarr("train.zarr").nrecords > 0
-    True
-    """
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
-    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
-    if dataset.nrecords is None:
-        raise ValueError("rows have to be counted to be written: open with counts='auto'")
-    check_storable(dataset.schema)
-    target = Target.of(store, component, storage_options)
-    opening = target.check_free(mode, dataset.origin)
-    feed = Feed(dataset, uuid.uuid4().hex)
-    layout = _layout(feed, dataset.nrecords, chunks, shards)
+    """Make the group that a layout says, and its tasks; run them, or hand them back."""
     made = [path for path in target.directory.parents if not path.exists()] if target.directory is not None else []
     group = target.open(opening)
     with removed_on_failure(feed.token, lambda: _remove(target, made)):
         with named(str(target)):
-            writer = uninterrupted(lambda: _create(group, target, feed, layout, compressors))
+            writer = uninterrupted(lambda: _create(group, target, feed, layout, codecs))
         written = _tasks(target, layout, writer, feed)
         if not compute:
             return written
@@ -297,36 +202,7 @@ def to_zarr(
     return None
 
 
-def _layout(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> Layout:
-    """Count what the flat features hold, and lay the arrays out."""
-    grid = _row_grid(feed, rows, chunks, shards)
-    tally = Tally.joined(feed.schema, [])
-    if any(map(is_flat, feed.schema.values())):
-        jobs = ((span, (span, feed.schema, grid.unit, grid.most)) for span in pairwise(feed.borders.tolist()))
-        (tally,) = dask.compute(feed.run(count_rows, jobs, Tally.joined, (feed.schema,)))
-    return zarr_layout(feed.schema, rows, grid, tally)
-
-
-def _row_grid(feed: Feed, rows: int, chunks: int | None, shards: int | None) -> RowGrid:
-    """Cut the rows as the user says, or by their size."""
-    for name, value in (("chunks", chunks), ("shards", shards)):
-        if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{name} is a number of rows; got {value!r}")
-    if shards is not None and chunks is not None and shards % chunks:
-        raise ValueError(f"a shard is a whole number of chunks; {shards} rows are no multiple of {chunks}")
-    by_rows, altogether = feed.row_nbytes()
-    most = default_rows(UNIT_NBYTES, altogether, altogether)
-    if shards is None:
-        unit = int(chunks or min(default_rows(UNIT_NBYTES, by_rows, altogether), max(rows, 1)))
-        return RowGrid(unit, unit, most)
-    if chunks is None:
-        wanted = default_rows(CHUNK_NBYTES, by_rows, altogether)
-        divisors = [part for n in range(1, math.isqrt(shards) + 1) if shards % n == 0 for part in (n, shards // n)]
-        chunks = min(divisors, key=lambda size: abs(math.log(size / wanted)))
-    return RowGrid(int(chunks), int(shards), most)
-
-
-def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, compressors: Compressors) -> Writer:
+def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, codecs: Codecs) -> Writer:
     """Note on the group what it will be, and make its arrays."""
     group.attrs[_ATTRIBUTE] = {
         "format": FORMAT,
@@ -337,11 +213,10 @@ def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, compr
         "schema": json.loads(feed.schema.to_json()),
         "source": dict(feed.dataset.origin),
     }
-    if isinstance(compressors, str) and compressors == "auto":
-        compressors = zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle")
     arrays = {}
     for spec in layout.arrays:
         inner = tuple(max(1, size) for size in spec.shape[1:])
+        compressors, filters = codecs.of(spec)
         arrays[spec.name] = group.create_array(
             spec.name,
             shape=spec.shape,
@@ -349,6 +224,7 @@ def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, compr
             chunks=(spec.chunk, *inner),
             shards=(spec.unit, *inner) if spec.unit != spec.chunk else None,
             compressors=compressors,
+            filters=filters,
             dimension_names=spec.dimensions,
             # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
             config={"write_empty_chunks": True},
@@ -404,6 +280,3 @@ def _remove(target: Target, made: Sequence[Path]) -> None:
             fs.rm(path, recursive=True)
             return
     target.open("w").attrs[_ATTRIBUTE] = {"format": FORMAT, "complete": False}
-
-
-register_store("zarr", to_zarr)

@@ -115,6 +115,10 @@ class ZarrSource:
         """The store."""
         return {"store": str(self.target)}
 
+    def sized(self) -> ZarrSource:
+        """Give the same."""
+        return self
+
     def select(self, key: Any) -> ZarrSource:
         """Restrict the source to those rows."""
         return ZarrSource(self.target, self.identity, self.schema, pick_rows(self.rows, key), self.unit_rows)
