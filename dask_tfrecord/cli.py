@@ -35,6 +35,7 @@ from dask_tfrecord.commands.common import (
 )
 from dask_tfrecord.commands.damage import repair, verify
 from dask_tfrecord.commands.progress import Bar, progress_bar
+from dask_tfrecord.commands.virtual import virtual
 from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.sidecar import write_sidecars
@@ -62,7 +63,7 @@ def tfrecord() -> None:
     """
 
 
-for command in (copy, repair, to_tfrecord, verify):
+for command in (copy, repair, to_tfrecord, verify, virtual):
     tfrecord.add_command(command)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from bits import bits
+from click.testing import CliRunner, Result
 from fsspec.implementations.reference import LazyReferenceMapper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from test_remote import bucket, make_store, moto
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
+from dask_tfrecord.cli import tfrecord
 from dask_tfrecord.columns.places import PlaceParser
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.testing import write_oracle
@@ -140,7 +142,7 @@ def encodings(draw: st.DrawFn) -> list[bytes]:
     return [draw(testing.wire_encodings(one))[1] for one in drawn]
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=encodings())
 def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[bytes]) -> None:
     schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
@@ -296,6 +298,11 @@ def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None
         virtual = dtf.virtual_zarr(f"{store.url}/x-*", FEATURES, storage_options=store.options)
         options = {"remote_options": {**store.options, "asynchronous": True}}
         found = read_zarr(virtual.references(), **options)
+        virtual.to_json(f"{store.url}/refs.json", storage_options=store.options)
+        from_json = {"target_options": store.options, **options}
+        assert {name: bits(array) for name, array in read_zarr(f"{store.url}/refs.json", **from_json).items()} == {
+            name: bits(array) for name, array in found.items()
+        }
         wanted = dtf.read_tfrecord(str(tmp_path / "x-*"), FEATURES).compute()
         assert found["vector"].tolist() == wanted["vector"].tolist()
         assert found["flag"].tolist() == wanted["flag"].tolist()
@@ -435,3 +442,35 @@ def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="no space left"):
         virtual.to_json(tmp_path / "refs.json")
     assert sorted(tmp_path.iterdir()) == before
+
+
+# -------------------------------------------------------------------------------------------------------- the command
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(tfrecord, ["virtual", *map(str, arguments)], prog_name="dask-tfrecord")
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_the_command(tmp_path: Path, suffix: str) -> None:
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    urlpath, target = write(tmp_path), tmp_path / f"refs.{suffix}"
+    (tmp_path / "schema.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
+    result = run(urlpath, target, "--features", tmp_path / "schema.json", "--columns", "vector,flag")
+    assert result.exit_code == 0, result.stderr
+    assert f"Wrote {target}: references to 15 records of 2 features in " in result.stdout
+    found = read_zarr(str(target) if suffix == "json" else by_pyarrow(target))
+    wanted = dtf.read_tfrecord(urlpath, FEATURES, columns=["vector", "flag"]).compute()
+    assert {name: bits(array) for name, array in found.items()} == {name: bits(array) for name, array in wanted.items()}
+
+
+def test_the_command_refuses_a_target_before_it_reads(tmp_path: Path) -> None:
+    (tmp_path / "refs.json").touch()
+    for target, said in (("refs", "ends in .json or .parquet or .parq"), ("refs.json", "refs.json exists")):
+        result = run(tmp_path / "nothing", tmp_path / target)
+        assert result.exit_code == 1
+        assert said in result.stderr
+    result = run(write(tmp_path), tmp_path / "more.json")
+    assert "'label': integers are stored as varints" in result.stderr
+    assert not (tmp_path / "more.json").exists()

@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.storage.streams import open_sink
 
-__all__ = ["VirtualArray", "VirtualZarr"]
+__all__ = ["JSON_SUFFIXES", "PARQUET_SUFFIXES", "VirtualArray", "VirtualZarr", "check_target"]
+
+# By these readers tell what they open.
+JSON_SUFFIXES = (".json",)
+PARQUET_SUFFIXES = (".parquet", ".parq")
 
 _CONSOLIDATED = ".zmetadata"
 
@@ -157,7 +161,7 @@ class VirtualZarr:
         >>> virtual = dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
         >>> virtual.to_json("images.json")
         """
-        _check_target(urlpath, (".json",), storage_options)
+        check_target(urlpath, JSON_SUFFIXES, storage_options)
         sink = open_sink(urlpath, storage_options)
         try:
             sink.write(json.dumps(self.references(), separators=(",", ":")).encode())
@@ -197,7 +201,7 @@ class VirtualZarr:
         """
         if isinstance(record_size, bool) or not isinstance(record_size, int) or record_size < 1:
             raise ValueError(f"record_size is a number of chunks, 1 or more; got {record_size!r}")
-        fs, root = _check_target(urlpath, (".parquet", ".parq"), storage_options)
+        fs, root = check_target(urlpath, PARQUET_SUFFIXES, storage_options)
         fs.makedirs(root)
         try:
             for array in self.arrays:
@@ -237,10 +241,27 @@ def _consolidated(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {"zarr_consolidated_format": 1, "metadata": dict(metadata)}
 
 
-def _check_target(
-    urlpath: str | os.PathLike[str], suffixes: Sequence[str], storage_options: Mapping[str, Any] | None
+def check_target(
+    urlpath: str | os.PathLike[str], suffixes: Sequence[str], storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Any, str]:
-    """Refuse a name that readers would take for something else, and what is there."""
+    """Refuse a name that readers would take for something else, and what is there.
+
+    Parameters
+    ----------
+    urlpath : str or os.PathLike
+        Where references are to be written.
+    suffixes : sequence of str
+        One of these ends the name.
+    storage_options : mapping, optional
+        What fsspec takes beside a URL.
+
+    Returns
+    -------
+    fs : fsspec file system
+        Where that is.
+    path : str
+        As the file system spells it.
+    """
     target = str(stringify_path(urlpath))
     if not target.endswith(tuple(suffixes)):
         raise ValueError(f"a name that ends in {' or '.join(suffixes)} tells readers what it is; got {target!r}")

@@ -13,7 +13,7 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.plan import row_numbers, row_runs
+from dask_tfrecord.arrays.plan import Collection, row_numbers
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.arrays.source import RecordSource
 from dask_tfrecord.columns.places import PlaceParser, place_nbytes, why_unplaced
@@ -105,9 +105,14 @@ def virtual_zarr(
     _check_files(shards)
     offsets = _offsets(source, np.asarray(dataset.borders))
     rows = row_numbers(source.rows)
-    numbers = np.searchsorted(source.collection.starts, rows, side="right") - 1
+    numbers = _shard_numbers(source.collection, rows)
     attributes = {"dask_tfrecord": {"schema": json.loads(schema.to_json()), "source": dict(source.origin)}}
     return VirtualZarr(shards.paths, numbers, tuple(_arrays(schema, offsets, len(rows))), attributes)
+
+
+def _shard_numbers(collection: Collection, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find which shard each row is in."""
+    return np.searchsorted(collection.starts, rows, side="right") - 1
 
 
 def _arrays(schema: Schema, offsets: Mapping[str, NDArray[np.int64]], rows: int) -> list[VirtualArray]:
@@ -174,8 +179,9 @@ def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDAr
 
 def _places(source: RecordSource, start: int, stop: int) -> dict[str, NDArray[np.int64]]:
     """Find where the values of some rows begin."""
-    rows = slice(start, stop)
-    for shard in {run.shard for run in row_runs(source.collection, np.sort(row_numbers(source.rows[rows])))}:
+    rows, collection = slice(start, stop), source.collection
+    for number in np.unique(_shard_numbers(collection, row_numbers(source.rows[rows]))).tolist():
+        shard = collection.shards[number]
         # Where counts were given, nobody has looked.
         if shard.compression == "infer":
             with Window(shard, block_size=_LOOK) as window:

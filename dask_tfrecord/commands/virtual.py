@@ -1,0 +1,47 @@
+"""The command `virtual`, which writes references to the values within shards."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import dask
+
+from dask_tfrecord.commands.common import debug, many, pattern_argument, plain, threads_option
+from dask_tfrecord.stores.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
+from dask_tfrecord.stores.virtual import virtual_zarr
+
+__all__ = ["virtual"]
+
+
+@click.command()
+@pattern_argument
+@click.argument("target")
+@click.option(
+    "--features",
+    metavar="FILE",
+    help="What records hold: a schema.pbtxt, a features.json or a Schema.  [default: inferred]",
+)
+@click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
+@threads_option
+@debug
+def virtual(
+    pattern: str | list[str], target: str, features: str | None, columns: tuple[str, ...], threads: int
+) -> None:
+    """Refer to values within shards as a Zarr store, without copying them.
+
+    TARGET ends in .json, or in .parquet for millions of records: kerchunk references, which zarr and xarray open.
+    Floats of a known number and, where --features says what they are, raw bytes of a known size can be referred to.
+    """
+    # Before all records are read.
+    check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
+    start = time.perf_counter()
+    names = [name for part in columns for name in part.split(",")] or None
+    with dask.config.set({"dask-tfrecord.progress": False}, scheduler="threads", num_workers=threads):
+        found = virtual_zarr(pattern, features, columns=names)
+    (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
+    seconds = time.perf_counter() - start
+    click.echo(
+        f"Wrote {plain(target)}: references to {many(found.nrecords, 'record')} of "
+        f"{many(len(found.arrays), 'feature')} in {seconds:.1f} s"
+    )
