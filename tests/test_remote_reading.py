@@ -90,6 +90,17 @@ def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
     assert store.log.sent <= len(shard) + (6 << 20)
 
 
+def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    ds = open_dataset(store, counts=None, chunks="6 MiB")
+    assert ds.npartitions == 3
+    store.log.clear()
+    assert ds["label"].compute().tolist() == list(range(RECORDS))
+    # Of each but the first the beginning is looked for, in one range; of each but the last, where the next one goes on.
+    assert len(store.log.asked) <= 3 + 2 + 2
+    assert store.log.sent <= len(shard) + 2 * (512 << 10)
+
+
 @pytest.mark.parametrize("fault", ["drop", 503])
 def test_nothing_is_lost_or_doubled(
     store: Store, shard: bytes, fault: str | int, monkeypatch: pytest.MonkeyPatch

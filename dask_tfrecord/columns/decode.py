@@ -266,6 +266,8 @@ class _Reader:
             if stop == _native.MORE:
                 # The last record of a split reaches beyond it.
                 crossing = run.split is not None and window.offset + need > run.split.stop
+                if crossing:
+                    window.expect(max(run.past, window.offset + need))
                 if not self._beyond(run) and not self._fill(need, run):
                     if run.count is None and window.exhausted:
                         return

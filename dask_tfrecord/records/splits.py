@@ -152,16 +152,18 @@ def check_meeting(shard: Shard, split: Split, end: int, record: int) -> None:
         if start > end:
             return
         with Window(shard, start, block_size=_BLOCK, stop=min(end + HEADER, shard.size)) as window:
-            if _find(window, min(stop, end)) and _leads(window, stop):
+            misled = _find(window, min(stop, end))
+            if misled and _leads(window, stop):
                 raise TFRecordError(
                     f"the record holds records itself, all through the bytes {start} to {stop}: whether they are those "
                     f"of the shard can't be told there. Take larger chunks, or counts='auto'",
                     Place(shard.path, None, window.offset),
                 )
-        if end < stop:
+            if not misled and end < stop:
+                _check_header(window, record)
+        if misled and end < stop:
             with Window(shard, end, block_size=HEADER, stop=end + HEADER) as window:
-                if not window.fill(HEADER) or _native.find_header(window.buffer, 0, HEADER, shard.size - end) != 0:
-                    raise framing_error(window, record)
+                _check_header(window, record)
         start = stop
 
 
@@ -231,15 +233,23 @@ def join_marks(
 
 
 def _find(window: Window, stop: int) -> bool:
-    """Go to the first header that holds and begins before `stop`, if there is one."""
+    """Go to the first header that holds and begins before `stop`; if there is none, to `stop`."""
     size = window.shard.size
     while window.offset < stop and window.fill(HEADER):
-        found = _native.find_header(window.buffer, window.begin, window.end, size - window.offset)
+        # Headers that begin before `stop`, and are in view.
+        end = min(window.end, window.begin + stop - window.offset + HEADER - 1)
+        found = _native.find_header(window.buffer, window.begin, end, size - window.offset)
+        window.advance(found if found >= 0 else end - window.begin - HEADER + 1)
         if found >= 0:
-            window.advance(found)
-            return window.offset < stop
-        window.advance(window.end - window.begin - HEADER + 1)
+            return True
     return False
+
+
+def _check_header(window: Window, record: int) -> None:
+    """See that a header holds where the window stands."""
+    room = window.shard.size - window.offset
+    if not window.fill(HEADER) or _native.find_header(window.buffer, window.begin, window.begin + HEADER, room) != 0:
+        raise framing_error(window, record)
 
 
 def _leads(window: Window, stop: int) -> bool:
