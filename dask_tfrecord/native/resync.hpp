@@ -340,15 +340,19 @@ private:
             ++before.records;
             return;
         }
-        while (!broken_.empty() && (record.root != nowhere || broken_.back().at > start)) broken_.pop_back();
+        // What led here may have turned out to be in a record.
+        const bool rooted = !stretches_.empty() && stretches_.back().end == record.root;
+        while (!broken_.empty() && (rooted || broken_.back().at > start)) broken_.pop_back();
         Stretch stretch;
         stretch.start = start;
         stretch.end = end;
         stretch.records = 1;
-        stretch.root = record.root;
-        stretch.lost = record.lost;
-        stretch.sealed = record.sealed;
-        if (record.root != nowhere && !record.sealed) stretches_.back().reach = start;
+        if (rooted) {
+            stretch.root = record.root;
+            stretch.lost = record.lost;
+            stretch.sealed = record.sealed;
+            if (!record.sealed) stretches_.back().reach = start;
+        }
         stretch.state = record.at_header;
         stretches_.push_back(stretch);
     }
