@@ -198,6 +198,12 @@ class VirtualZarr:
             If the name does not end so, or `record_size` is no positive number.
         FileExistsError
             If it is there.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
+        >>> virtual.to_parquet("images.parquet")
         """
         if isinstance(record_size, bool) or not isinstance(record_size, int) or record_size < 1:
             raise ValueError(f"record_size is a number of chunks, 1 or more; got {record_size!r}")
