@@ -1,0 +1,131 @@
+// Columns for the records of a sample: of every layout, most of them such as its features fit.
+#pragma once
+
+#include "corpus.hpp"
+#include "invariants.hpp"
+
+namespace fuzzing {
+
+// A tensor of open sizes, of known ones, or of some of each; now and then of another dtype or rank.
+inline dtf::ColumnSpec tensor_column(const Seen& seen, Random& random) {
+    const Dtype& dtype = random.below(8) == 0 ? dtypes[random.below(std::size(dtypes))] : *seen.dtype;
+    Sizes shape = seen.sizes;
+    const std::size_t open = random.below(3);
+    for (std::int64_t& size : shape) size = open == 0 || (open == 1 && random.below(2) == 0) ? -1 : size;
+    if (random.below(10) == 0) shape.push_back(1);
+    return tensor_spec(seen.key, dtype.number, dtype.item, shape);
+}
+
+// Lists of numbers or bytes that are kept as such: what features and the steps of feature lists have in common.
+inline dtf::ColumnSpec list_column(const Seen& seen, Random& random) {
+    const std::size_t each = seen.kind == Kind::bytes ? 1 : 1 + random.below(3);
+    switch (random.below(8)) {
+        case 0: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::fixed, random.below(5));
+        case 1: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::ragged, 1 + random.below(3));
+        case 2:
+        case 3: return spec(seen.key, seen.kind, Layout::ragged, each);
+        case 4: return spec(seen.key, seen.kind, Layout::ragged);
+        default: return spec(seen.key, seen.kind, Layout::fixed, seen.count);
+    }
+}
+
+// Casts, texts, fallbacks, and what may be missing.
+inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
+    if (made.layout != Layout::fixed && made.layout != Layout::ragged) return made;
+    const auto first = static_cast<int>(made.kind == Kind::int64 ? dtf::Cast::boolean : dtf::Cast::float16);
+    const std::size_t casts = made.kind == Kind::int64 ? 8 : 3;
+    if (made.kind == Kind::bytes) {
+        made.text = random.below(2) == 0;
+    } else if (random.below(3) == 0) {
+        made.cast = static_cast<dtf::Cast>(first + static_cast<int>(random.below(casts)));
+    }
+    made.optional = random.below(2) == 0;
+    if (made.layout != Layout::fixed || made.list || made.count == 0 || random.below(3) != 0) return made;
+    if (made.kind == Kind::bytes) {
+        for (std::size_t i = 0; i < made.count; ++i) made.fallback.emplace_back(random.below(3), 'z');
+    } else {  // any bits, but of booleans
+        const char byte = made.cast == dtf::Cast::boolean ? '\1' : static_cast<char>(random.next());
+        made.fallback.emplace_back(made.count * item_of(made), byte);
+    }
+    return made;
+}
+
+inline dtf::ColumnSpec raw_column(const Seen& seen, Random& random) {
+    std::size_t swap = std::size_t{1} << random.below(4);
+    if (seen.size % swap != 0) swap = 1;
+    return spec(seen.key, Kind::bytes, Layout::raw, seen.size, swap, false, random.below(4) == 0);
+}
+
+inline dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
+    if (seen.list) {
+        if (random.below(10) == 0) return steps(spec(seen.key, Kind::none, Layout::skipped));
+        return varied(steps(list_column(seen, random)), random);
+    }
+    const std::size_t located = seen.kind == Kind::floats ? seen.count : seen.kind == Kind::bytes ? seen.size : 0;
+    if (seen.dtype != nullptr && random.below(2) == 0) return tensor_column(seen, random);
+    switch (random.below(10)) {
+        case 0: return spec(seen.key, Kind::none, Layout::skipped);
+        case 1: return spec(seen.key, Kind::none, Layout::unset);
+        case 2:
+            if (located == 0) break;
+            return spec(seen.key, seen.kind, Layout::located, located, 1, false,
+                        seen.kind == Kind::bytes && random.below(4) == 0);
+        case 3:
+        case 4:
+            if (seen.kind == Kind::bytes) return raw_column(seen, random);
+            break;
+        default: break;
+    }
+    return varied(list_column(seen, random), random);
+}
+
+inline Specs some_columns(const Sample& sample, Random& random) {
+    Specs specs;
+    const std::size_t few = 1 + random.below(2 + sample.features.size() / 3);  // of many, one refuses most records
+    for (const Seen& seen : sample.features) {
+        const auto same_key = [&](const dtf::ColumnSpec& one) { return one.key == seen.key && one.list == seen.list; };
+        const bool there = std::any_of(specs.begin(), specs.end(), same_key);
+        if (!there && random.below(few) == 0) specs.push_back(column_for(seen, random));
+    }
+    return specs;
+}
+
+// Columns of which only the place is wanted, and the same columns as they are read.
+inline std::pair<Specs, Specs> places_and_values(const Sample& sample, Random& random) {
+    std::pair<Specs, Specs> both;
+    for (const dtf::ColumnSpec& one : some_columns(sample, random)) {
+        if (one.layout != Layout::located) continue;
+        both.first.push_back(one);
+        both.second.push_back(one);
+        both.second.back().layout = one.kind == Kind::bytes ? Layout::raw : Layout::fixed;
+    }
+    return both;
+}
+
+// Record by record: what one gives, and what is said of it, does not depend on those before it; and one that is refused
+// leaves nothing.
+inline void check_alone(const Specs& specs, const std::string& bytes, bool check, bool closed, Message message) {
+    dtf::Decoder together(specs, check, closed, message);
+    std::size_t at = 0, rows = 0;
+    for (int record = 0; record < 8; ++record) {
+        const Exact block(std::string_view(bytes).substr(at));
+        dtf::Decoder alone(specs, check, closed, message);
+        const std::string before = contents(together), nothing = contents(alone);
+        const dtf::Walk one = alone.feed(block.data(), block.size(), 1, at);
+        const dtf::Walk another = together.feed(block.data(), block.size(), 1, at);
+        REQUIRE(one.stop == another.stop && one.records == another.records && one.consumed == another.consumed);
+        if (one.stop == Stop::feature) {
+            REQUIRE(said_of(alone.problem()) == said_of(together.problem()));
+        } else if (one.stop == Stop::limit) {
+            for (std::size_t i = 0; i < specs.size(); ++i) {
+                REQUIRE(row_of(alone.columns()[i], 0) == row_of(together.columns()[i], rows));
+            }
+            ++rows;
+        }
+        if (one.records == 0) REQUIRE(contents(together) == before && contents(alone) == nothing);
+        if (one.stop != Stop::feature && one.stop != Stop::limit) return;
+        at += 16 + static_cast<std::size_t>(dtf::load<std::uint64_t>(block.data()));
+    }
+}
+
+}  // namespace fuzzing
