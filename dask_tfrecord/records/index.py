@@ -7,14 +7,15 @@ by walking headers from the one before it. Imports errors and storage, and scans
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.errors import CorruptRecordError
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error
+from dask_tfrecord.errors import CorruptRecordError, ShardChangedError
+from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate
 from dask_tfrecord.storage.shards import Shard, is_local
 from dask_tfrecord.storage.streams import RANGE
 
@@ -171,6 +172,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
         If a header does not hold, or the shard ends within a record.
     """
     shard, count = window.shard, first
+    last: Step | None = None
     local = is_local(shard.path)
     large = _LARGE_RECORD if local else RANGE
     while (stop is None or window.offset < stop) and window.fill(HEADER):
@@ -180,12 +182,13 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
             end = min(end, window.begin + max(stop - border, HEADER))
         walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, end, -1, check_crc)
         if walked:
-            yield Step(count, walked, border)
+            last = Step(count, walked, border)
+            yield last
         if not window.advance(nbytes):
             raise cut_error(shard, border, count, walked)
         count += walked
         if reason == _native.FRAMING or walked == 0:
-            raise framing_error(window, count)
+            raise _no_header(window, count, last)
         if window.compression is None:
             # Not to be read for their headers: large records, and remote ones that take longer than a request.
             skips = nbytes >= walked * large
@@ -194,14 +197,35 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
                 window.offset + _HEADER_BLOCK if skips and not local else shard.size if stop is None else stop
             )
     if (stop is None or window.offset < stop) and not window.exhausted:
-        raise framing_error(window, count)
+        raise _no_header(window, count, last)
+
+
+def _no_header(window: Window, count: int, last: Step | None) -> CorruptRecordError:
+    """Say what is wrong where no header holds: it may be that the record before is longer or shorter than it says."""
+    if last is not None:
+        try:
+            with Window(window.shard, last.offset) as again:
+                offset = _last_of(again, last.count)
+            with closing(iterate(window.shard, record=count - 1, offset=offset)) as records:
+                next(records)
+        except ShardChangedError:
+            raise
+        except CorruptRecordError as error:
+            return error
+    return framing_error(window, count)
 
 
 def cut_error(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:
     """Say how the last of `walked` records is cut: the scan is past its header."""
     with Window(shard, border) as window:
-        for _ in range(walked - 1):
-            window.fill(HEADER)
-            length = int.from_bytes(window.view(0, 8), "little")
-            window.advance(HEADER + length + FOOTER)
+        _last_of(window, walked)
         return framing_error(window, first + walked - 1)
+
+
+def _last_of(window: Window, count: int) -> int:
+    """Go to the last of some records whose headers hold; its byte."""
+    for _ in range(count - 1):
+        window.fill(HEADER)
+        length = int.from_bytes(window.view(0, 8), "little")
+        window.advance(HEADER + length + FOOTER)
+    return window.offset

@@ -1,0 +1,441 @@
+"""Damaged shards: what holds is read, what is lost is told, and nothing that was not written ever comes out."""
+
+import json
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dask_tfrecord as dtf
+from dask_tfrecord.cli import tfrecord
+from dask_tfrecord.messages import Example
+from dask_tfrecord.records.damage import ShardReport, check_shard
+from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.testing import read_payloads
+
+Damaged = tuple[str, bytes, list[int]]  # what was done, the bytes, numbers of the records that are whole
+
+
+def masked(data: bytes) -> int:
+    crc = crc32c.crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def framed(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    return length + struct.pack("<I", masked(length)) + payload + struct.pack("<I", masked(payload))
+
+
+def example(number: int, text: bytes) -> bytes:
+    message = Example()
+    message.features.feature["number"].int64_list.value.append(number)
+    message.features.feature["text"].bytes_list.value.append(text)
+    return bytes(message.SerializeToString())
+
+
+def file_of(draw: random.Random) -> bytes:
+    """A TFRecord file, to be held by a record."""
+    return b"".join(framed(draw.randbytes(draw.choice([0, 3, 10, 20, 40]))) for _ in range(draw.randrange(1, 5)))
+
+
+PAYLOADS: dict[str, Callable[[random.Random, int], bytes]] = {
+    "examples": lambda draw, number: example(number, draw.randbytes(draw.choice([0, 3, 20]))),
+    "equal": lambda draw, number: b"the same",
+    "empty": lambda draw, number: b"",
+    "zeros": lambda draw, number: bytes(draw.choice([0, 5, 30])),
+    "files": lambda draw, number: file_of(draw),
+    "examples of files": lambda draw, number: example(number, file_of(draw)) + draw.randbytes(draw.randrange(60)),
+}
+
+
+def records_of(kind: str, seed: int = 0) -> list[bytes]:
+    draw = random.Random(f"{kind} {seed}")
+    return [framed(PAYLOADS[kind](draw, number)) for number in range(20)]
+
+
+def flips(records: list[bytes], step: int) -> Iterator[Damaged]:
+    data, ends = b"".join(records), np.cumsum([len(record) for record in records])
+    for place in range(0, len(data), step):
+        hit = int(np.searchsorted(ends, place, side="right"))
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        yield f"flip {place}", bytes(damaged), [number for number in range(len(records)) if number != hit]
+
+
+def truncations(records: list[bytes], step: int) -> Iterator[Damaged]:
+    data, ends = b"".join(records), np.cumsum([len(record) for record in records])
+    for place in range(0, len(data), step):
+        yield f"cut at {place}", data[:place], list(range(int(np.searchsorted(ends, place, side="right"))))
+
+
+def insertions(records: list[bytes], step: int) -> Iterator[Damaged]:
+    data = b"".join(records)
+    borders = np.cumsum([0, *(len(record) for record in records)]).tolist()
+    draw = random.Random(1)
+    for turn, place in enumerate(range(0, len(data) + 1, step)):
+        for size in range(1, 41) if step == 1 else [1 + turn % 40]:
+            damaged = data[:place] + draw.randbytes(size) + data[place:]
+            # Junk that begins like what it precedes may as well stand behind that.
+            places = [b for b in borders if damaged[:b] == data[:b] and damaged[b + size :] == data[b:]] or [place]
+            whole = [number for number, start in enumerate(borders[:-1]) if not start < places[0] < borders[number + 1]]
+            yield f"{size} bytes at {place}", damaged, whole
+
+
+DAMAGES = {"flips": flips, "truncations": truncations, "insertions": insertions}
+
+
+def checked(path: Path, data: bytes) -> tuple[ShardReport, list[bytes]]:
+    """Damage as it is reported, and the records that hold; the report accounts for every byte."""
+    path.write_bytes(data)
+    (shard,) = find_shards(path, compression=None)
+    report = check_shard(shard)
+    ranges = [*zip(report.starts.tolist(), report.stops.tolist(), strict=True)]
+    ranges += [(lost.start, lost.stop) for lost in report.lost]
+    ranges.sort()
+    assert [0, *(stop for _, stop in ranges)] == [*(start for start, _ in ranges), len(data)]
+    held = []
+    for start, stop in zip(report.starts.tolist(), report.stops.tolist(), strict=True):
+        while start < stop:
+            end = start + 16 + int.from_bytes(data[start : start + 8], "little")
+            held.append(data[start:end])
+            start = end
+    assert len(held) == report.records
+    return report, held
+
+
+@pytest.mark.parametrize("kind", PAYLOADS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_exactly_the_records_whose_bytes_are_whole_hold(kind: str, damage: str, tmp_path: Path) -> None:
+    records = records_of(kind)
+    for what, data, whole in DAMAGES[damage](records, 7):
+        report, held = checked(tmp_path / f"{len(data)}.tfrecord", data)
+        assert held == [records[number] for number in whole], (what, report.lost)
+        lost = report.lost_records
+        assert lost is None or lost == len(records) - len(whole) or damage != "flips", (what, report.lost)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 5])
+@pytest.mark.parametrize("kind", PAYLOADS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_exactly_the_whole_records_hold_wherever_the_damage_is(
+    kind: str, damage: str, seed: int, tmp_path: Path
+) -> None:
+    records = records_of(kind, seed)
+    for turn, (what, data, whole) in enumerate(DAMAGES[damage](records, 1)):
+        report, held = checked(tmp_path / f"{turn}.tfrecord", data)
+        assert held == [records[number] for number in whole], (what, report.lost)
+        (tmp_path / f"{turn}.tfrecord").unlink()
+
+
+FEATURES = {"number": dtf.FixedLenFeature((), "int64", -1), "text": dtf.FixedLenFeature((), "bytes", b"lost")}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_skip_fill_and_raise_agree_with_what_holds(damage: str, tmp_path: Path) -> None:
+    records = records_of("examples")
+    texts = [
+        bytes(Example.FromString(record[12:-4]).features.feature["text"].bytes_list.value[0]) for record in records
+    ]
+    for turn, (what, data, whole) in enumerate(DAMAGES[damage](records, 97)):
+        path = tmp_path / f"{turn}.tfrecord"
+        path.write_bytes(data)
+        # What is damaged in its first bytes may look like anything.
+        options: dict[str, Any] = {"features": FEATURES, "compression": None}
+        with dask.config.set(scheduler="synchronous"):
+            skipped = dtf.read_tfrecord(path, errors="skip", **options).compute()
+            filled = dtf.read_tfrecord(path, errors="fill", **options).compute()
+            assert skipped["number"].tolist() == whole, what
+            assert skipped["text"].tolist() == [texts[number] for number in whole]
+            held = filled["number"] >= 0
+            assert filled["number"][held].tolist() == whole, what
+            assert set(filled["text"][~held]) <= {b"lost"}
+            if len(data) == len(b"".join(records[number] for number in whole)):
+                continue
+            assert not held.all()
+            if damage == "flips":
+                assert held.sum() == 19
+                assert len(held) == 20
+                assert np.flatnonzero(~held).tolist() == sorted({*range(20)} - {*whole})
+            with pytest.raises(dtf.CorruptRecordError) as raised:
+                dtf.read_tfrecord(path, **options).compute()
+        first = next((number for number in range(20) if number >= len(whole) or whole[number] != number), 20)
+        assert raised.value.place is not None
+        if damage == "insertions":
+            end = next((p for p in range(len(data)) if data[p : p + 1] != b"".join(records)[p : p + 1]), 0)
+            starts = np.cumsum([0, *(len(record) for record in records)])
+            first = int(np.searchsorted(starts, end, side="right")) - 1
+        assert raised.value.place.record == first, what
+
+
+def test_golden_files(golden: Path) -> None:
+    told = json.loads((golden / "damaged.json").read_text())
+    whole = dtf.read_tfrecord(golden / "damaged_none.tfrecord").compute()
+    names = {"huge_length", "length_bit", "length_crc", "payload_bit", "payload_crc", "trailing_garbage"}
+    assert {*told["files"]} > names
+    for name, expected in told["files"].items():
+        path = golden / f"damaged_{name}.tfrecord"
+        first = expected["records_before_error"]
+        rows = [*range(first), *(range(first + 1, 20) if name in names else ())]
+        assert dtf.verify(path).records == len(rows)
+        assert not dtf.verify(path).ok
+        if not rows:
+            continue
+        skipped = dtf.read_tfrecord(path, errors="skip").compute()
+        assert {*skipped} == {*whole}
+        for column, values in skipped.items():
+            for value, row in zip(values, rows, strict=True):
+                np.testing.assert_array_equal(value, whole[column][row])
+
+
+def test_corpus_files_with_damage(corpus: Path, tmp_path: Path) -> None:
+    draw = random.Random(2)
+    paths = [path for path in sorted(corpus.rglob("*.tfrecord*")) if 1000 < path.stat().st_size < 1 << 20]
+    assert paths
+    for path in paths[:10]:
+        data = path.read_bytes()
+        if int.from_bytes(data[8:12], "little") != masked(data[:8]):
+            continue
+        (shard,) = find_shards(path)
+        if check_shard(shard).lost:
+            continue
+        whole = [framed(payload) for payload in read_payloads(path)]
+        for turn in range(20):
+            place, size = draw.randrange(len(data)), draw.randrange(1, 5000)
+            damaged = bytearray(data)
+            damaged[place : place + size] = draw.randbytes(min(size, len(data) - place))
+            report, held = checked(tmp_path / f"{turn}.tfrecord", bytes(damaged))
+            ends = np.cumsum([len(record) for record in whole])
+            first, last = np.searchsorted(ends, [place, min(place + size, len(data)) - 1], side="right")
+            kept = [*whole[:first], *whole[last + 1 :]]
+            assert held == kept, (path, place, size, report.lost)
+
+
+def test_a_record_whose_header_and_payload_are_lost_is_one_range(tmp_path: Path) -> None:
+    records = records_of("examples")
+    data = bytearray(b"".join(records))
+    start = sum(map(len, records[:7]))
+    data[start : start + len(records[7])] = bytes(len(records[7]))
+    report, held = checked(tmp_path / "a.tfrecord", bytes(data))
+    assert held == records[:7] + records[8:]
+    assert report.lost == (
+        dtf.records.damage.Lost(start, start + len(records[7]), "the CRC of the length does not hold", None),
+    )
+
+
+def test_an_index_tells_how_many_records_are_lost(tmp_path: Path) -> None:
+    records = records_of("examples")
+    data = b"".join(records)
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(data)
+    dtf.build_index(path)
+    borders = np.cumsum([0, *(len(record) for record in records)]).tolist()
+    damaged = bytearray(data)
+    for first, last in ((3, 5), (9, 10), (15, 20)):
+        damaged[borders[first] : borders[last]] = bytes(borders[last] - borders[first])
+    path.write_bytes(damaged)
+    (report,) = dtf.verify(path).files
+    assert [lost.records for lost in report.lost] == [2, 1, 5]
+    filled = dtf.read_tfrecord(path, FEATURES, errors="fill").compute()
+    assert filled["number"].tolist() == [0, 1, 2, -1, -1, 5, 6, 7, 8, -1, *range(10, 15), *[-1] * 5]
+    # Cut, or moved by an insertion: what holds and what the index says still add up.
+    path.write_bytes(data[: borders[12] + 3])
+    assert dtf.verify(path).lost_records == 8
+    path.write_bytes(data[: borders[4]] + b"junk between records" + data[borders[4] :])
+    assert dtf.verify(path).lost_records == 0
+    assert dtf.read_tfrecord(path, FEATURES, errors="fill").nrecords == 20
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_of_damaged_compressed_data_all_that_inflates_is_read(compression: str, tmp_path: Path) -> None:
+    draw = random.Random(3)
+    path = tmp_path / "a.tfrecord"
+    texts = [draw.randbytes(50) for _ in range(3000)]
+    with dtf.RecordWriter(path, compression=compression) as writer:
+        for number, text in enumerate(texts):
+            writer.write(example(number, text))
+    stored = path.read_bytes()
+    for place in range(5000, len(stored), len(stored) // 5):
+        damaged = bytearray(stored)
+        damaged[place] ^= 0x10
+        for data in (bytes(damaged), stored[:place]):
+            path.write_bytes(data)
+            (report,) = dtf.verify(path).files
+            assert report.lost[-1].stop is None
+            assert compression in report.lost[-1].reason
+            arrays = dtf.read_tfrecord(path, FEATURES, errors="skip", chunks=100).compute()
+            numbers = arrays["number"].tolist()
+            assert len(numbers) == report.records > 30
+            assert numbers == sorted(set(numbers))
+            assert arrays["text"].tolist() == [texts[number] for number in numbers]
+
+
+def damaged_shards(folder: Path) -> Path:
+    """Three shards of 400 records: some lost at the beginning, in the middle and at the end."""
+    for shard in range(3):
+        records = [framed(example(1000 * shard + number, b"x" * (number % 50))) for number in range(400)]
+        data = bytearray(b"".join(records))
+        borders = np.cumsum([0, *map(len, records)]).tolist()
+        for number in (0, 100, 101, 250, 399):
+            data[borders[number] + 14] ^= 1
+        (folder / f"{shard}.tfrecord").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("chunks", ["auto", "shard", 37, "8 KiB"])
+def test_rows_are_the_same_however_they_are_cut_and_picked(chunks: str | int, tmp_path: Path) -> None:
+    path = damaged_shards(tmp_path)
+    lost = {0, 100, 101, 250, 399}
+    expected = np.array([1000 * s + n for s in range(3) for n in range(400) if n not in lost])
+    skipped = dtf.read_tfrecord(path, FEATURES, errors="skip", chunks=chunks)
+    assert skipped["number"].compute().tolist() == expected.tolist()
+    assert skipped.rows[390:800:3]["number"].compute().tolist() == expected[390:800:3].tolist()
+    picked = [1184, 5, 5, 394, 395, 0]
+    assert skipped.rows[picked].compute()["number"].tolist() == expected[picked].tolist()
+    filling = np.array([-1 if n in lost else 1000 * s + n for s in range(3) for n in range(400)])
+    filled = dtf.read_tfrecord(path, FEATURES, errors="fill", chunks=chunks)
+    assert filled.nrecords == 1200
+    assert filled["number"].compute().tolist() == filling.tolist()
+    assert filled.compute()["number"].tolist() == filling.tolist()
+    assert filled.rows[95:260:5]["number"].compute().tolist() == filling[95:260:5].tolist()
+    picked = [1199, 100, 100, 399, 400, 401, 0]
+    assert filled.rows[picked].compute()["number"].tolist() == filling[picked].tolist()
+    if isinstance(chunks, int):
+        assert set(filled.chunks[:-1]) == {chunks}
+    if chunks == "shard":
+        assert filled.chunks == (400, 400, 400)
+        assert skipped.chunks == (395, 395, 395)
+
+
+def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    columns: dict[str, Any] = {
+        "dense": dtf.FixedLenFeature((2,), "int64"),
+        "small": dtf.FixedLenFeature((), "uint8"),
+        "text": dtf.TextFeature(),
+        "ragged": dtf.VarLenFeature("float32"),
+        "array": dtf.RawFeature((2, 2), "uint8"),
+    }
+    values = {
+        "dense": np.arange(6).reshape(3, 2),
+        "small": np.arange(3, dtype=np.uint8),
+        "text": np.array(["a", "b", "c"], np.dtypes.StringDType()),
+        "array": np.arange(12, dtype=np.uint8).reshape(3, 2, 2),
+    }
+    with dtf.RecordWriter(path) as writer:
+        for row in range(3):
+            message = Example()
+            message.features.feature["dense"].int64_list.value.extend(values["dense"][row].tolist())
+            message.features.feature["small"].int64_list.value.append(row)
+            message.features.feature["text"].bytes_list.value.append(values["text"][row].encode())
+            message.features.feature["ragged"].float_list.value.extend([1.5] * row)
+            message.features.feature["array"].bytes_list.value.append(values["array"][row].tobytes())
+            writer.write(message.SerializeToString())
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    fill_values = {"dense": [7, 8], "small": 9, "text": "none", "ragged": [0.5, 0.25], "array": 255}
+    arrays = dtf.read_tfrecord(path, columns, errors="fill", fill_values=fill_values).compute()
+    assert arrays["dense"].tolist() == [[7, 8], [2, 3], [4, 5]]
+    assert arrays["small"].tolist() == [9, 1, 2]
+    assert arrays["text"].tolist() == ["none", "b", "c"]
+    assert [row.tolist() for row in arrays["ragged"]] == [[0.5, 0.25], [1.5], [1.5, 1.5]]
+    assert arrays["array"][0].tolist() == [[255, 255], [255, 255]]
+    less = {name: value for name, value in fill_values.items() if name != "ragged"}
+    with pytest.raises(dtf.SchemaError, match=r"'ragged'.*fill_values"):
+        dtf.read_tfrecord(path, columns, errors="fill", fill_values=less)
+    for name, wrong in {"small": 300, "text": 3, "dense": [1, 2, 3], "array": "x"}.items():
+        with pytest.raises(dtf.SchemaError, match=f"'{name}'"):
+            dtf.read_tfrecord(path, columns, errors="fill", fill_values={**fill_values, name: wrong})
+    with pytest.raises(dtf.SchemaError, match="no column 'smal'"):
+        dtf.read_tfrecord(path, columns, errors="fill", fill_values={**fill_values, "smal": 1})
+
+
+def test_features_are_inferred_from_what_holds(tmp_path: Path) -> None:
+    dataset = dtf.read_tfrecord(damaged_shards(tmp_path), errors="skip")
+    assert list(dataset) == ["number", "text"]
+    assert dataset.nrecords == 3 * 395
+
+
+def test_a_record_that_holds_and_does_not_decode_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(framed(example(1, b"")) + framed(b"no Example"))
+    for errors in ("skip", "fill"):
+        with pytest.raises(dtf.FeatureError, match="record 1"):
+            dtf.read_tfrecord(path, FEATURES, errors=errors).compute()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"errors": "ignore"},
+        {"errors": "skip", "check_crc": False},
+        {"errors": "fill", "counts": None},
+        {"errors": "fill", "counts": [1]},
+        {"errors": "skip", "fill_values": {"number": 1}},
+        {"fill_values": {"number": 1}},
+    ],
+    ids=str,
+)
+def test_arguments_that_contradict_each_other(options: dict[str, Any], golden: Path) -> None:
+    with pytest.raises(ValueError, match=r"errors|fill_values"):
+        dtf.read_tfrecord(golden / "scalars.tfrecord", **options)
+
+
+def test_a_data_set_verifies_its_files(tmp_path: Path) -> None:
+    path = damaged_shards(tmp_path)
+    for errors in ("skip", "fill"):
+        report = dtf.read_tfrecord(path, FEATURES, errors=errors).map_blocks(lambda blocks: blocks).verify()
+        assert (report.records, report.lost_records, report.ok) == (1185, 15, False)
+    assert "damage in 3: 15 records lost" in repr(report)
+    with pytest.raises(ValueError, match="not read from TFRecord files"):
+        dtf.read_tfrecord(path, FEATURES, errors="skip").persist().verify()
+
+
+@pytest.mark.parametrize("compression", ["same", "gzip"])
+def test_repair_writes_what_holds(compression: str, tmp_path: Path) -> None:
+    source = damaged_shards(tmp_path) / "1.tfrecord"
+    target = tmp_path / "repaired"
+    report = dtf.repair(source, target, compression=compression)
+    assert report.records == 395
+    lost = {0, 100, 101, 250, 399}
+    numbers = [
+        Example.FromString(payload).features.feature["number"].int64_list.value[0] for payload in read_payloads(target)
+    ]
+    assert numbers == [1000 + number for number in range(400) if number not in lost]
+    assert dtf.verify(target).ok
+    beside = json.loads((tmp_path / "repaired.damage.json").read_text())
+    assert beside["records"] == 395
+    assert [each["records"] for each in beside["lost"]] == [1, 2, 1, 1]
+    with pytest.raises(dtf.TFRecordError, match="take the place"):
+        dtf.repair(source, source)
+    with pytest.raises(dtf.TFRecordError, match="names 3"):
+        dtf.repair(str(tmp_path / "*.tfrecord"), target)
+    with pytest.raises(ValueError, match="compression"):
+        dtf.repair(source, target, compression="zip")
+
+
+def test_commands(tmp_path: Path) -> None:
+    folder = damaged_shards(tmp_path)
+    run = CliRunner().invoke
+    found = run(tfrecord, ["verify", str(folder / "*.tfrecord")])
+    assert found.exit_code == 1
+    assert found.output.startswith("3 files, 1185 records, damage in 3: 15 records lost\n")
+    assert "0.tfrecord: bytes 0 to " in found.output
+    found = run(tfrecord, ["verify", "--json", str(folder / "*.tfrecord")])
+    assert found.exit_code == 1
+    assert json.loads(found.output)["lost_records"] == 15
+    found = run(tfrecord, ["repair", str(folder / "2.tfrecord"), str(folder / "repaired")])
+    assert found.exit_code == 0, found.output
+    assert "395 records; 4 ranges of bytes lost" in found.output
+    found = run(tfrecord, ["repair", "--json", str(folder / "2.tfrecord"), str(folder / "again")])
+    assert json.loads(found.output)["records"] == 395
+    found = run(tfrecord, ["verify", str(folder / "repaired")])
+    assert (found.exit_code, found.output) == (0, "1 file, 395 records, no damage\n")
