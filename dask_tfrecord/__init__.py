@@ -26,6 +26,7 @@ from dask_tfrecord.records.framing import read_records
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.copying import copy_tfrecord
+from dask_tfrecord.stores.manifests import TFRecordParser
 from dask_tfrecord.stores.planning import ZarrPlan, plan_zarr, to_zarr
 from dask_tfrecord.stores.references import VirtualZarr
 from dask_tfrecord.stores.tfrecord import to_tfrecord
@@ -48,6 +49,7 @@ __all__ = [
     "SchemaError",
     "SparseFeature",
     "TFRecordError",
+    "TFRecordParser",
     "TensorFeature",
     "TextFeature",
     "VarLenFeature",

@@ -21,6 +21,7 @@ ALLOWED = {
     "zarr": {"stores/zarr.py"},
     "zarrs": {"stores/zarr.py"},
     "numcodecs": {"stores/zarr.py"},
+    "virtualizarr": {"stores/manifests.py"},
     "google": {"messages"},
     "tensorflow": set[str](),
 }

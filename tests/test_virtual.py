@@ -242,18 +242,49 @@ def test_files_of_references(tmp_path: Path, consolidated: bool | None, opened: 
     }
 
 
-def test_virtualizarr_reads_both_forms(tmp_path: Path) -> None:
-    parsers = pytest.importorskip("virtualizarr.parsers")
-    registry = pytest.importorskip("obspec_utils.registry")
+@pytest.fixture
+def registry() -> Any:
+    """Stores of VirtualiZarr: the files of this machine."""
+    pytest.importorskip("virtualizarr")
     stores = pytest.importorskip("obstore.store")
-    xarray = pytest.importorskip("xarray")
+    return pytest.importorskip("obspec_utils.registry").ObjectStoreRegistry({"file://": stores.LocalStore()})
+
+
+def read_manifests(store: Any) -> dict[str, Any]:
+    with pytest.importorskip("xarray").open_dataset(store, engine="zarr", zarr_format=3, consolidated=False) as dataset:
+        return {str(name): bits(array.values) for name, array in dataset.items()}
+
+
+def test_virtualizarr_reads_references(tmp_path: Path, registry: Any) -> None:
+    parser = pytest.importorskip("virtualizarr.parsers").KerchunkJSONParser()
     virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
     virtual.to_json(tmp_path / "refs.json")
+    found = read_manifests(parser(url=f"file://{tmp_path}/refs.json", registry=registry))
+    assert found == {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
+
+
+def test_virtualizarr_by_the_parser(tmp_path: Path, registry: Any) -> None:
+    virtualizarr = pytest.importorskip("virtualizarr")
+    directory = tmp_path / "a b%20c"
+    directory.mkdir()
+    urlpath = write(directory)
+    virtual = dtf.virtual_zarr(urlpath, FEATURES, columns=["vector", "raw/big", "flag"])
+    parser = dtf.TFRecordParser(FEATURES, columns=["vector", "raw/big", "flag"])
     wanted = {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
-    known = registry.ObjectStoreRegistry({"file://": stores.LocalStore()})
-    store = parsers.KerchunkJSONParser()(url=f"file://{tmp_path}/refs.json", registry=known)
-    with xarray.open_dataset(store, engine="zarr", zarr_format=3, consolidated=False) as dataset:
-        assert {str(name): bits(array.values) for name, array in dataset.items()} == wanted
+    assert read_manifests(parser(urlpath, registry)) == wanted
+    with virtualizarr.open_virtual_dataset(f"file://{urlpath}", registry=registry, parser=parser) as dataset:
+        assert dataset.sizes["record"] == 15
+        assert dataset["vector"].data.manifest.nbytes > 0
+        again = dataset.vz.to_kerchunk(format="dict")["refs"]
+    ours = virtual.references()["refs"]
+    chunks = [key for key in ours if not key.rpartition("/")[2].startswith(".z")]
+    assert {key: again[key] for key in chunks} == {key: ours[key] for key in chunks}
+
+
+def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) -> None:
+    write_oracle(tmp_path / "x#1", [example(0)])
+    with pytest.raises(ValueError, match="x#1: VirtualiZarr takes what follows"):
+        dtf.TFRecordParser(FEATURES)(str(tmp_path / "x#1"), registry)
 
 
 def test_metadata(tmp_path: Path) -> None:
