@@ -170,11 +170,15 @@ def _bytes(array: NDArray[Any], owner: str) -> BytesBlock:
         raise SchemaError(f"{owner} as {array.dtype} where bytes were promised{_HINTS['S']}")
     _refuse_others(array, bytes, owner)
     items = array.ravel().tolist()
-    splits = splits_of(np.array([len(item) for item in items], np.int64))
+    splits = splits_of(np.fromiter(map(len, items), np.int64, len(items)))
     return BytesBlock(np.frombuffer(b"".join(items), np.uint8), splits, array.shape)
 
 
 def _refuse_others(array: NDArray[np.object_], kind: type, owner: str) -> None:
-    other = next((item for item in array.ravel().tolist() if not isinstance(item, kind)), None)
+    items = array.ravel().tolist()
+    # Mostly there are no others, and looking at each item would take longer than all the rest.
+    if set(map(type, items)) <= {kind}:
+        return
+    other = next((item for item in items if not isinstance(item, kind)), None)
     if other is not None:
         raise SchemaError(f"{owner} with {other!r:.100} in it, where {kind.__name__} objects were promised")

@@ -147,9 +147,10 @@ def _column(name: str, array: Any, form: Feature | None) -> tuple[Feature, Any]:
 def _look(name: str, array: NDArray[np.object_]) -> Feature:
     """Find what the objects of an array are; they are all there to be looked at."""
     items = array.ravel().tolist()
-    if all(isinstance(item, bytes) for item in items):
+    types = set(map(type, items))
+    if all(issubclass(kind, bytes) for kind in types):
         return FixedLenFeature(array.shape[1:], "bytes")
-    if all(isinstance(item, str) for item in items) and array.ndim == 1:
+    if all(issubclass(kind, str) for kind in types) and array.ndim == 1:
         return TextFeature()
     rows = [np.asarray(item) for item in items] if array.ndim == 1 else []
     dtypes = {row.dtype for row in rows if row.size}
@@ -166,7 +167,7 @@ def _look(name: str, array: NDArray[np.object_]) -> Feature:
         (dtype,) = dtypes
         if dtype.kind in "biufc" or dtype.name == "bfloat16":
             return TensorFeature((-1,) * rows[0].ndim, dtype)
-    found = sorted({f"{type(item).__name__}" for item in items}) or ["nothing"]
+    found = sorted(kind.__name__ for kind in types)
     raise SchemaError(f"array {name!r} is of objects ({', '.join(found[:5])}) that are of no one feature: {_SAY}")
 
 
