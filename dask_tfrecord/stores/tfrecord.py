@@ -17,6 +17,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled import FilledSource
 from dask_tfrecord.arrays.source import RecordSource
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
@@ -225,7 +226,7 @@ def _described(
     """Find the rows, and what records are made of them."""
     if isinstance(arrays, Dataset):
         source = arrays.source
-        read = source.parser.schema if isinstance(source, RecordSource) else None
+        read = source.parser.schema if isinstance(source, RecordSource | FilledSource) else None
         return arrays, record_schema(arrays.schema, read, features, sequence_features)
     dataset = as_dataset(arrays, features, sequence_features)
     columns = dataset.schema
