@@ -31,6 +31,7 @@ from dask_tfrecord.commands.common import (
     many,
     pattern_argument,
     plain,
+    plain_lines,
     threads_option,
 )
 from dask_tfrecord.commands.damage import repair, verify
@@ -40,6 +41,7 @@ from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
+from dask_tfrecord.storage.interrupt import interrupt_reading
 
 __all__ = ["main", "tfrecord"]
 
@@ -160,6 +162,8 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
 @click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
+@click.option("--plan", "planned", is_flag=True, help="Print what would be written, and the memory; write nothing.")
+@click.option("--memory-limit", metavar="SIZE", help="Fail if the conversion may take more, such as 2GiB.")
 @compression_of_shards
 @threads_option
 @debug
@@ -171,6 +175,8 @@ def to_zarr(
     shards: int | None,
     component: str | None,
     overwrite: bool,
+    planned: bool,
+    memory_limit: str | None,
     compression: str | None,
     threads: int,
 ) -> None:
@@ -185,13 +191,15 @@ def to_zarr(
     with dask.config.set(quiet, scheduler="threads", num_workers=threads):
         with Console(stderr=True).status("Counting records"):
             dataset = read_tfrecord(pattern, columns=names, compression=compression)
+        options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
+        if planned:
+            click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
+            return
         start = time.perf_counter()
         bar = Bar(dataset.nrecords or 0)
         try:
             with bar:
-                dataset.to_zarr(
-                    store, component=component, mode="w" if overwrite else "w-", chunks=chunks, shards=shards
-                )
+                dataset.to_zarr(store, component=component, mode="w" if overwrite else "w-", **options)
         except FileExistsError as error:
             # What a Python program is told to write is spelled another way here.
             said = str(error).replace("mode='w' replaces", "--overwrite replaces")
@@ -214,6 +222,9 @@ def _each(function: Callable[[Shard], Result], shards: Shards, threads: int, wha
         with progress_bar(transient=True) as progress:
             task = progress.add_task(what, done="")
             return list(progress.track(pool.map(function, shards), total=len(shards), task_id=task))
+    except KeyboardInterrupt:
+        interrupt_reading()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

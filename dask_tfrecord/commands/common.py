@@ -9,6 +9,7 @@ import click
 from dask.system import CPU_COUNT
 
 from dask_tfrecord.storage.files import COMPRESSIONS
+from dask_tfrecord.storage.interrupt import interrupt_reading
 
 __all__ = [
     "Commands",
@@ -17,6 +18,7 @@ __all__ = [
     "many",
     "pattern_argument",
     "plain",
+    "plain_lines",
     "threads_option",
 ]
 
@@ -34,6 +36,8 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
+            # The threads of dask are waited for at the end.
+            interrupt_reading()
             if ctx.meta.get(_DEBUG):
                 raise
             click.echo("Interrupted", err=True)
@@ -57,6 +61,11 @@ def one_line(error: Exception) -> str:
 def plain(text: str) -> str:
     """Text out of files, with what a terminal would obey spelled out."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def plain_lines(text: str) -> str:
+    """Do the same to lines, which stay lines."""
+    return "\n".join(map(plain, text.split("\n")))
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -169,12 +169,16 @@ class Feed:
         counted: Tally = tally
         return counted
 
-    def held(self, rows: int, sizes: RowSizes) -> float:
-        """Count the decoded bytes of chunks that a task over some rows is handed, where rows are not read in it."""
+    def held(self, rows: int, threads: int) -> float:
+        """Count the rows of chunks that exist already and that a task over some rows is handed, of so many tasks."""
         if self.source is not None:
             return 0.0
-        longest = int(np.diff(self.borders).max(initial=0))
-        return float(min(rows + 2 * longest, int(self.borders[-1])) * sizes.read)
+        starts = np.arange(0, max(int(self.borders[-1]), 1), rows)
+        low = np.searchsorted(self.borders, starts, side="right") - 1
+        high = np.searchsorted(self.borders, np.minimum(starts + rows, self.borders[-1]), side="left")
+        longest = float((self.borders[high] - self.borders[np.minimum(low, high)]).max(initial=0))
+        # Tasks share them.
+        return min(longest, float(self.borders[-1]) / threads)
 
     def row_sizes(self) -> RowSizes:
         """Find how large rows are."""

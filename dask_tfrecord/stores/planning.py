@@ -283,7 +283,7 @@ def plan_zarr(
         grid.unit,
         layout.nunits,
         tuple(ArrayPlan.of(spec, codecs, sizes) for spec in layout.arrays),
-        MemoryBudget.of(workers.threads, _units(layout, sizes), _read_nbytes(layout, feed, sizes)),
+        MemoryBudget.of(workers.threads, _units(layout, sizes), _read_nbytes(layout, feed, sizes, workers.threads)),
         workers.memory_limit,
         dataset,
         layout,
@@ -429,7 +429,7 @@ def _units(layout: Layout, sizes: RowSizes) -> dict[str, tuple[int, bool]]:
     return {"rows": (int(rows), sharded), **units}
 
 
-def _read_nbytes(layout: Layout, feed: Feed, sizes: RowSizes) -> int:
+def _read_nbytes(layout: Layout, feed: Feed, sizes: RowSizes, threads: int) -> int:
     """Find the decoded bytes of the rows that a task has in hand: as they are read, and as they are made of that."""
     piece = min(layout.grid.most, layout.nrows) * sizes.read
     if layout.tally.items:
@@ -437,7 +437,7 @@ def _read_nbytes(layout: Layout, feed: Feed, sizes: RowSizes) -> int:
         piece = max(
             piece, min(PIECE_NBYTES, int(layout.tally.sizes[-1])), int(np.diff(layout.tally.sizes).max(initial=0))
         )
-    return int(2 * piece + feed.held(layout.grid.unit, sizes))
+    return int(2 * piece + feed.held(layout.grid.unit, threads) * sizes.read)
 
 
 register_store("zarr", to_zarr)
