@@ -15,7 +15,7 @@ __all__ = ["MemoryBudget", "Workers"]
 
 # Measured: what reading, codecs and allocators take whatever the size of units is, and what is there after the imports.
 _OVERHEAD_NBYTES = 100 << 20
-_IMPORTS_NBYTES = 150 << 20
+_IMPORTS_NBYTES = 200 << 20
 # How often a unit is in memory while it is written: decoded, encoded, and on its way; a shard is put together, too.
 _COPIES, _SHARDED_COPIES = 3, 4
 
