@@ -9,6 +9,7 @@ import click
 from dask.system import CPU_COUNT
 
 from dask_tfrecord.storage.files import COMPRESSIONS
+from dask_tfrecord.storage.interrupt import interrupt_reading
 
 __all__ = [
     "Commands",
@@ -35,6 +36,8 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
+            # The threads of dask are waited for at the end.
+            interrupt_reading()
             if ctx.meta.get(_DEBUG):
                 raise
             click.echo("Interrupted", err=True)

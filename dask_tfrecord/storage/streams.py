@@ -1,7 +1,7 @@
 """Stored bytes of one file, in and out: local files by system calls, everything else by large ranges, read ahead.
 
 No file is mapped: a mapped file that somebody truncates kills the process, a read of it returns less. Imports errors,
-remote and shards only.
+interrupt, remote and shards only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.storage.interrupt import check_interrupt, interrupts
 from dask_tfrecord.storage.remote import Fetch, changed, gone, open_ranges
 from dask_tfrecord.storage.shards import Shard, has_changed, is_local
 
@@ -104,12 +105,14 @@ class StoredStream:
         self.shard = shard
         self.position = 0
         self._source = source
+        self._begun = interrupts()
 
     def readinto(self, buffer: memoryview) -> int:
         """Read up to ``len(buffer)`` bytes by one call; 0 only at the end."""
         left = self.shard.size - self.position
         if left <= 0 or not buffer:
             return 0
+        check_interrupt(self._begun)
         try:
             count = self._source.readinto(buffer if len(buffer) <= left else buffer[:left])
         except OSError as error:
