@@ -130,6 +130,10 @@ class Resync:
     @property
     def position(self) -> int: ...
     @property
+    def holding(self) -> int:
+        """Records that hold and hold records themselves, so far."""
+
+    @property
     def looked(self) -> int:
         """Bytes, each as often as it was looked at."""
 

@@ -65,6 +65,7 @@ public:
         return nb::make_tuple(all.back().start, all.back().end, all.back().records);
     }
     std::uint64_t position() const { return resync_.position(); }
+    std::uint64_t holding() const { return resync_.holding(); }
     std::uint64_t looked() const { return resync_.looked(); }
 
 private:
@@ -83,5 +84,6 @@ void add_resync(nb::module_& module) {
         .def("tail", &PyResync::tail)
         .def("last", &PyResync::last)
         .def_prop_ro("position", &PyResync::position)
+        .def_prop_ro("holding", &PyResync::holding)
         .def_prop_ro("looked", &PyResync::looked);
 }

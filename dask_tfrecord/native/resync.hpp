@@ -121,6 +121,7 @@ public:
     std::uint64_t position() const { return at_; }
     std::uint64_t looked() const { return looked_; }  // bytes, each as often as it was looked at
     std::size_t waiting() const { return waiting_.size(); }
+    std::uint64_t holding() const { return holding_; }  // records that hold records
     const std::vector<Stretch>& stretches() const { return stretches_; }
     // What lies between the end of a stretch and that of the stream, as for `Stretch`.
     std::uint64_t tail_root() const { return tail_root_; }
@@ -293,6 +294,8 @@ private:
             for (std::size_t i = count + 1; i-- > 0; wanted = backwards_(wanted, 0)) {
                 // A header by itself looks like a payload of eight bytes: its length and the CRC of that.
                 if (~states[i] != wanted || end - place.at - i == 8) continue;
+                // A place that only a header tells of is not so sure that the payload could be anywhere behind it.
+                if (place.lost > 0 && i != header_size) continue;
                 here.root = place.root;
                 here.lost = place.lost + 1;
                 here.sealed = place.lost == 0;
@@ -326,6 +329,7 @@ private:
     // A record holds: whatever lies in it is its own.
     void take(std::uint64_t start, const Waiting& record) {
         const std::uint64_t end = at_ + footer_size;
+        holding_ += !stretches_.empty() && stretches_.back().end > start;
         for (auto inner = waiting_.lower_bound(start); inner != waiting_.end(); inner = waiting_.erase(inner)) {
             ends_.erase({inner->second.end, inner->first});
         }
@@ -333,6 +337,7 @@ private:
         go(footer_size);
         while (!ends_.empty() && ends_.begin()->first < at_) forget(*ends_.begin());
         drop(std::min(start, record.root));
+        while (!broken_.empty() && broken_.back().at > start) broken_.pop_back();
         if (!stretches_.empty() && stretches_.back().end == start) {
             Stretch& before = stretches_.back();
             before.end = end;
@@ -342,7 +347,7 @@ private:
         }
         // What led here may have turned out to be in a record.
         const bool rooted = !stretches_.empty() && stretches_.back().end == record.root;
-        while (!broken_.empty() && (rooted || broken_.back().at > start)) broken_.pop_back();
+        if (rooted) broken_.clear();
         Stretch stretch;
         stretch.start = start;
         stretch.end = end;
@@ -381,6 +386,7 @@ private:
     std::uint32_t state_ = 0;   // of the CRC over everything so far
     std::uint32_t footer_ = 0;  // the four bytes before
     std::uint64_t looked_ = 0;
+    std::uint64_t holding_ = 0;
     std::map<std::uint64_t, Waiting> waiting_;                   // by where they begin
     std::set<std::pair<std::uint64_t, std::uint64_t>> ends_;     // of their payloads, and where they begin
     std::vector<Link> links_;

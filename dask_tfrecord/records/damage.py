@@ -5,13 +5,13 @@ finds all stretches of records that follow each other, and here is judged which 
 payload may hold whole records itself, and those of a lost record look like any others. So a stretch counts if
 
 - headers lead on from it to the end of the shard, past damaged payloads and past headers that a whole payload proves;
-- or nothing shows that it lies in a lost record. It does where the CRC of the whole stretch follows it, where it ends
-  four bytes before the next one (a lost footer, nothing else is as short), and where the header before it holds and
-  promises all of its bytes.
+- or nothing shows that it lies in a lost record. It may where the records around the damage hold records. It does where
+  the CRC of the whole stretch follows it, where it ends four bytes before the next one (a lost footer: nothing else is
+  as short), and where the header before it holds and bytes inserted behind that would explain all.
 
-What can't be known: a record that is damaged in its header and in its payload both, and holds records amid other bytes,
-gives these away as records of the shard. And where a shard ends within a record whose header holds, all that follows
-the header is lost, also if records follow that were appended later.
+What can't be known: a record that is damaged in its header and in its payload both, and holds records amid other bytes
+as no record around it does, gives these away as records of the shard, if more damage follows. And where a shard ends
+within a record whose header holds, all that follows the header is lost, also if records follow that were appended.
 
 Imports errors, storage, framing and index.
 """
@@ -39,8 +39,7 @@ _BLOCK = 1 << 20
 # Records larger than this are not brought into view: their CRCs are taken as they pass.
 _LARGE = 64 << 20
 
-# Bytes that were inserted into a record push what lies in it by so much past the end that its header says. What goes
-# on further, by the record's own length and this, is none of its payload.
+# Bytes that were inserted into a record push its end, and what lies in it, by so much past what its header says.
 _SHIFT = 64
 
 
@@ -222,7 +221,7 @@ def check_shard(shard: Shard) -> ShardReport:
         stretches = [_Stretch(*stretch) for stretch in resync.stretches()]
         stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + walked.records)
         end, tail = resync.position, resync.tail()
-        found = _judged(stretches, tail[0], end)
+        found = _judged(stretches, tail[0], end, nested=resync.holding > 0)
         held = [stretch for stretch in found if stretch.records]
         starts, stops, counts = (np.array([stretch[field] for stretch in held], np.int64) for field in range(3))
         return ShardReport(
@@ -293,11 +292,12 @@ class _Walked:
         try:
             while need <= _LARGE and window.fill(need):
                 walked, nbytes, reason, need = _native.check_records(window.buffer, window.begin, window.end)
+                if reason == _native.FRAMING:
+                    # The records before the damage are gone through again: whether they hold records tells something.
+                    break
                 window.advance(nbytes)
                 self.records += walked
                 self._mark(0, window.offset, self.records)
-                if reason == _native.FRAMING:
-                    break
         except ShardChangedError:
             raise
         except CorruptRecordError as error:
@@ -348,21 +348,25 @@ def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
     return leads[::-1]
 
 
-def _judged(stretches: Sequence[_Stretch], tail: int, end: int) -> list[_Stretch]:
+def _judged(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool) -> list[_Stretch]:
     """Choose the stretches that are records of the shard; the first one is."""
     first, *others = stretches
-    plausible: list[tuple[_Stretch, bool]] = []
-    following = end
+    plausible: list[tuple[_Stretch, bool, int]] = []
+    following = sure = end
     for stretch, leads in zip(reversed(others), reversed(_leading(others, tail, end)), strict=True):
         if leads or not (stretch.payload or stretch.end + FOOTER == following):
-            plausible.append((stretch, leads))
+            plausible.append((stretch, leads, sure))
             following = stretch.start
+            sure = following if leads else sure
     found = [first]
-    for stretch, leads in reversed(plausible):
+    for stretch, leads, sure in reversed(plausible):
         before = found[-1]
-        if not (stretch.sealed and stretch.root == before.end) and stretch.start < before.reach + _SHIFT:
-            past = 2 * before.reach - before.end + _SHIFT
-            if before.reach > end or not (leads or stretch.end > past):
+        linked = stretch.root == before.end
+        if not (linked and stretch.sealed):
+            if stretch.start < before.reach + _SHIFT and before.reach > end:
+                continue
+            inserted = stretch.start < before.reach + _SHIFT and 0 < sure - before.reach <= _SHIFT
+            if not leads and (inserted or (nested and not linked)):
                 continue
         found.append(stretch)
     return found
