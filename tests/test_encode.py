@@ -77,7 +77,7 @@ def bits(array: Any) -> Any:
     return array
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_every_feature_class_reads_the_same_again(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

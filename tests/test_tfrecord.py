@@ -109,6 +109,16 @@ def test_columns_of_every_way_to_hold_them(tmp_path: Path) -> None:
     assert texts[0]["text"].bytes_list.value[0] == "é9".encode()
 
 
+def test_rows_filled_in_for_damaged_records_are_written_as_they_were_read(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"label": np.arange(5)}, tmp_path / "good")
+    data = bytearray((tmp_path / "good").read_bytes())
+    data[len(data) // 5 * 2 + 14] ^= 1
+    (tmp_path / "bad").write_bytes(data)
+    ds = dtf.read_tfrecord(tmp_path / "bad", {"label": dtf.FixedLenFeature((), "int8", -1)}, errors="fill")
+    ds.to_tfrecord(tmp_path / "filled")
+    assert ints(tmp_path / "filled") == [0, 1, -1, 3, 4]
+
+
 def test_sequence_examples_and_their_lengths(tmp_path: Path) -> None:
     steps = {"tokens": dtf.FixedLenSequenceFeature((), "int64"), "words": dtf.VarLenFeature("bytes")}
     arrays = {
@@ -282,12 +292,11 @@ def test_large_rows_are_read_few_at_once(tmp_path: Path) -> None:
         seen.append(len(blocks["row"]))
         return {"big": np.zeros((len(blocks["row"]), 1 << 18), np.float32)}
 
-    rows = dtf.Dataset.from_arrays({"row": np.arange(20)})
     template = {"big": dtf.FixedLenFeature((1 << 18,), "float32")}
     dtf.to_tfrecord({"row": np.arange(20)}, tmp_path / "rows")
     dtf.read_tfrecord(tmp_path / "rows").map_blocks(watch, template).to_tfrecord(tmp_path / "x")
     assert max(seen) <= 2
-    assert rows.nrecords == sum(seen) == len(read_payloads(tmp_path / "x"))
+    assert sum(seen) == len(read_payloads(tmp_path / "x")) == 20
 
 
 def test_a_directory_has_names_of_its_own(tmp_path: Path) -> None:

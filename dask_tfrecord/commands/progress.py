@@ -31,8 +31,9 @@ class Bar(Callback):
         self._task = self._progress.add_task("Measuring", done="")
 
     def stop(self) -> None:
-        """Leave the bar as it stands."""
-        self._progress.stop()
+        """Leave the bar as it stands, if it was ever shown."""
+        if self._progress.live.is_started:
+            self._progress.stop()
 
     def _start_state(self, dsk: Any, state: Any) -> None:
         # Shown from the first task on. What differs in size from record to record is measured by a graph of its own.
