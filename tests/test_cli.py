@@ -230,6 +230,17 @@ def test_to_zarr_takes_what_the_shell_made_of_a_glob(shards: Path, tmp_path: Pat
     assert_same(tmp_path / "train.zarr", shards)
 
 
+def test_a_split_of_a_tfds_data_set(tmp_path: Path) -> None:
+    folder = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+    store = tmp_path / "train.zarr"
+    assert run("to-zarr", folder, store, "--split", "train[2:5]", "--columns", "label").exit_code == 0
+    wanted = dtf.read_tfrecord(folder, split="train", columns=["label"])["label"].compute()
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"].compute(), wanted[2:5])
+    document = json.loads(run("info", folder, "--split", "train", "--json").stdout)
+    assert sum(shard["records"] for shard in document["shards"]) == len(wanted)
+    assert_one_line_of_error(run("info", folder, "--split", "validation"), "validation")
+
+
 def test_to_zarr_options(shards: Path, tmp_path: Path) -> None:
     store = tmp_path / "train.zarr"
     options = ["--chunks", 2, "--shards", 6, "--columns", "label,tokens", "--component", "some/where", "--threads", 1]
@@ -303,12 +314,20 @@ def test_bad_files_are_one_line_of_error(command: str, name: str, said: str, gol
 
 
 def test_records_that_are_no_examples_are_counted_and_then_refused(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "lines", [b'{"label": 1}'] * 3)
+    result = run("info", tmp_path / "lines")
+    assert re.search(r"^records +3$", result.stdout, re.MULTILINE)
+    assert_one_line_of_error(result, "JSON text")
+
+
+def test_feature_lists_are_shown(tmp_path: Path) -> None:
     sequence = messages.SequenceExample()
     sequence.feature_lists.feature_list["steps"].feature.add().int64_list.value.append(1)
     testing.write_oracle(tmp_path / "sequences", [sequence.SerializeToString()] * 3)
     result = run("info", tmp_path / "sequences")
+    assert result.exit_code == 0
     assert re.search(r"^records +3$", result.stdout, re.MULTILINE)
-    assert_one_line_of_error(result, "SequenceExample")
+    assert re.search(r"^steps +FixedLenSequenceFeature +int64", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
