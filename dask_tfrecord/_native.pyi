@@ -138,7 +138,7 @@ class Resync:
         """Bytes, each as often as it was looked at."""
 
     def last(self) -> tuple[int, int, int]:
-        """The last stretch so far: ``start, end, records``."""
+        """Give the last stretch so far: ``start, end, records``."""
 
     def stretches(self) -> list[tuple[int, int, int, int, int, bool, int, int, bool]]: ...
     def tail(self) -> tuple[int, int]:
