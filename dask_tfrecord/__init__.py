@@ -6,7 +6,7 @@ from dask_tfrecord.arrays.counting import build_index
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
 from dask_tfrecord.arrays.read import read_tfrecord
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
 from dask_tfrecord.columns.metadata import read_schema
 from dask_tfrecord.columns.report import Report
 from dask_tfrecord.columns.tfmd_writing import to_tfmd
@@ -34,6 +34,7 @@ from dask_tfrecord.stores.virtual import virtual_zarr
 from dask_tfrecord.stores.zarr_source import from_zarr
 
 __all__ = [
+    "BytesBlock",
     "CorruptRecordError",
     "Dataset",
     "FeatureError",
