@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dask_tfrecord.arrays.counting import index_shards
+from dask_tfrecord.arrays.folders import find_collection
 from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.report import Report
@@ -38,7 +40,7 @@ from dask_tfrecord.commands.damage import repair, verify
 from dask_tfrecord.commands.progress import Bar, progress_bar
 from dask_tfrecord.commands.virtual import virtual
 from dask_tfrecord.commands.writing import copy, to_tfrecord
-from dask_tfrecord.records.index import ShardIndex, scan_shard
+from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.records.sidecar import write_sidecars
 from dask_tfrecord.storage.files import Shard, Shards, find_shards
 from dask_tfrecord.storage.interrupt import interrupt_reading
@@ -83,8 +85,12 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
     return int(value)
 
 
+_split = click.option("--split", metavar="SPLIT", help="Of a TFDS data set: train, test[:10%], train+test, all.")
+
+
 @tfrecord.command()
 @pattern_argument
+@_split
 @click.option(
     "--sample",
     callback=_number_or_all,
@@ -99,16 +105,25 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
 @threads_option
 @debug
 def info(
-    pattern: str | list[str], sample: int | None, spec: bool, as_json: bool, compression: str | None, threads: int
+    pattern: str | list[str],
+    split: str | None,
+    sample: int | None,
+    spec: bool,
+    as_json: bool,
+    compression: str | None,
+    threads: int,
 ) -> None:
-    """Say what shards hold: records, bytes, compression, features.
+    """Say what shards hold: records, bytes, compression, features; with --split those that hold any of the split.
 
     Headers are read to count the records; features are inferred from the first records of some shards. What bytes look
     like is suggested where all that were looked at agree.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
-    shards = find_shards(pattern, compression=compression)
+    if split is None:
+        shards = find_shards(pattern, compression=compression)
+    else:
+        shards = find_collection(pattern, split, compression=compression, storage_options=None).shards
     if spec:
         report = _report(shards, sample, threads)
         if not report.features:
@@ -157,6 +172,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 @tfrecord.command("to-zarr")
 @pattern_argument
 @click.argument("store")
+@_split
 @click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
 @click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
@@ -170,6 +186,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 def to_zarr(
     pattern: str | list[str],
     store: str,
+    split: str | None,
     columns: tuple[str, ...],
     chunks: int | None,
     shards: int | None,
@@ -182,15 +199,15 @@ def to_zarr(
 ) -> None:
     """Convert shards to a Zarr store, in bounded memory.
 
-    Features are inferred, and bytes stay bytes: what they stand for (arrays, text) is said in Python, by
-    read_tfrecord(features=…).to_zarr(…).
+    Features are what the metadata of a TFDS data set say, else inferred, and bytes stay bytes: what they stand for
+    (arrays, text) is said in Python, by read_tfrecord(features=…).to_zarr(…).
     """
     names = [name for part in columns for name in part.split(",")] or None
     # This command shows by itself how far it is.
     quiet = {"dask-tfrecord.progress": False}
     with dask.config.set(quiet, scheduler="threads", num_workers=threads):
         with Console(stderr=True).status("Counting records"):
-            dataset = read_tfrecord(pattern, columns=names, compression=compression)
+            dataset = read_tfrecord(pattern, columns=names, split=split, compression=compression)
         options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
         if planned:
             click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
@@ -211,8 +228,9 @@ def to_zarr(
 
 
 def _scan(shards: Shards, threads: int) -> list[ShardIndex]:
-    """Count the records of every shard."""
-    return _each(scan_shard, shards, threads, "Counting")
+    """Count the records of every shard, of a large one in parts."""
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        return index_shards(shards, sidecars=False)[1]
 
 
 def _each(function: Callable[[Shard], Result], shards: Shards, threads: int, what: str) -> list[Result]:
