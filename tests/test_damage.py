@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import dask_tfrecord as dtf
 from dask_tfrecord.cli import tfrecord
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.damage import ShardReport, check_shard
+from dask_tfrecord.records.damage import Lost, ShardReport, check_shard
 from dask_tfrecord.storage.files import find_shards
 from dask_tfrecord.testing import read_payloads
 
@@ -247,9 +247,7 @@ def test_a_record_whose_header_and_payload_are_lost_is_one_range(tmp_path: Path)
     data[start : start + len(records[7])] = bytes(len(records[7]))
     report, held = checked(tmp_path / "a.tfrecord", bytes(data))
     assert held == records[:7] + records[8:]
-    assert report.lost == (
-        dtf.records.damage.Lost(start, start + len(records[7]), "the CRC of the length does not hold", None),
-    )
+    assert report.lost == (Lost(start, start + len(records[7]), "the CRC of the length does not hold", None),)
 
 
 def test_an_index_tells_how_many_records_are_lost(tmp_path: Path) -> None:
@@ -345,7 +343,7 @@ def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
         "ragged": dtf.VarLenFeature("float32"),
         "array": dtf.RawFeature((2, 2), "uint8"),
     }
-    values = {
+    values: dict[str, Any] = {
         "dense": np.arange(6).reshape(3, 2),
         "small": np.arange(3, dtype=np.uint8),
         "text": np.array(["a", "b", "c"], np.dtypes.StringDType()),
@@ -363,7 +361,7 @@ def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
-    fill_values = {"dense": [7, 8], "small": 9, "text": "none", "ragged": [0.5, 0.25], "array": 255}
+    fill_values: dict[str, Any] = {"dense": [7, 8], "small": 9, "text": "none", "ragged": [0.5, 0.25], "array": 255}
     arrays = dtf.read_tfrecord(path, columns, errors="fill", fill_values=fill_values).compute()
     assert arrays["dense"].tolist() == [[7, 8], [2, 3], [4, 5]]
     assert arrays["small"].tolist() == [9, 1, 2]
