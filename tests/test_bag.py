@@ -293,6 +293,7 @@ def test_on_a_cluster(lines: Path, client: Client) -> None:
     assert_failure_is_told(lines, lambda bag: client.compute(bag).result())
 
 
+@pytest.mark.slow
 def test_in_processes(lines: Path) -> None:
     assert on_processes(dtf.to_bag(lines, decode=row, chunks=50)) == ROWS
     assert_failure_is_told(lines, on_processes)

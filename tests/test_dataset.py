@@ -220,6 +220,7 @@ def test_schedulers(ds: dtf.Dataset, wanted: Columns, scheduler: str) -> None:
         check(ds.compute(), wanted)
 
 
+@pytest.mark.slow
 def test_processes(ds: dtf.Dataset, wanted: Columns) -> None:
     mapped = ds.map_blocks(lambda blocks: {"twice": blocks["label"] * 2})
     with dask.config.set(scheduler="processes", num_workers=2):

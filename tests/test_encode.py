@@ -77,6 +77,7 @@ def bits(array: Any) -> Any:
     return array
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_every_feature_class_reads_the_same_again(

@@ -230,6 +230,7 @@ def test_golden_files_without_a_scan(golden: Path, case: str, chunks: str) -> No
     check(ds.persist().compute(), wanted)
 
 
+@pytest.mark.slow
 def test_golden_files_on_processes(golden: Path) -> None:
     for case in ["scalars_gzip", "varlen", "unicode_names", "sequence_example", "ragged_partitions", "images"]:
         ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=20)

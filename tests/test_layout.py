@@ -166,6 +166,7 @@ def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
     return {**arrays, "values": flat}[part]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:

@@ -491,6 +491,7 @@ def test_toy_equals_its_table(corpus: Path, name: str) -> None:
             assert found.tolist() == wanted
 
 
+@pytest.mark.slow
 def test_adult_equals_its_table(corpus: Path) -> None:
     path = corpus / YGGDRASIL / "adult_test.recordio.gz"
     ds = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None))

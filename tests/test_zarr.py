@@ -157,6 +157,7 @@ def corpus_examples(corpus: Path) -> Iterator[tuple[Path, int]]:
             yield corpus / cells[0], int(cells[4])
 
 
+@pytest.mark.slow
 def test_corpus_files(corpus: Path, tmp_path: Path) -> None:
     seen = 0
     for path, records in corpus_examples(corpus):
@@ -200,6 +201,7 @@ def test_selections(ds: dtf.Dataset, tmp_path: Path, key: Any) -> None:
     assert_same(back.rows[[-1, 0]].compute(), picked.rows[[-1, 0]].compute()) if back.nrecords else None
 
 
+@pytest.mark.slow
 def test_rows_of_a_store(ds: dtf.Dataset, tmp_path: Path) -> None:
     back = assert_identity(ds, tmp_path / "store.zarr", chunks=4)
     whole = ds.compute()
@@ -446,6 +448,7 @@ def test_any_order_and_any_number_of_threads_make_the_same(
         assert files(store) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_units")
 def test_processes_make_the_same(ds: dtf.Dataset, tmp_path: Path) -> None:
     ds.to_zarr(tmp_path / "threads.zarr", chunks=8)

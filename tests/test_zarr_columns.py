@@ -66,6 +66,7 @@ def grids(draw: st.DrawFn) -> dict[str, int]:
     return draw(st.sampled_from([{}, {"chunks": chunk}, {"chunks": chunk, "shards": 2 * chunk}, {"shards": chunk}]))
 
 
+@pytest.mark.slow
 @given(
     st.lists(any_features(), min_size=1, max_size=4),
     st.lists(st.sampled_from([0, 1, 2, 5, 11]), min_size=1, max_size=4),
