@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.values import Feature, Shape, checked_dtype, checked_shape, dtype_name
+from dask_tfrecord.features.values import Feature, Shape, checked_dtype, checked_shape, numpy_dtype
 
 __all__ = ["Encoded", "ImageFeature", "RawFeature", "TensorFeature", "TextFeature"]
 
@@ -23,10 +23,6 @@ class Encoded(Feature):
     """A feature whose stored value is bytes."""
 
     __slots__ = ()
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,7 +61,7 @@ class RawFeature(Encoded):
     @property
     def stored_dtype(self) -> np.dtype[Any]:
         """The dtype in the file, byte order included."""
-        return dtype_name(self.dtype, "RawFeature")
+        return numpy_dtype(self.dtype, "RawFeature")
 
     @property
     def nbytes(self) -> int:
@@ -121,14 +117,14 @@ class TensorFeature(Encoded):
             dtype = "bytes"
         else:
             dtype = checked_dtype(dtype, "TensorFeature")
-            if not np.dtype(dtype_name(dtype, "TensorFeature")).isnative:
+            if not numpy_dtype(dtype, "TensorFeature").isnative:
                 raise SchemaError(f"TensorFeature: a TensorProto has one byte order; got {dtype}")
         self._set(shape=shape, dtype=dtype)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array: object for strings."""
-        return np.dtype(object) if self.dtype == "bytes" else dtype_name(self.dtype, "TensorFeature")
+        return np.dtype(object) if self.dtype == "bytes" else numpy_dtype(self.dtype, "TensorFeature")
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -182,7 +178,7 @@ class ImageFeature(Encoded):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        dtype = dtype_name(self.dtype, "ImageFeature").name
+        dtype = numpy_dtype(self.dtype, "ImageFeature").name
         if dtype not in _IMAGE_DTYPES:
             raise SchemaError(f"ImageFeature takes dtype {', '.join(_IMAGE_DTYPES)}; got {self.dtype!r}")
         if self.channels not in (0, 1, 3, 4):

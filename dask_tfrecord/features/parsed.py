@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +18,7 @@ from dask_tfrecord.features.values import (
     checked_key,
     checked_parsed_dtype,
     checked_shape,
-    dtype_name,
+    numpy_dtype,
     stored_kind,
 )
 
@@ -39,11 +38,7 @@ class _Parsed(Feature):
     @property
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of the values of a block: object for bytes."""
-        return np.dtype(object) if self.dtype == "bytes" else dtype_name(self.dtype, type(self).__name__)
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        return np.dtype(object) if self.dtype == "bytes" else numpy_dtype(self.dtype, type(self).__name__)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -324,7 +319,7 @@ class RaggedFeature(_Parsed):
         partitions = tuple(checked_partition(partition, "RaggedFeature") for partition in self.partitions)
         if self.value_key is not None:
             checked_key(self.value_key, "RaggedFeature")
-        splits = dtype_name(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
+        splits = numpy_dtype(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
         if splits not in ("int32", "int64"):
             raise SchemaError(f"RaggedFeature: row_splits_dtype is int32 or int64; got {self.row_splits_dtype!r}")
         self._set(dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate))
@@ -349,8 +344,3 @@ class RaggedFeature(_Parsed):
     def ragged_rank(self) -> int:
         """Levels of rows of differing length."""
         return 1 + len(self.partitions) - len(self.item_shape)
-
-    @property
-    def items_each(self) -> int:
-        """Stored values per value of a block."""
-        return math.prod(self.item_shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any
@@ -22,7 +23,7 @@ __all__ = [
     "checked_parsed_dtype",
     "checked_shape",
     "default_array",
-    "dtype_name",
+    "numpy_dtype",
     "stored_kind",
 ]
 
@@ -34,7 +35,7 @@ _NAN = math.nan
 Shape = int | Sequence[int | None]
 
 
-class Feature:
+class Feature(ABC):
     """Base of the feature classes.
 
     A feature says two things: what is read from a record, and how a block of rows looks. A block is dense (an array of
@@ -47,14 +48,14 @@ class Feature:
     shape: Any
 
     @property
+    @abstractmethod
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of the values of a block: object for bytes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def item_shape(self) -> tuple[int, ...]:
         """Sizes that are the same in all rows: those of a row, or of the values of a ragged one."""
-        raise NotImplementedError
 
     @property
     def ragged_rank(self) -> int:
@@ -80,6 +81,11 @@ class Feature:
     def is_bytes(self) -> bool:
         """Whether the values of a block are bytes."""
         return self.item_dtype == np.dtype(object)
+
+    def _set(self, **values: Any) -> None:
+        """Keep arguments as they were checked; only constructors do, everything else finds the feature frozen."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def arguments(self) -> dict[str, Any]:
         """Give what makes the feature again, less what is as by default."""
@@ -111,7 +117,7 @@ def checked_key(key: Any, owner: str) -> str:
     return key
 
 
-def dtype_name(dtype: Any, owner: str) -> np.dtype[Any]:
+def numpy_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
     """Find the NumPy dtype of a name, a NumPy type or a TensorFlow dtype."""
     if dtype is None:  # which NumPy takes for float64
         raise SchemaError(f"{owner} needs a dtype; got None")
@@ -139,7 +145,7 @@ def _bfloat16(owner: str) -> np.dtype[Any]:
 
 def checked_dtype(dtype: Any, owner: str) -> str:
     """Check the dtype of arrays that are stored as bytes: one spelling for each, which carries the byte order."""
-    found = dtype_name(dtype, owner)
+    found = numpy_dtype(dtype, owner)
     if (found.kind not in "biufc" and found.name != "bfloat16") or found.hasobject:
         raise SchemaError(f"{owner} takes a numeric or bool dtype; got {found}")
     # longdouble is another format on each kind of machine.
@@ -161,7 +167,7 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if name in _KINDS:
         return _KINDS[name]
-    found = dtype_name(dtype, owner)
+    found = numpy_dtype(dtype, owner)
     if found.kind in "biu" or found.name in ("float16", "float32", "float64", "bfloat16"):
         return found.name
     raise SchemaError(
@@ -174,7 +180,7 @@ def stored_kind(dtype: str) -> str:
     """Which of the three lists of an Example values of this dtype come from."""
     if dtype == "bytes":
         return dtype
-    return "int64" if np.dtype(dtype_name(dtype, "")).kind in "biu" else "float32"
+    return "int64" if numpy_dtype(dtype, "").kind in "biu" else "float32"
 
 
 def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0) -> tuple[int, ...]:
@@ -237,7 +243,7 @@ def _default_item(item: Any, dtype: str, owner: str) -> Any:
         if isinstance(item, bytes):
             return item
     elif isinstance(item, int | float):
-        known = dtype_name(dtype, owner)
+        known = numpy_dtype(dtype, owner)
         with np.errstate(all="ignore"):
             cast = np.asarray(item).astype(known)
         if stored_kind(dtype) == "float32" and not (np.isinf(float(cast)) and math.isfinite(item)):
