@@ -293,7 +293,7 @@ def _joined(splits: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return splits_of(np.concatenate([np.diff(part) for part in splits]))
 
 
-def splits_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
     """Where rows of these lengths begin and end, from 0 on."""
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block
-from dask_tfrecord.columns.parts import Layout, Taken, idle_column
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.parts import Taken, unset_column
+from dask_tfrecord.columns.recipes import Parser, Recipe
 from dask_tfrecord.columns.recognise import refusal
 from dask_tfrecord.columns.refusals import Refused, feature_error, unknown_error
 from dask_tfrecord.columns.rows import RowError
@@ -169,24 +169,19 @@ class _Job:
         # An inferred schema has only seen a sample: when all of it is read, a key that it lacks would be lost.
         sampling = schema.sampling if len(names) == len(parser.recipes) else None
         self.unset = sampling.unset if sampling else ()
-        columns = [part.column() for part in self.parts]
-        wanted = {(part.key, part.steps) for part in self.parts}
-        if sampling is not None:
-            known = {(part.key, part.steps) for recipe in parser.recipes.values() for part in recipe.parts}
-            columns += [idle_column(key, Layout.SKIPPED, steps=steps) for key, steps in known - wanted]
-        self.first_unset = len(columns)
-        columns += [idle_column(key, Layout.UNSET, steps=False) for key in self.unset]
+        columns = [*(part.column() for part in self.parts), *map(unset_column, self.unset)]
         self.decoder = _native.Decoder(columns, check_crc, sampling is not None, schema.message == "SequenceExample")
-        self.arrays = {name: array for name, array in self._dense_arrays(rows)}
+        self.arrays = {} if rows is None else dict(self._lent(rows))
 
-    def _dense_arrays(self, rows: int | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    def _lent(self, rows: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Arrays that the decoder writes into."""
+        places = {part: index for index, part in enumerate(self.parts)}
         for name, recipe in self.recipes.items():
-            if recipe.make is None and rows is not None:
+            if recipe.make is None:
                 array = self.out.get(name)
                 if array is None:
                     array = np.empty((rows, *recipe.feature.item_shape), recipe.feature.item_dtype)
-                self.decoder.lend(self.parts.index(recipe.parts[0]), array.reshape(-1).view(np.uint8))
+                self.decoder.lend(places[recipe.parts[0]], array.reshape(-1).view(np.uint8))
                 yield name, array
 
     def learn(self, records: int, consumed: int) -> None:
@@ -200,17 +195,25 @@ class _Job:
     def blocks(self) -> dict[str, Block]:
         """Hand out what was decoded, column by column."""
         taken = {part: Taken(*self.decoder.take(index)) for index, part in enumerate(self.parts)}
-        return {name: self._block(name, [taken[part] for part in self.recipes[name].parts]) for name in self.recipes}
-
-    def _block(self, name: str, taken: list[Taken]) -> Block:
-        if name in self.arrays:
-            return self.arrays[name]
-        recipe = self.recipes[name]
-        if recipe.make is not None:
+        prepared: dict[str, Sequence[Taken]] = {}
+        blocks = {}
+        for name, recipe in self.recipes.items():
+            parts: Sequence[Taken] = [taken[part] for part in recipe.parts]
             try:
-                return recipe.make(recipe.parsed, taken, self.records, self.out.get(name))
+                if recipe.prepare is not None:
+                    if recipe.source not in prepared:
+                        prepared[recipe.source] = recipe.prepare(recipe.parsed, parts)
+                    parts = prepared[recipe.source]
+                blocks[name] = self._block(name, recipe, parts)
             except RowError as error:
                 raise row_error(error, recipe.source, *self._run_of(error.row)) from None
+        return blocks
+
+    def _block(self, name: str, recipe: Recipe, taken: Sequence[Taken]) -> Block:
+        if name in self.arrays:
+            return self.arrays[name]
+        if recipe.make is not None:
+            return recipe.make(recipe.parsed, taken, self.records, self.out.get(name))
         # The number of rows was not known, so the decoder's own memory has grown with them.
         dense: NDArray[Any] = taken[0].values.view(recipe.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *recipe.feature.item_shape)
@@ -329,7 +332,7 @@ class _Reader:
             part = job.parts[column]
             recipe = next(recipe for recipe in job.recipes.values() if part in recipe.parts)
             return feature_error(recipe, part, refused, sampling, place, payload)
-        key = job.unset[column - job.first_unset] if column >= 0 else text.decode()
+        key = job.unset[column - len(job.parts)] if column >= 0 else text.decode()
         return unknown_error(key, refused, sampling, place)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_text
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows, to_text
 from dask_tfrecord.columns.encoded import image_arrays, image_rows, image_zeros
 from dask_tfrecord.columns.parts import Taken
 from dask_tfrecord.columns.rows import RowError
@@ -30,6 +30,7 @@ from dask_tfrecord.features import (
 
 __all__ = [
     "Make",
+    "Prepare",
     "arrays",
     "fixed_bytes",
     "flat_values",
@@ -41,6 +42,7 @@ __all__ = [
     "ragged",
     "raw_rows",
     "row_splits_of",
+    "sorted_places",
     "sparse_indices",
     "sparse_shape",
     "sparse_values",
@@ -49,6 +51,8 @@ __all__ = [
 ]
 
 Make = Callable[[Feature, Sequence[Taken], int, NDArray[Any] | None], Block]
+# What is done to the parts of a feature once, for all of its columns.
+Prepare = Callable[[Feature, Sequence[Taken]], Sequence[Taken]]
 
 
 def flat_values(part: Taken, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NDArray[Any] | BytesBlock:
@@ -202,30 +206,8 @@ def image_sizes(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArra
     return RaggedBlock(zeros, row_splits_of(taken[0]))
 
 
-def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
-    """Sort the places of sparse values, a row of axes for each."""
-    indices, splits = _places(feature, taken)
-    order = _order(feature, indices, splits)
-    return RaggedBlock(indices if order is None else indices[order], splits)
-
-
-def sparse_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
-    """Sparse values, in the order of their places."""
-    order = _order(feature, *_places(feature, taken))
-    values, splits = flat_values(taken[-1], feature.item_dtype), row_splits_of(taken[-1])
-    if order is not None:
-        values = values[order] if isinstance(values, np.ndarray) else values.take(order)
-    return RaggedBlock(values, splits)
-
-
-def sparse_shape(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
-    """Repeat the sizes of the axes for every row; the places are checked against them."""
-    _places(feature, taken)
-    return _into(np.tile(np.array(feature.shape, np.int64), (rows, 1)), out)
-
-
-def _places(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places as they are stored, all of them within the size, and where rows end."""
+def sorted_places(feature: Feature, taken: Sequence[Taken]) -> Sequence[Taken]:
+    """Make two parts of those of a sparse feature: the places, all within the size and ascending, and the values."""
     assert isinstance(feature, SparseFeature)
     *axes, values = taken
     splits = row_splits_of(values)
@@ -235,20 +217,35 @@ def _places(feature: Feature, taken: Sequence[Taken]) -> tuple[NDArray[np.int64]
             row = int(differing[0])
             found, wanted = (int(np.diff(row_splits_of(part))[row]) for part in (axis, values))
             raise RowError(row, f"holds {found} indices in {key!r} for {wanted} values in {feature.value_key!r}")
-    columns: list[Any] = [axis.values for axis in axes]
-    indices = np.stack([column.view(np.int64) for column in columns], axis=1)
+    indices = np.stack([np.asarray(flat_values(axis, np.dtype(np.int64))) for axis in axes], axis=1)
     outside = np.flatnonzero(((indices < 0) | (indices >= np.array(feature.size))).any(axis=1))
     if len(outside):
         row = int(np.searchsorted(splits, outside[0], side="right")) - 1
         raise RowError(row, f"holds an index {tuple(indices[outside[0]].tolist())} outside of the size {feature.size}")
-    return indices, splits
+    if not feature.already_sorted:
+        order = np.empty(len(indices), np.int64)
+        _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
+        indices = indices[order]
+        flat = take_rows(flat_values(values, feature.item_dtype), order)
+        if isinstance(flat, BytesBlock):
+            values = values._replace(values=flat.values, value_splits=flat.splits)
+        else:
+            values = values._replace(values=np.asarray(flat).view(np.uint8))
+    return Taken(indices.reshape(-1).view(np.uint8), None, None, splits, None), values
 
 
-def _order(feature: Feature, indices: NDArray[np.int64], splits: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Find the order in which places ascend; None if that is how they are stored."""
-    assert isinstance(feature, SparseFeature)
-    if feature.already_sorted:
-        return None
-    order = np.empty(len(indices), np.int64)
-    _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
-    return order
+def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Lay out the places of sparse values, a row of axes for each."""
+    places, _ = taken
+    return RaggedBlock(flat_values(places, np.dtype(np.int64), (len(feature.shape),)), row_splits_of(places))
+
+
+def sparse_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Sparse values, in the order of their places."""
+    _, values = taken
+    return RaggedBlock(flat_values(values, feature.item_dtype), row_splits_of(values))
+
+
+def sparse_shape(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
+    """Repeat the sizes of the axes for every row."""
+    return _into(np.tile(np.array(feature.shape, np.int64), (rows, 1)), out)

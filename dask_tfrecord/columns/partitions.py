@@ -117,7 +117,7 @@ class _Groups:
         lengths, rows, fits = _RULES[type(partition)](entries, splits, counts)
         self.refuse(~fits, misfit)
         self.refuse(_any(splits_of(rows), lengths < 0), misfit)
-        totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[splits_of(rows)]
+        totals = splits_of(lengths)[splits_of(rows)]
         self.refuse(np.diff(totals) != counts, misfit)
         return lengths, rows
 
@@ -129,7 +129,7 @@ def _most(partition: KeyedPartition, counts: _Ints) -> int:
 
 def _any(splits: _Ints, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether something is wrong with an entry of each group."""
-    return np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(bad)])[splits]) > 0
+    return np.diff(splits_of(bad)[splits]) > 0
 
 
 _Cut = tuple[_Ints, _Ints, NDArray[np.bool_]]

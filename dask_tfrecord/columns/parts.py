@@ -25,12 +25,12 @@ __all__ = [
     "Taken",
     "bytes_part",
     "fixed_part",
-    "idle_column",
     "located_part",
     "ragged_part",
     "raw_part",
     "steps_part",
     "tensor_part",
+    "unset_column",
 ]
 
 KINDS = {"bytes": 1, "float32": 2, "int64": 3}
@@ -165,9 +165,9 @@ def _numpy(dtype: str) -> Any:
     return TensorFeature((), dtype).item_dtype
 
 
-def idle_column(key: str, layout: Layout, *, steps: bool) -> _native.Column:
-    """Tell the native decoder of a key that is not wanted: it may hold anything, or nothing."""
-    return _native.Column(key.encode(), 0, int(layout), list=steps)
+def unset_column(key: str) -> _native.Column:
+    """Tell the native decoder of a key that may not hold anything."""
+    return _native.Column(key.encode(), 0, int(Layout.UNSET))
 
 
 def fixed_part(key: str, feature: FixedLenFeature) -> Part:

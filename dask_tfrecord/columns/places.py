@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from dask_tfrecord.columns.parts import located_part
 from dask_tfrecord.columns.recipes import Parser, Recipe
@@ -46,12 +45,6 @@ class PlaceParser(Parser):
                 raise SchemaError(f"feature {name!r}: {why_unplaced(name, schema)}")
             self.recipes[name] = Recipe(place, name, feature, (located_part(name, feature),), None)
         self.columns = Schema(dict.fromkeys(schema, place))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PlaceParser, (self.schema,)
-
-    def __dask_tokenize__(self) -> object:
-        return "PlaceParser", self.schema.__dask_tokenize__()
 
 
 def place_nbytes(feature: Feature) -> int:

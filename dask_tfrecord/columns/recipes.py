@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_tfrecord.columns import making
-from dask_tfrecord.columns.making import Make
+from dask_tfrecord.columns.making import Make, Prepare
 from dask_tfrecord.columns.partitions import partitioned
 from dask_tfrecord.columns.parts import Part, bytes_part, fixed_part, ragged_part, raw_part, steps_part, tensor_part
 from dask_tfrecord.errors import SchemaError
@@ -46,6 +46,8 @@ class Recipe:
         What is read for it.
     make : callable or None
         Puts a block together; None where the one part is decoded straight into an array.
+    prepare : callable, optional
+        Makes of the parts what `make` is given: once, where a feature has several columns.
     """
 
     feature: Feature
@@ -53,6 +55,7 @@ class Recipe:
     parsed: Feature
     parts: tuple[Part, ...]
     make: Make | None
+    prepare: Prepare | None = None
 
 
 class Parser:
@@ -88,10 +91,10 @@ class Parser:
         self.columns = Schema(features, sampling, classes=classes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Parser, (self.schema,)
+        return type(self), (self.schema,)
 
-    def __dask_tokenize__(self) -> object:
-        return self.schema.__dask_tokenize__()
+    def __dask_tokenize__(self) -> tuple[object, ...]:
+        return type(self).__name__, self.schema.__dask_tokenize__()
 
 
 class StepParser(Parser):
@@ -117,8 +120,8 @@ class StepParser(Parser):
     def __reduce__(self) -> tuple[Any, ...]:
         return StepParser, (self.schema, self.names)
 
-    def __dask_tokenize__(self) -> object:
-        return "StepParser", self.schema.__dask_tokenize__(), self.names
+    def __dask_tokenize__(self) -> tuple[object, ...]:
+        return *super().__dask_tokenize__(), self.names
 
 
 class SizeParser(Parser):
@@ -137,12 +140,6 @@ class SizeParser(Parser):
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema)
         self.recipes = {name: _sizing(recipe) for name, recipe in self.recipes.items()}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SizeParser, (self.schema,)
-
-    def __dask_tokenize__(self) -> object:
-        return "SizeParser", self.schema.__dask_tokenize__()
 
 
 def _sizing(recipe: Recipe) -> Recipe:
@@ -261,4 +258,7 @@ def _sparse(name: str, feature: SparseFeature) -> dict[str, Recipe]:
     parts = tuple(ragged_part(key, dtype) for key, dtype in keys)
     makes: tuple[Make, ...] = (making.sparse_indices, making.sparse_values, making.sparse_shape)
     columns = feature.columns(name).items()
-    return {column: Recipe(of, name, feature, parts, make) for (column, of), make in zip(columns, makes, strict=True)}
+    return {
+        column: Recipe(of, name, feature, parts, make, making.sorted_places)
+        for (column, of), make in zip(columns, makes, strict=True)
+    }
