@@ -30,6 +30,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_shard
 from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.storage.shards import Shards
@@ -66,7 +67,7 @@ def plan(shards: int, features: int, chunks: str) -> dict[str, Any]:
     before = peak()
     began = time.perf_counter()
     collection = Collection.indexed(files.looked_at([None] * shards, [False] * shards), indexes)
-    source = RecordSource.make(collection, schema, range(collection.nrows), True)
+    source = RecordSource.make(collection, Parser(schema), range(collection.nrows), True)
     if chunks == "shard":
         borders = borders_by_shard(collection)
     else:

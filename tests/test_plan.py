@@ -23,6 +23,7 @@ from dask_tfrecord.arrays.plan import (
     row_runs,
 )
 from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.columns.recipes import Parser
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
@@ -229,7 +230,7 @@ def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes
 @settings(max_examples=200)
 @given(collections(), st.data())
 def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
-    source = RecordSource.make(collection, Schema({}), range(collection.nrows), check_crc=True)
+    source = RecordSource.make(collection, Parser(Schema({})), range(collection.nrows), check_crc=True)
     borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
     lazy = Lazy(source, borders, len(borders) - 1)
     wanted = np.arange(collection.nrows)

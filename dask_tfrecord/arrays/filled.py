@@ -111,7 +111,7 @@ class FilledSource:
 
     def sized(self) -> FilledSource:
         """Give the same rows to whom sizes are enough."""
-        return replace(self, source=self.source.sized(), token=f"{self.token}-sized")
+        return self._of(self.source.sized(), self.collection, self.fillers, self.lost, self.rows)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Borders stay as they are."""

@@ -156,7 +156,7 @@ def read_tfrecord(
         collection = Collection.indexed(*mark_shards(found.shards, _checked(told, found.shards), check_crc=check_crc))
     found.check(collection)
     schema = with_lengths(collection, schema, check_crc)
-    source = RecordSource.make(collection, schema, range(collection.nrows), check_crc)
+    source = RecordSource.make(collection, Parser(schema), range(collection.nrows), check_crc)
     backing = _planned(source, found, rows_or_bytes)
     return Dataset(backing, list(source.schema))
 
@@ -171,7 +171,7 @@ def _mended(
     """Open the records that hold; with rows in the places of the others, if there are values for them."""
     collection = held.collection
     schema = with_lengths(collection, schema, True)
-    records = RecordSource.make(collection, schema, range(collection.nrows), True)
+    records = RecordSource.make(collection, Parser(schema), range(collection.nrows), True)
     source = records if fill_values is None else FilledSource.make(records, held.reports, fill_values)
     found.check(source.collection)
     return Dataset(_planned(source, found, chunks), list(source.schema))

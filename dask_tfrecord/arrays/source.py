@@ -7,7 +7,7 @@ A source is small, picklable and tokenised: it travels once to each worker, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, tee
 from typing import Any, Protocol
 
@@ -106,11 +106,11 @@ class RecordSource:
     token: str
 
     @classmethod
-    def make(cls, collection: Collection, schema: Schema, rows: Rows, check_crc: bool) -> RecordSource:
+    def make(cls, collection: Collection, parser: Parser, rows: Rows, check_crc: bool) -> RecordSource:
         """Make a source with its token."""
         # Marks follow from the shards; counts may be the user's word.
-        token = tokenize(collection.shards, collection.starts, schema, rows, check_crc)
-        return cls(collection, Parser(schema), rows, check_crc, token)
+        token = tokenize(collection.shards, collection.starts, parser, rows, check_crc)
+        return cls(collection, parser, rows, check_crc, token)
 
     def __dask_tokenize__(self) -> str:
         return self.token
@@ -132,12 +132,11 @@ class RecordSource:
 
     def sized(self) -> RecordSource:
         """Rows whose images are not decoded where their number or shape differs from row to row."""
-        return replace(self, parser=SizeParser(self.parser.schema), token=f"{self.token}-sized")
+        return RecordSource.make(self.collection, SizeParser(self.parser.schema), self.rows, self.check_crc)
 
     def select(self, key: Any) -> RecordSource:
         """Restrict the source to those rows."""
-        rows = pick_rows(self.rows, key)
-        return RecordSource.make(self.collection, self.parser.schema, rows, self.check_crc)
+        return RecordSource.make(self.collection, self.parser, pick_rows(self.rows, key), self.check_crc)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Borders at marks of uncompressed shards too."""

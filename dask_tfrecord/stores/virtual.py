@@ -169,7 +169,7 @@ def _check_stored(shard: Shard, compression: str | None) -> None:
 def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Find where the values of every record begin, in parallel on the active scheduler."""
     parser = PlaceParser(source.parser.schema)
-    places = RecordSource(source.collection, parser, source.rows, True, f"places-{source.token}")
+    places = RecordSource.make(source.collection, parser, source.rows, check_crc=True)
     node = dask.delayed(places, traverse=False)
     task = dask.delayed(_places, pure=False)
     cuts = source.refine(borders, _TASK_NBYTES).tolist()
