@@ -29,7 +29,7 @@ from dask_tfrecord.arrays.plan import (
     borders_by_rows,
     borders_by_shard,
 )
-from dask_tfrecord.arrays.source import RecordSource, first_rows
+from dask_tfrecord.arrays.source import RecordSource, probe_rows
 from dask_tfrecord.arrays.uncounted import UncountedSource, decoded_ratio
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.columns.infer import infer_examples
@@ -342,7 +342,7 @@ def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
         return np.full(len(collection.shards), float(max(dense, 1)))
     if not collection.nrows:
         return np.ones(len(collection.shards))
-    blocks = first_rows(source, tuple(source.schema))
+    blocks = probe_rows(source, tuple(source.schema))
     probed = len(next(iter(blocks.values())))
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])

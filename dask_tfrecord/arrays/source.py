@@ -236,7 +236,7 @@ class MappedSource:
             yield fill(apply(self.function, blocks, self.schema, names), into)
 
 
-def first_rows(source: Source, names: Sequence[str]) -> dict[str, Block]:
+def probe_rows(source: Source, names: Sequence[str]) -> dict[str, Block]:
     """Read a few rows of a source whose rows are counted, to learn how large they are: fewer where they are large."""
     found: list[dict[str, Block]] = [{name: zero_rows(source.schema[name]) for name in names}]
     cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]

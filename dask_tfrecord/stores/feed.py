@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.source import MappedSource, fill, first_rows, parts
+from dask_tfrecord.arrays.source import MappedSource, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
@@ -182,19 +182,19 @@ class Feed:
 
     def row_sizes(self) -> RowSizes:
         """Find how large rows are."""
-        sizes = _row_nbytes(self.schema, self._first_rows)
+        sizes = _row_nbytes(self.schema, self._probe_rows)
         levels = {name: Levels.of(feature) for name, feature in self.schema.items()}
         by_rows = [8.0 * (of.strides[0] + of.axes) if of.splits else sizes[name] for name, of in levels.items()]
         read, source = sum(sizes.values()), self.source
         while isinstance(source, MappedSource):
             given = source.source.schema.select(source.columns)
             source = source.source
-            read = max(read, sum(_row_nbytes(given, partial(first_rows, source)).values()))
+            read = max(read, sum(_row_nbytes(given, partial(probe_rows, source)).values()))
         return RowSizes(sizes, sum(by_rows), read)
 
-    def _first_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
+    def _probe_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
         if self.source is not None:
-            return first_rows(self.source, names)
+            return probe_rows(self.source, names)
         chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return blocks
