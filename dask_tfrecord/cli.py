@@ -28,12 +28,14 @@ from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.columns.report import Report
 from dask_tfrecord.commands.common import (
     Commands,
+    columns_option,
     compression_of_shards,
     debug,
     many,
     pattern_argument,
     plain,
     plain_lines,
+    spelled_as_options,
     threads_option,
 )
 from dask_tfrecord.commands.damage import repair, verify
@@ -105,6 +107,7 @@ _split = click.option("--split", metavar="SPLIT", help="Of a TFDS data set: trai
 @threads_option
 @debug
 def info(
+    *,
     pattern: str | list[str],
     split: str | None,
     sample: int | None,
@@ -173,7 +176,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 @pattern_argument
 @click.argument("store")
 @_split
-@click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
+@columns_option
 @click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
@@ -184,10 +187,11 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
 @threads_option
 @debug
 def to_zarr(
+    *,
     pattern: str | list[str],
     store: str,
     split: str | None,
-    columns: tuple[str, ...],
+    columns: list[str] | None,
     chunks: int | None,
     shards: int | None,
     component: str | None,
@@ -202,12 +206,11 @@ def to_zarr(
     Features are what the metadata of a TFDS data set say, else inferred, and bytes stay bytes: what they stand for
     (arrays, text) is said in Python, by read_tfrecord(features=…).to_zarr(…).
     """
-    names = [name for part in columns for name in part.split(",")] or None
     # This command shows by itself how far it is.
     quiet = {"dask-tfrecord.progress": False}
     with dask.config.set(quiet, scheduler="threads", num_workers=threads):
         with Console(stderr=True).status("Counting records"):
-            dataset = read_tfrecord(pattern, columns=names, split=split, compression=compression)
+            dataset = read_tfrecord(pattern, columns=columns, split=split, compression=compression)
         options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
         if planned:
             click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
@@ -215,12 +218,8 @@ def to_zarr(
         start = time.perf_counter()
         bar = Bar(dataset.nrecords or 0)
         try:
-            with bar:
+            with spelled_as_options(), bar:
                 dataset.to_zarr(store, component=component, mode="w" if overwrite else "w-", **options)
-        except FileExistsError as error:
-            # What a Python program is told to write is spelled another way here.
-            said = str(error).replace("mode='w' replaces", "--overwrite replaces")
-            raise FileExistsError(said.replace("component= writes", "--component NAME writes")) from error
         finally:
             bar.stop()
     seconds = time.perf_counter() - start

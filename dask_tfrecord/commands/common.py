@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -13,17 +15,22 @@ from dask_tfrecord.storage.interrupt import interrupt_reading
 
 __all__ = [
     "Commands",
+    "columns_option",
     "compression_of_shards",
     "debug",
     "many",
     "pattern_argument",
     "plain",
     "plain_lines",
+    "spelled_as_options",
     "threads_option",
 ]
 
 _INTERRUPTED = 130
 _DEBUG = "dask_tfrecord.debug"
+
+# What a Python program is told to write, and what that is here.
+_OPTIONS = {"mode='w' replaces": "--overwrite replaces", "component= writes": "--component NAME writes"}
 
 
 class Commands(click.Group):
@@ -95,12 +102,34 @@ threads_option = click.option(
 )
 
 
+def _names(_ctx: click.Context, _option: click.Parameter, columns: tuple[str, ...]) -> list[str] | None:
+    """Take names from lists of them; all columns are None."""
+    return [name for part in columns for name in part.split(",")] or None
+
+
+columns_option = click.option(
+    "--columns", multiple=True, metavar="NAME,…", callback=_names, help="Only these features; may be repeated."
+)
+
+
 def _urlpath(_ctx: click.Context, _argument: click.Parameter, pattern: tuple[str, ...]) -> str | list[str]:
     # A glob that the shell has expanded comes as a list.
     return pattern[0] if len(pattern) == 1 else list(pattern)
 
 
 pattern_argument = click.argument("pattern", nargs=-1, required=True, callback=_urlpath)
+
+
+@contextmanager
+def spelled_as_options() -> Iterator[None]:
+    """Say by which option a target is replaced, where the error names the argument of a function."""
+    try:
+        yield
+    except FileExistsError as error:
+        said = str(error)
+        for argument, option in _OPTIONS.items():
+            said = said.replace(argument, option)
+        raise FileExistsError(said) from error
 
 
 def many(number: int, noun: str) -> str:

@@ -7,7 +7,7 @@ import time
 import click
 import dask
 
-from dask_tfrecord.commands.common import debug, many, pattern_argument, plain, threads_option
+from dask_tfrecord.commands.common import columns_option, debug, many, pattern_argument, plain, threads_option
 from dask_tfrecord.stores.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
 from dask_tfrecord.stores.virtual import virtual_zarr
 
@@ -22,11 +22,11 @@ __all__ = ["virtual"]
     metavar="FILE",
     help="What records hold: a schema.pbtxt, a features.json or a Schema.  [default: inferred]",
 )
-@click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
+@columns_option
 @threads_option
 @debug
 def virtual(
-    pattern: str | list[str], target: str, features: str | None, columns: tuple[str, ...], threads: int
+    pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
 ) -> None:
     """Refer to values within shards as a Zarr store, without copying them.
 
@@ -36,9 +36,8 @@ def virtual(
     # Before all records are read.
     check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
     start = time.perf_counter()
-    names = [name for part in columns for name in part.split(",")] or None
     with dask.config.set({"dask-tfrecord.progress": False}, scheduler="threads", num_workers=threads):
-        found = virtual_zarr(pattern, features, columns=names)
+        found = virtual_zarr(pattern, features, columns=columns)
     (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
     seconds = time.perf_counter() - start
     click.echo(

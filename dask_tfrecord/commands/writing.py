@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 import dask
 
-from dask_tfrecord.commands.common import debug, many, threads_option
+from dask_tfrecord.commands.common import columns_option, debug, many, spelled_as_options, threads_option
 from dask_tfrecord.commands.progress import Bar
 from dask_tfrecord.stores.copying import copy_tfrecord
 from dask_tfrecord.stores.zarr_source import from_zarr
@@ -29,18 +29,13 @@ _written_compression = click.option(
 )
 _index = click.option("--index", is_flag=True, help="Write FILE.idx beside each shard.")
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace shards that exist.")
-_columns = click.option("--columns", multiple=True, metavar="NAME,…", help="Only these features; may be repeated.")
-
-
-def _names(columns: tuple[str, ...]) -> list[str] | None:
-    return [name for part in columns for name in part.split(",")] or None
 
 
 @click.command("to-tfrecord")
 @click.argument("store")
 @click.argument("target")
 @click.option("--component", metavar="NAME", help="Group of the store to read.  [default: its root]")
-@_columns
+@columns_option
 @_per_shard
 @_written_compression
 @_index
@@ -48,10 +43,11 @@ def _names(columns: tuple[str, ...]) -> list[str] | None:
 @threads_option
 @debug
 def to_tfrecord(
+    *,
     store: str,
     target: str,
     component: str | None,
-    columns: tuple[str, ...],
+    columns: list[str] | None,
     records_per_shard: int | None,
     compression: str | None,
     index: bool,
@@ -64,9 +60,8 @@ def to_tfrecord(
     directory. By default a write unit of the store becomes a shard.
     """
     dataset = from_zarr(store, component=component)
-    names = _names(columns)
-    if names is not None:
-        dataset = dataset[names]
+    if columns is not None:
+        dataset = dataset[columns]
     with _writing(target, dataset.nrecords or 0, threads):
         dataset.to_tfrecord(
             target,
@@ -80,7 +75,7 @@ def to_tfrecord(
 @click.command()
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
-@_columns
+@columns_option
 @_per_shard
 @_written_compression
 @_index
@@ -88,9 +83,10 @@ def to_tfrecord(
 @threads_option
 @debug
 def copy(
+    *,
     source: tuple[str, ...],
     target: str,
-    columns: tuple[str, ...],
+    columns: list[str] | None,
     records_per_shard: int | None,
     compression: str | None,
     index: bool,
@@ -107,7 +103,7 @@ def copy(
         copy_tfrecord(
             source[0] if len(source) == 1 else list(source),
             target,
-            columns=_names(columns),
+            columns=columns,
             records_per_shard=records_per_shard,
             compression=compression,
             index=index,
@@ -122,11 +118,8 @@ def _writing(target: str, total: int, threads: int) -> Iterator[None]:
     bar = Bar(total)
     with dask.config.set(scheduler="threads", num_workers=threads):
         try:
-            with bar:
+            with spelled_as_options(), bar:
                 yield
-        except FileExistsError as error:
-            # What a Python program is told to write is spelled another way here.
-            raise FileExistsError(str(error).replace("mode='w' replaces", "--overwrite replaces")) from error
         finally:
             bar.stop()
     click.echo(f"Wrote {target}: {many(bar.records, 'record')} in {time.perf_counter() - start:.1f} s")
