@@ -39,4 +39,27 @@ inline std::string contents(dtf::Decoder& decoder) {
     return all;
 }
 
+struct Flips {
+    std::size_t refused = 0;  // records with a flipped bit that were refused
+    std::size_t wrong = 0;    // where the decoder then held something of them, or did not go on as before
+};
+
+// Flips every bit of a payload, one at a time; `fed` feeds payloads to a new decoder.
+template <class Feed>
+Flips flip_every_bit(const std::string& good, Feed fed) {
+    Fed one = fed({good}), two = fed({good, good});
+    Flips found;
+    for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+        std::string flipped = good;
+        flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+        Fed torn = fed({good, flipped});
+        if (torn.whole()) continue;
+        ++found.refused;
+        found.wrong += contents(torn.decoder) != contents(one.decoder);
+        torn.feed({good});
+        found.wrong += contents(torn.decoder) != contents(two.decoder);
+    }
+    return found;
+}
+
 }  // namespace support
