@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import Rows, pick_rows, row_numbers
-from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply
+from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply, origin_of_mapped
 from dask_tfrecord.columns.blocks import Block, concatenate, frozen, take_rows, zero_rows
 from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.errors import SchemaError
@@ -164,7 +164,7 @@ class Held:
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Held:
         """Every chunk passed through a function."""
         mapped = _each_chunk(_apply, (function, schema), self.chunks(columns))
-        return Held(mapped, schema, self.sizes, self.origin)
+        return Held(mapped, schema, self.sizes, origin_of_mapped(self.origin))
 
     def rows(self, key: Any) -> Held:
         """Only those rows, in the chunks that `Lazy` would make of them; just the rows picked leave their chunk."""

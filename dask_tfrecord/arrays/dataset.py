@@ -90,7 +90,7 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Where the rows come from: files with sizes and versions, as JSON values."""
+        """Where the rows come from: files with sizes and versions, and the schema they were read by, as JSON values."""
         return self._backing.origin
 
     @property

@@ -6,6 +6,7 @@ A source is small, picklable and tokenised: it travels once to each worker, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, tee
@@ -32,7 +33,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
 
-__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "origin_of", "user_blocks"]
+__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "origin_of", "origin_of_mapped", "user_blocks"]
 
 # Where rows that are read to learn how large they are get cut, and decoded bytes of which there are enough.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
@@ -127,8 +128,8 @@ class RecordSource:
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Files and sizes."""
-        return origin_of(self.collection.shards)
+        """Files and sizes, and the schema that their records are read by."""
+        return {**origin_of(self.collection.shards), "schema": json.loads(self.parser.schema.to_json())}
 
     def sized(self) -> RecordSource:
         """Rows whose images are not decoded where their number or shape differs from row to row."""
@@ -207,8 +208,8 @@ class MappedSource:
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """As of the source."""
-        return self.source.origin
+        """As of the source, of whose schema the columns are no more."""
+        return origin_of_mapped(self.source.origin)
 
     def sized(self) -> MappedSource:
         """Give the same: the function may look at all that it is given."""
@@ -323,3 +324,8 @@ def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> di
 def origin_of(shards: Shards) -> Mapping[str, Any]:
     """Files, sizes and versions."""
     return {"files": list(shards.paths), "sizes": shards.sizes.tolist(), "versions": list(shards.versions)}
+
+
+def origin_of_mapped(origin: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out what the rows were read by: a function has made others of them."""
+    return {name: value for name, value in origin.items() if name != "schema"}

@@ -5,6 +5,7 @@ What records hold is decided in `dask_tfrecord.columns.record_schema`, and made 
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +18,6 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filled import FilledSource
-from dask_tfrecord.arrays.source import RecordSource
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
@@ -118,8 +117,9 @@ def to_tfrecord(
         one shard; or a directory (one that exists, or that ends in ``/``). Directories are made where there are none.
     features : mapping of str to feature, optional
         What columns are written as: the spec that reads them. By default a data set is written as it was read
-        (the features given to `read_tfrecord`), and what no shard was read by, as ``ds.schema`` says; arrays are lists
-        of numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of text.
+        (the features given to `read_tfrecord`, also where a Zarr store lies between), and what no shard was read by, as
+        ``ds.schema`` says; arrays are lists of numbers (integers and bool as int64, float16 and float32 as float32), of
+        bytes and of text.
     sequence_features : mapping of str to feature, optional
         Columns that are feature lists: records are SequenceExamples then. ``NAME.lengths``, if there is one, says how
         many steps of a padded column count.
@@ -225,8 +225,8 @@ def _described(
 ) -> tuple[Dataset, Schema]:
     """Find the rows, and what records are made of them."""
     if isinstance(arrays, Dataset):
-        source = arrays.source
-        read = source.parser.schema if isinstance(source, RecordSource | FilledSource) else None
+        said = arrays.origin.get("schema")
+        read = None if said is None else Schema.from_json(json.dumps(said))
         return arrays, record_schema(arrays.schema, read, features, sequence_features)
     dataset = as_dataset(arrays, features, sequence_features)
     columns = dataset.schema

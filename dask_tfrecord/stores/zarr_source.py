@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -72,7 +72,8 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
         )
     schema = Schema.from_json(json.dumps(attributes["schema"]))
     rows, unit = int(attributes["records"]), int(attributes["unit_rows"])
-    source = ZarrSource(target, attributes["id"], schema, range(rows), unit)
+    read_by = attributes.get("source", {}).get("schema")
+    source = ZarrSource(target, attributes["id"], schema, range(rows), unit, read_by)
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
     return Dataset(Lazy(source, borders, len(borders) - 1), list(schema))
 
@@ -93,6 +94,8 @@ class ZarrSource:
         The rows of the group that are rows here.
     unit_rows : int
         Rows of a write unit.
+    read_by : mapping or None
+        JSON of the schema that the rows were once read by from records, if they were and are still the same columns.
     """
 
     target: Target
@@ -100,6 +103,7 @@ class ZarrSource:
     schema: Schema
     rows: Rows
     unit_rows: int
+    read_by: Mapping[str, Any] | None
 
     def __dask_tokenize__(self) -> object:
         # Rows as they are: of a long array the text leaves most out.
@@ -112,8 +116,8 @@ class ZarrSource:
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """The store."""
-        return {"store": str(self.target)}
+        """The store, and the schema of the records that it was made of."""
+        return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})
 
     def sized(self) -> ZarrSource:
         """Give the same."""
@@ -121,7 +125,7 @@ class ZarrSource:
 
     def select(self, key: Any) -> ZarrSource:
         """Restrict the source to those rows."""
-        return ZarrSource(self.target, self.identity, self.schema, pick_rows(self.rows, key), self.unit_rows)
+        return replace(self, rows=pick_rows(self.rows, key))
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Units are what is read at once."""
