@@ -27,10 +27,11 @@ from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.copying import copy_tfrecord
 from dask_tfrecord.stores.manifests import TFRecordParser
-from dask_tfrecord.stores.planning import ZarrPlan, plan_zarr, to_zarr
+from dask_tfrecord.stores.planning import plan_zarr, to_zarr
 from dask_tfrecord.stores.references import VirtualZarr
 from dask_tfrecord.stores.tfrecord import to_tfrecord
 from dask_tfrecord.stores.virtual import virtual_zarr
+from dask_tfrecord.stores.zarr_plan import ZarrPlan
 from dask_tfrecord.stores.zarr_source import from_zarr
 
 __all__ = [

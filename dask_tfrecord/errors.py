@@ -13,6 +13,7 @@ __all__ = [
     "FeatureError",
     "IncompleteStoreError",
     "Place",
+    "ResumeError",
     "SchemaError",
     "ShardChangedError",
     "ShardNotFoundError",
@@ -101,6 +102,10 @@ class ShardNotFoundError(TFRecordError, FileNotFoundError):
 
 class IncompleteStoreError(TFRecordError, ValueError):
     """A store whose writing was never finished, or that this library did not write."""
+
+
+class ResumeError(TFRecordError, ValueError):
+    """A conversion that can't be gone on with: what it was begun with is not what there is now."""
 
 
 class ShardChangedError(CorruptRecordError):

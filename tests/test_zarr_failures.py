@@ -197,7 +197,6 @@ def test_a_delayed_store_is_incomplete_until_it_is_computed(ds: dtf.Dataset, sto
 
 def test_a_delayed_store_that_fails_stays_incomplete(ds: dtf.Dataset, store: Path, shards: Path) -> None:
     written = ds.to_zarr(store, compute=False)
-    written.compute()
     damage(shards)
     with pytest.raises(CorruptRecordError, match=r"part-3\.tfrecord"):
         written.compute()
@@ -353,7 +352,7 @@ def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, s
 
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
 @pytest.mark.parametrize("name", ["sync", "threads"])
-def test_an_interrupt_leaves_no_store_behind(
+def test_an_interrupt_leaves_what_can_be_gone_on_with(
     ds: dtf.Dataset, store: Path, slow_disk: threading.Event, name: str
 ) -> None:
     def interrupt() -> None:
@@ -363,12 +362,17 @@ def test_an_interrupt_leaves_no_store_behind(
 
     key = threading.Thread(target=interrupt)
     key.start()
-    with dask.config.set(scheduler=name, num_workers=2), pytest.raises(KeyboardInterrupt):
+    with dask.config.set(scheduler=name, num_workers=2), pytest.raises(KeyboardInterrupt) as caught:
         ds.to_zarr(store, chunks=5)
     key.join()
-    assert not store.exists()
+    assert caught.value.__notes__ == ["what is written is kept: the same call with resume=True goes on with it"]
+    with pytest.raises(IncompleteStoreError, match="resume=True"):
+        dtf.from_zarr(store)
+    there = sorted(store.rglob("*"))
     time.sleep(0.5)
-    assert not store.exists()
+    assert sorted(store.rglob("*")) == there
+    ds.to_zarr(store, chunks=5, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
 # ------------------------------------------------------------------------------------------------------ full disks

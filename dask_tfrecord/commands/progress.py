@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dask_tfrecord.stores.writer import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport
 
 __all__ = ["Bar", "progress_bar"]
 

@@ -41,6 +41,13 @@ class Codecs:
             if _is_by_name(value):
                 check_names(option, value, schema)
 
+    def values(self) -> dict[str, Any]:
+        """Write them as JSON values, by which a conversion is known."""
+        return {
+            option: {name: _said(each) for name, each in value.items()} if _is_by_name(value) else _said(value)
+            for option, value in (("compressors", self.compressors), ("filters", self.filters))
+        }
+
     def of(self, spec: ArraySpec) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Compressors and filters of one array: filters of a feature are of its values, not of where rows end."""
         compressors = _pick(self.compressors, spec)
@@ -65,6 +72,10 @@ def codec_names(codecs: tuple[Any, ...]) -> str:
         settings = [f"{key}={setting}" for key, setting in (value.get("configuration") or {}).items()]
         words.append(str(value.get("name", "?")) + (f"({', '.join(settings)})" if settings else ""))
     return ", ".join(words) or "none"
+
+
+def _said(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else codec_values(_several(value))
 
 
 def _is_by_name(value: Any) -> bool:

@@ -21,11 +21,11 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.files import Shards, find_shards
-from dask_tfrecord.stores.failure import named, removed_on_failure
+from dask_tfrecord.stores.failure import called_off_on_failure, named
 from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfrecord import begin, check_options, refuse_sources
-from dask_tfrecord.stores.writer import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport
 
 __all__ = ["copy_tfrecord"]
 
@@ -135,7 +135,7 @@ def copy_tfrecord(
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    with removed_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)):
+    with called_off_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)):
         dask.compute(written)
     return None
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dask.base import get_scheduler
 
-__all__ = ["call_off", "named", "remove_directory", "removed_on_failure", "under_way", "uninterrupted"]
+__all__ = ["call_off", "called_off_on_failure", "named", "remove_directory", "under_way", "uninterrupted"]
 
 Result = TypeVar("Result")
 
@@ -76,8 +76,8 @@ def named(place: str) -> Iterator[None]:
 
 
 @contextmanager
-def removed_on_failure(identity: str, remove: Callable[[], None]) -> Iterator[None]:
-    """Call a conversion off that fails within this, and remove it."""
+def called_off_on_failure(identity: str, clear: Callable[[], None]) -> Iterator[None]:
+    """Call a conversion off that fails within this, and clear up what it leaves."""
     try:
         yield
     except BaseException:
@@ -88,7 +88,7 @@ def removed_on_failure(identity: str, remove: Callable[[], None]) -> Iterator[No
             if hasattr(client, "run"):
                 client.run(call_off, identity)
         with suppress(Exception):
-            remove()
+            clear()
         raise
 
 

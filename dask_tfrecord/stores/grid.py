@@ -40,6 +40,18 @@ class Wishes:
     target_chunk_bytes: int | str | None = None
     target_shard_bytes: int | str | None = None
 
+    def values(self) -> dict[str, Any]:
+        """Write them as JSON values, by which a conversion is known."""
+        named = {"chunks": self.chunks, "shards": self.shards}
+        sizes = {"target_chunk_bytes": self.target_chunk_bytes, "target_shard_bytes": self.target_shard_bytes}
+        return {
+            **{
+                option: {name: int(rows) for name, rows in value.items()} if isinstance(value, Mapping) else _int(value)
+                for option, value in named.items()
+            },
+            **{option: _nbytes(option, value) for option, value in sizes.items()},
+        }
+
     def cut(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, Cuts]:
         """Cut rows, and arrays that are cut otherwise.
 
@@ -115,6 +127,10 @@ def _number(option: str, value: Any) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{option} is a number of rows; got {value!r}")
     return int(value)
+
+
+def _int(value: int | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _nbytes(option: str, value: int | str | None) -> int | None:

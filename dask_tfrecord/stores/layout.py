@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +147,8 @@ class Unit:
 
     Attributes
     ----------
+    number : int
+        Which of the layout's units it is.
     array : ArraySpec or None
         The flat array of which entries are written; None for rows of everything that is laid out by rows.
     start, stop : int
@@ -157,6 +159,7 @@ class Unit:
         Items of each level of the flat features, rows first, before the first row that is read and past the last.
     """
 
+    number: int
     array: ArraySpec | None
     start: int
     stop: int
@@ -237,14 +240,16 @@ class Layout:
 
     def units(self, schema: Schema) -> Iterator[Unit]:
         """Every write unit, rows first."""
+        number = count()
         for start, stop in row_units(0, self.nrows, self.grid.unit):
-            yield self._row_unit(start, stop)
+            yield self._row_unit(next(number), start, stop)
         for array in self.arrays:
             if not array.by_rows:
                 level, stride = Levels.of(schema[array.feature]).place(array.part)
                 before = self.tally.items[array.feature][:, level] * stride
                 for start in range(0, array.shape[0], array.unit):
-                    yield self._flat_unit(array, before, start, min(start + array.unit, array.shape[0]))
+                    stop = min(start + array.unit, array.shape[0])
+                    yield self._flat_unit(next(number), array, before, start, stop)
 
     @property
     def nunits(self) -> int:
@@ -252,12 +257,13 @@ class Layout:
         flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
         return max(1, math.ceil(self.nrows / self.grid.unit)) + sum(flat)
 
-    def _row_unit(self, start: int, stop: int) -> Unit:
+    def _row_unit(self, number: int, start: int, stop: int) -> Unit:
         tally = self.tally
         if not tally.items:
-            return Unit(None, start, stop, tuple(row_units(start, stop, self.grid.most)), {}, {})
+            return Unit(number, None, start, stop, tuple(row_units(start, stop, self.grid.most)), {}, {})
         low, high = np.searchsorted(tally.rows, [start, stop]).tolist()
         return Unit(
+            number,
             None,
             start,
             stop,
@@ -266,14 +272,14 @@ class Layout:
             tally.at(high, tally.items),
         )
 
-    def _flat_unit(self, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int) -> Unit:
+    def _flat_unit(self, number: int, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int) -> Unit:
         """Between the borders that hold entries ``start`` to ``stop``: rows that lie across an end of it, too."""
         low = int(np.searchsorted(before, start, side="right")) - 1
         # The last entry of splits belongs to no row.
         high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
         names = (array.feature,)
         spans = self.tally.spans(low, high, self.grid.most)
-        return Unit(array, start, stop, spans, self.tally.at(low, names), self.tally.at(high, names))
+        return Unit(number, array, start, stop, spans, self.tally.at(low, names), self.tally.at(high, names))
 
 
 def row_units(first: int, past: int, rows: int) -> Iterator[tuple[int, int]]:

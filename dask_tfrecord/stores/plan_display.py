@@ -10,7 +10,7 @@ from dask.utils import format_bytes
 from dask_tfrecord.stores.codecs import codec_names
 
 if TYPE_CHECKING:
-    from dask_tfrecord.stores.planning import ArrayPlan, ZarrPlan
+    from dask_tfrecord.stores.zarr_plan import ArrayPlan, ZarrPlan
 
 __all__ = ["html_plan", "text_plan"]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,203 +12,19 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.stores.budget import MemoryBudget, Workers
-from dask_tfrecord.stores.codecs import Codecs, codec_values
+from dask_tfrecord.stores.codecs import Codecs
+from dask_tfrecord.stores.conversion import checked, find_begun, finish
 from dask_tfrecord.stores.feed import Feed, RowSizes
+from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
-from dask_tfrecord.stores.layout import PIECE_NBYTES, ArraySpec, Layout, check_storable, zarr_layout
-from dask_tfrecord.stores.plan_display import html_plan, text_plan
-from dask_tfrecord.stores.zarr import Target, write_zarr
+from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
+from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr_plan import ArrayPlan, ZarrPlan, entry_nbytes
 
-__all__ = ["ArrayPlan", "ZarrPlan", "plan_zarr", "to_zarr"]
+__all__ = ["plan_zarr", "to_zarr"]
 
 # What a Python string takes beside its letters, which Zarr's codec of strings is handed.
 _STRING_NBYTES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayPlan:
-    """One array that will be written.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the group.
-    feature : str
-        The feature that it belongs to.
-    shape : tuple of int
-        Its shape.
-    dtype : str
-        A NumPy dtype, or ``"string"``.
-    chunks : tuple of int
-        Shape of a chunk.
-    shards : tuple of int or None
-        Shape of a shard, where it is sharded.
-    compressors, filters : tuple
-        What zarr is given.
-    dimensions : tuple of str
-        Names of the axes.
-    nbytes : int
-        Decoded bytes.
-    exact : bool
-        Whether `nbytes` is; those of text are judged by the first rows.
-    """
-
-    name: str
-    feature: str
-    shape: tuple[int, ...]
-    dtype: str
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
-    compressors: tuple[Any, ...]
-    filters: tuple[Any, ...]
-    dimensions: tuple[str, ...]
-    nbytes: int
-    exact: bool
-
-    @classmethod
-    def of(cls, spec: ArraySpec, codecs: Codecs, sizes: RowSizes) -> ArrayPlan:
-        """Tell what an array of a layout will be."""
-        inner = tuple(max(1, size) for size in spec.shape[1:])
-        return cls(
-            spec.name,
-            spec.feature,
-            spec.shape,
-            spec.dtype,
-            (spec.chunk, *inner),
-            (spec.unit, *inner) if spec.unit != spec.chunk else None,
-            *codecs.of(spec),
-            spec.dimensions,
-            int(spec.shape[0] * _entry_nbytes(spec, sizes)),
-            spec.dtype != "string",
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ZarrPlan:
-    """What a conversion to Zarr will write, and what it takes; nothing is written before `to_zarr` is called.
-
-    Made by `plan_zarr`. Shown as a table.
-
-    Attributes
-    ----------
-    nrecords : int
-        Rows.
-    unit_rows : int
-        Rows of a unit, which one task writes for all features.
-    write_units : int
-        Units, and so tasks: of rows, and of each flat array.
-    arrays : tuple of ArrayPlan
-        What will be written.
-    memory : MemoryBudget
-        Peak memory of a worker, and its arithmetic.
-    memory_limit : int or None
-        Bytes that a worker may take; None where nobody limits them.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> plan = dtf.read_tfrecord("train-*.tfrecord")[["label", "tokens"]].plan_zarr()
-    >>> [(array.name, array.shape) for array in plan.arrays]
-    [('label', (20,)), ('tokens.values', (90,)), ('tokens.row_splits', (21,))]
-    >>> plan.write_units, plan.nbytes
-    (2, 1048)
-    """
-
-    nrecords: int
-    unit_rows: int
-    write_units: int
-    arrays: tuple[ArrayPlan, ...]
-    memory: MemoryBudget
-    memory_limit: int | None
-    _dataset: Dataset = field(repr=False)
-    _layout: Layout = field(repr=False)
-    _codecs: Codecs = field(repr=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes of all arrays; how far they compress is not known before."""
-        return sum(array.nbytes for array in self.arrays)
-
-    @property
-    def fits(self) -> bool:
-        """Whether a worker has the memory."""
-        return self.memory.excess(self.memory_limit) is None
-
-    def check(self) -> None:
-        """Refuse a conversion for which workers have too little memory.
-
-        Raises
-        ------
-        ValueError
-            If they have; the numbers and what to change are said.
-        """
-        excess = self.memory.excess(self.memory_limit)
-        if excess is not None:
-            raise ValueError(excess)
-
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write what is planned; nothing is counted again. See `dask_tfrecord.to_zarr` for the arguments and errors.
-
-        Examples
-        --------
-        >>> import dask_tfrecord as dtf
-        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr(chunks=5)
-        >>> plan.to_zarr("planned.zarr")
-        >>> dtf.from_zarr("planned.zarr").npartitions
-        4
-        """
-        target = Target.of(store, component, storage_options)
-        opening = target.check_free(_checked(mode), self._dataset.origin)
-        self.check()
-        # Each conversion has a name of its own, and so have its tasks.
-        feed = Feed(self._dataset, uuid.uuid4().hex)
-        return write_zarr(target, opening, feed, self._layout, self._codecs, compute=compute)
-
-    def to_json(self) -> str:
-        """All that is planned as JSON, sizes in bytes.
-
-        Examples
-        --------
-        >>> import json
-        >>> import dask_tfrecord as dtf
-        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr()
-        >>> json.loads(plan.to_json())["nrecords"]
-        20
-        """
-        arrays = [
-            {
-                name: codec_values(value) if name in ("compressors", "filters") else value
-                for name in ArrayPlan.__slots__
-                for value in [getattr(array, name)]
-            }
-            for array in self.arrays
-        ]
-        return json.dumps(
-            {
-                "nrecords": self.nrecords,
-                "unit_rows": self.unit_rows,
-                "write_units": self.write_units,
-                "nbytes": self.nbytes,
-                "arrays": arrays,
-                "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
-                "memory_limit": self.memory_limit,
-            },
-            ensure_ascii=False,
-        )
-
-    def __repr__(self) -> str:
-        return text_plan(self)
-
-    def _repr_html_(self) -> str:
-        return html_plan(self)
 
 
 def plan_zarr(
@@ -267,20 +80,33 @@ def plan_zarr(
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
+    dataset = _counted(arrays)
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    return _plan(dataset, wishes, codecs, memory_limit, None)
+
+
+def _counted(arrays: Mapping[str, Any]) -> Dataset:
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     check_storable(dataset.schema)
-    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    return dataset
+
+
+def _plan(
+    dataset: Dataset, wishes: Wishes, codecs: Codecs, memory_limit: int | str | None, layout: Layout | None
+) -> ZarrPlan:
+    """Plan a conversion, of which the layout may be there."""
     codecs.check(dataset.schema)
     workers = Workers.active().limited(memory_limit)
     feed = Feed(dataset, uuid.uuid4().hex)
     sizes = feed.row_sizes()
-    grid, cuts = wishes.cut(dataset.schema, dataset.nrecords, sizes)
-    layout = zarr_layout(dataset.schema, dataset.nrecords, grid, feed.tally(grid.unit, grid.most), cuts)
+    if layout is None:
+        grid, cuts = wishes.cut(dataset.schema, dataset.nrecords or 0, sizes)
+        layout = zarr_layout(dataset.schema, dataset.nrecords or 0, grid, feed.tally(grid.unit, grid.most), cuts)
     return ZarrPlan(
-        dataset.nrecords,
-        grid.unit,
+        layout.nrows,
+        layout.grid.unit,
         layout.nunits,
         tuple(ArrayPlan.of(spec, codecs, sizes) for spec in layout.arrays),
         MemoryBudget.of(workers.threads, _units(layout, sizes), _read_nbytes(layout, feed, sizes, workers.threads)),
@@ -288,6 +114,7 @@ def plan_zarr(
         dataset,
         layout,
         codecs,
+        Fingerprint.of(dataset, wishes.values() | codecs.values()),
     )
 
 
@@ -297,6 +124,7 @@ def to_zarr(
     *,
     component: str | None = None,
     mode: Literal["w", "w-"] = "w-",
+    resume: bool = False,
     chunks: int | Mapping[str, int] | None = None,
     shards: int | Mapping[str, int] | None = None,
     target_chunk_bytes: int | str | None = None,
@@ -324,6 +152,10 @@ def to_zarr(
         Path of the group within the store.
     mode : {"w-", "w"}
         ``"w-"`` fails if the group exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Go on with a conversion that was begun: with the same files, features and options, only what is missing or torn
+        is written, and nothing at all where it is complete. What fails from now on is kept, to be gone on with. Where
+        nothing was begun it begins.
     chunks : int or mapping of str to int, optional
         Rows of a chunk: of all features, or by feature. All features share a unit of rows, so the chunks and shards
         that are given have to divide the largest of them. In a mapping the name of a flat array that is not cut where
@@ -386,40 +218,24 @@ def to_zarr(
     >>> dtf.from_zarr("train.zarr").nrecords > 0
     True
     """
+    target = Target.of(store, component, storage_options)
     # What can't be written is not counted first.
-    origin = arrays.origin if isinstance(arrays, Dataset) else {}
-    Target.of(store, component, storage_options).check_free(_checked(mode), origin)
-    plan = plan_zarr(
-        arrays,
-        chunks=chunks,
-        shards=shards,
-        target_chunk_bytes=target_chunk_bytes,
-        target_shard_bytes=target_shard_bytes,
-        compressors=compressors,
-        filters=filters,
-        memory_limit=memory_limit,
-    )
-    return plan.to_zarr(store, component=component, mode=mode, compute=compute, storage_options=storage_options)
-
-
-def _checked(mode: Literal["w", "w-"]) -> Literal["w", "w-"]:
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
-    return mode
-
-
-def _entry_nbytes(spec: ArraySpec, sizes: RowSizes) -> float:
-    """Find the decoded bytes of an entry along the first axis."""
-    if spec.dtype == "string":
-        return sizes.columns[spec.feature]
-    return math.prod(spec.shape[1:]) * np.dtype(spec.dtype).itemsize
+    if not resume:
+        target.check_free(checked(mode), arrays.origin if isinstance(arrays, Dataset) else {})
+    dataset = _counted(arrays)
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    begun = find_begun(target, Fingerprint.of(dataset, wishes.values() | codecs.values()), mode, resume)
+    if begun is not None and begun.layout is None:
+        return finish(target, begun, compute=compute)
+    plan = _plan(dataset, wishes, codecs, memory_limit, begun.layout if begun else None)
+    return plan.write(target, begun, mode, resume, compute)
 
 
 def _units(layout: Layout, sizes: RowSizes) -> dict[str, tuple[int, bool]]:
     """Find the decoded bytes of each kind of unit, and whether it is of shards."""
     rows, sharded, units = 0.0, False, {}
     for spec in layout.arrays:
-        entry = _entry_nbytes(spec, sizes) + (_STRING_NBYTES if spec.dtype == "string" else 0)
+        entry = entry_nbytes(spec, sizes) + (_STRING_NBYTES if spec.dtype == "string" else 0)
         if spec.by_rows:
             stride = spec.unit // layout.grid.unit if spec.part == "row_splits" else 1
             rows += min(layout.grid.unit * max(stride, 1), spec.shape[0]) * entry

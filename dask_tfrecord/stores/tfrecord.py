@@ -29,12 +29,12 @@ from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.stores.array_likes import as_dataset
-from dask_tfrecord.stores.failure import named, removed_on_failure
+from dask_tfrecord.stores.failure import called_off_on_failure, named
 from dask_tfrecord.stores.feed import Feed, Pieces
 from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfds import TFDSMetadata
-from dask_tfrecord.stores.writer import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport
 
 __all__ = [
     "ShardJob",
@@ -197,7 +197,7 @@ def to_tfrecord(
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    with removed_on_failure(feed.token, lambda: names.remove(paths, missing)):
+    with called_off_on_failure(feed.token, lambda: names.remove(paths, missing)):
         dask.compute(written)
     return None
 

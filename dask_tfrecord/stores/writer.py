@@ -17,26 +17,13 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
+from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import ArraySpec, Unit
 from dask_tfrecord.stores.levels import Levels, flat_arrays
+from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.zarr import Target
 
-__all__ = ["WriteReport", "Writer", "write_unit"]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteReport:
-    """What one task has written.
-
-    Attributes
-    ----------
-    records : int
-        Rows; none for a unit of flat values.
-    nbytes : int
-        Decoded bytes.
-    """
-
-    records: int
-    nbytes: int
+__all__ = ["Writer", "write_unit"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +32,12 @@ class Writer:
 
     Attributes
     ----------
-    identity : str
-        What the conversion calls itself.
-    place : str
-        The group, for errors.
+    run : str
+        What this run of the conversion calls itself, by which it is called off.
+    target : Target
+        The group.
+    journal : Journal
+        What is written already.
     schema : Schema
         The features.
     nrows : int
@@ -59,35 +48,77 @@ class Writer:
         The same, to be written to.
     """
 
-    identity: str
-    place: str
+    run: str
+    target: Target
+    journal: Journal
     schema: Schema
     nrows: int
     specs: tuple[ArraySpec, ...]
     arrays: Mapping[str, Any]
 
-    def put(self, name: str, start: int, stop: int, entries: NDArray[Any]) -> int:
-        """Write entries of one array; give their bytes."""
-        with under_way(self.identity) as on:
-            if on and stop > start:
-                with named(self.place):
-                    uninterrupted(lambda: self.arrays[name].__setitem__(slice(start, stop), entries))
-        return block_nbytes(entries)
-
 
 def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest: Any) -> WriteReport:
-    """Write a unit from the rows that ``source(*rest)`` gives."""
-    pieces = source(*rest)
-    if unit.array is not None:
-        report = WriteReport(0, _write_flat(writer, unit.array, unit, pieces))
-    else:
-        report = WriteReport(unit.stop - unit.start, _write_rows(writer, unit, pieces.sized()))
-    release_memory()
+    """Write a unit from the rows that ``source(*rest)`` gives, if it is not there."""
+    report = _written(writer, unit)
+    if report is None:
+        places, pieces = _Places(writer), source(*rest)
+        if unit.array is None:
+            _write_rows(places, unit, pieces.sized())
+        else:
+            _write_flat(places, unit.array, unit, pieces)
+        report = places.mark(unit)
+        release_memory()
     return report
 
 
-def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:
+def _written(writer: Writer, unit: Unit) -> WriteReport | None:
+    """Tell what is written of a unit: the worker that had its report may be lost, or all is finished.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If another conversion has taken the place of this one.
+    """
+    report = writer.journal.written(unit.number)
+    if report is None and not writer.journal.is_kept() and writer.target.note(writer.journal.identity)["written"]:
+        return WriteReport(0, 0)
+    return report
+
+
+class _Places:
+    """Where a task puts the entries of its unit."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer, self.nbytes = writer, 0
+        self._objects: list[str] = []
+
+    def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
+        """Write entries of one array."""
+        self.nbytes += block_nbytes(entries)
+        if stop == start:
+            return
+        array = self.writer.arrays[spec.name]
+        with under_way(self.writer.run) as on:
+            if on:
+                with named(str(self.writer.target)):
+                    uninterrupted(lambda: array.__setitem__(slice(start, stop), entries))
+        inner = (0,) * (len(spec.shape) - 1)
+        units = range(start // spec.unit, -(-stop // spec.unit))
+        self._objects += [f"{spec.name}/{array.metadata.encode_chunk_key((unit, *inner))}" for unit in units]
+
+    def mark(self, unit: Unit) -> WriteReport:
+        """Note that the unit is written."""
+        report = WriteReport(0 if unit.array else unit.stop - unit.start, self.nbytes)
+        with under_way(self.writer.run) as on:
+            if not on:
+                return report
+            with named(str(self.writer.target)):
+                return uninterrupted(lambda: self.writer.journal.mark(unit.number, report, self._objects))
+
+
+def _write_rows(places: _Places, unit: Unit, pieces: Pieces) -> None:
     """Write rows of everything that is laid out by rows: of what differs in size, the splits alone."""
+    writer = places.writer
     # Numbers are decoded into their place where there are several pieces; what is flat leaves its splits and goes.
     several = {
         name: np.empty((unit.stop - unit.start, *feature.block_shape), feature.block_dtype)
@@ -103,28 +134,28 @@ def _write_rows(writer: Writer, unit: Unit, pieces: Pieces) -> int:
             whole[name].append(blocks[name])
         for entries in flat:
             entries.add(blocks[entries.spec.feature])
-    nbytes = sum(entries.write() for entries in flat)
+    for entries in flat:
+        entries.write(places)
     for spec in writer.specs:
         if spec.part == "dense":
             parts = whole.pop(spec.feature, None) or [zero_rows(writer.schema[spec.feature])]
             rows = several[spec.feature] if spec.feature in several else concatenate(parts)
-            nbytes += writer.put(spec.name, unit.start, unit.stop, np.asarray(rows))
-    return nbytes
+            places.put(spec, unit.start, unit.stop, np.asarray(rows))
 
 
-def _write_flat(writer: Writer, spec: ArraySpec, unit: Unit, pieces: Pieces) -> int:
+def _write_flat(places: _Places, spec: ArraySpec, unit: Unit, pieces: Pieces) -> None:
     """Write entries of one flat array."""
-    entries = _Entries(writer, spec, unit)
+    entries = _Entries(places.writer, spec, unit)
     for blocks in pieces.pieces((spec.feature,), unit.spans):
         entries.add(blocks[spec.feature])
-    return entries.write()
+    entries.write(places)
 
 
 class _Entries:
     """Entries of a flat array, filled in from blocks of rows that follow each other."""
 
     def __init__(self, writer: Writer, spec: ArraySpec, unit: Unit) -> None:
-        self.writer, self.spec, self.unit = writer, spec, unit
+        self.spec, self.unit = spec, unit
         self.levels = Levels.of(writer.schema[spec.feature])
         self.level, self.stride = self.levels.place(spec.part)
         self.start, self.stop = unit.start, unit.stop
@@ -150,8 +181,8 @@ class _Entries:
         added = (len(block), *(int(ends[-1]) for ends in splits))
         self.items = tuple(before + more for before, more in zip(self.items, added, strict=True))
 
-    def write(self) -> int:
-        """Write all of them; give their bytes."""
+    def write(self, places: _Places) -> None:
+        """Write all of them."""
         name, spec = self.spec.feature, self.spec
         if self.items != self.unit.past[name]:
             raise SchemaError(
@@ -160,4 +191,4 @@ class _Entries:
             )
         if spec.part in self.levels.splits and self.start < self.stop == spec.shape[0]:
             self.buffer[-1] = self.items[self.level + 1]
-        return self.writer.put(spec.name, self.start, self.stop, self.buffer)
+        places.put(spec, self.start, self.stop, self.buffer)

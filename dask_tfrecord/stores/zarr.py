@@ -1,40 +1,45 @@
-"""Writing Zarr stores: one task per write unit, and each writes what it alone writes.
+"""Zarr groups: where they are, what this library notes on them, and the objects that they are made of.
 
-The only module that imports zarr. What a store looks like is decided in `dask_tfrecord.stores.layout` and shown by
-`dask_tfrecord.stores.planning`; what tasks do is in `dask_tfrecord.stores.writer`.
+The only module that imports zarr.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import dask
 import fsspec.core
 import numpy as np
 import zarr
-import zarr.codecs
+import zarr.abc.store
+import zarr.buffer
 import zarr.errors
 import zarr.storage
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import IncompleteStoreError, Place
-from dask_tfrecord.stores.codecs import Codecs
-from dask_tfrecord.stores.failure import named, remove_directory, removed_on_failure, uninterrupted
-from dask_tfrecord.stores.feed import Feed
-from dask_tfrecord.stores.layout import Layout
-from dask_tfrecord.stores.writer import Writer, WriteReport, write_unit
+# zarr has no public way to call a store, whose methods belong to the event loop of its own.
+from zarr.core.sync import sync
 
-__all__ = ["FORMAT", "Target", "write_zarr"]
+from dask_tfrecord.errors import IncompleteStoreError, Place
+from dask_tfrecord.stores.failure import remove_directory
+
+__all__ = ["FORMAT", "JOURNAL", "Objects", "Target"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
+# What a conversion keeps within the group until it is whole.
+JOURNAL = ".dask_tfrecord"
+# Requests to a store at once.
+_REQUESTS = 64
+# What zarr leaves of a file that it was writing when it was killed.
+_TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
 # By one of these a directory is known as an array or a group, and these are all the files that a group has.
 _MARKS = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
 _NO_GROUPS = (
@@ -46,6 +51,8 @@ _NO_GROUPS = (
     UnicodeDecodeError,
 )
 _NO_GROUP = "is there and is no Zarr group: give another path"
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +104,27 @@ class Target:
         local = isinstance(self.store, str) and not _is_url(self.store)
         return Path(self.store, self.component or "") if local else None
 
-    def open(self, mode: Literal["r", "r+", "w", "w-"]) -> zarr.Group:
-        """Open or make the group.
+    def open(self, mode: Literal["r", "r+"]) -> zarr.Group:
+        """Open the group.
 
         Raises
         ------
-        FileExistsError
-            If it is there and `mode` is ``"w-"``.
         FileNotFoundError
-            If it is not there and is to be read.
+            If it is not there.
         IncompleteStoreError
             If its metadata is no JSON.
         """
+        return self._open(mode, None)
+
+    def _open(self, mode: Literal["r", "r+", "w", "w-"], attributes: dict[str, Any] | None) -> zarr.Group:
         try:
             return zarr.open_group(
-                self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
+                self.store,
+                mode=mode,
+                path=self.component,
+                storage_options=self.storage_options,
+                zarr_format=3,
+                attributes=attributes,
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
             if mode in ("r", "r+"):
@@ -123,6 +136,16 @@ class Target:
             raise FileNotFoundError(f"no Zarr group of format 3 at {self}") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise IncompleteStoreError(f"the metadata of the group is no JSON ({error})", self.place) from error
+
+    def create(self, mode: Literal["w", "w-"], noted: Mapping[str, Any]) -> zarr.Group:
+        """Make the group, and note on it what it will be.
+
+        Raises
+        ------
+        FileExistsError
+            If it is there and `mode` is ``"w-"``.
+        """
+        return self._open(mode, {_ATTRIBUTE: {"format": FORMAT, **noted}})
 
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
         """Refuse before anything is read; give the mode to open the group with.
@@ -144,6 +167,11 @@ class Target:
                 raise FileExistsError(f"{self} {_NO_GROUP}") from error
             return "w-"
         if mode == "w-":
+            if self.begun():
+                raise FileExistsError(
+                    f"{self} holds a conversion that was never finished: resume=True goes on with it, mode='w' "
+                    f"replaces it, component= writes beside it"
+                )
             raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes beside it")
         if f"{_real(origin.get('store', ''))}/".startswith(f"{_real(str(self))}/"):
             raise ValueError(f"{self} can't be replaced by what is read from it: write to another path")
@@ -156,6 +184,88 @@ class Target:
         """Look up what `to_zarr` noted on the group."""
         attributes = group.attrs.asdict().get(_ATTRIBUTE)
         return dict(attributes) if isinstance(attributes, Mapping) else {}
+
+    def noted(self) -> dict[str, Any]:
+        """Look up what `to_zarr` noted, where there is a group at all."""
+        try:
+            found = self.attributes(self.open("r"))
+        except (FileNotFoundError, IncompleteStoreError):
+            return {}
+        return found if found.get("format") == FORMAT else {}
+
+    def begun(self) -> bool:
+        """Whether there is a group that a conversion of this library has begun, and not finished."""
+        noted = self.noted()
+        return bool(noted) and not noted.get("complete")
+
+    def note(self, identity: str, **changes: Any) -> dict[str, Any]:
+        """Change what is noted on the group of a conversion; give all that is.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If the group is another conversion's.
+        """
+        group = self.open("r+")
+        noted = self.attributes(group)
+        if noted.get("id") != identity:
+            raise IncompleteStoreError(
+                "another conversion has taken the place of this one: call to_zarr again", self.place
+            )
+        if noted | changes != noted:
+            group.attrs[_ATTRIBUTE] = noted | changes
+        return noted | changes
+
+    def consolidate(self) -> None:
+        """Gather the metadata of all arrays in that of the group."""
+        with warnings.catch_warnings():
+            # Consolidated metadata works and xarray asks for it; zarr warns that the specification is not out yet.
+            warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
+            zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
+
+    def writable(self, group: zarr.Group, name: str) -> Any:
+        """Open an array of the group that is there, to write to it.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If it is not.
+        """
+        array = group.get(name)
+        if not isinstance(array, zarr.Array):
+            raise IncompleteStoreError(f"{name!r} is no array of the group: mode='w' writes it anew", self.place)
+        # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
+        return array.with_config({"write_empty_chunks": True})
+
+    def objects(self, group: zarr.Group) -> Objects:
+        """Find what the group is made of."""
+        return Objects(group.store, group.path)
+
+    def remove_torn(self) -> None:
+        """Remove what zarr left of files that it was writing when a process was killed."""
+        for folder, _, files in os.walk(self.directory or ""):
+            for name in files:
+                if _TORN.fullmatch(name):
+                    Path(folder, name).unlink(missing_ok=True)
+
+    def remove(self, made: Sequence[Path]) -> None:
+        """Leave nothing of the group; where a store can't, an empty one that says it is not whole.
+
+        Parameters
+        ----------
+        made : sequence of Path
+            The directories that were made to hold it.
+        """
+        if self.directory is not None:
+            remove_directory(self.directory, "zarr.json", made)
+            return
+        if isinstance(self.store, str):
+            fs, path = fsspec.core.url_to_fs(self.store, **(self.storage_options or {}))
+            path = f"{path.rstrip('/')}/{self.component or ''}".rstrip("/")
+            if "/" in path.strip("/"):  # never a whole bucket
+                fs.rm(path, recursive=True)
+                return
+        self.create("w", {"complete": False})
 
     def read(self, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
         """Entries of one array of the group."""
@@ -176,107 +286,87 @@ def _real(store: str) -> str:
 def _others(directory: Path) -> Iterator[Path]:
     """Find what lies in the directory of a group and is none of its members."""
     for path in directory.iterdir():
-        if not (path.name in _MARKS or any((path / mark).is_file() for mark in _MARKS)):
+        ours = path.name in _MARKS or path.name == JOURNAL or _TORN.fullmatch(path.name)
+        if not (ours or any((path / mark).is_file() for mark in _MARKS)):
             yield path
 
 
-def write_zarr(
-    target: Target, opening: Literal["w", "w-"], feed: Feed, layout: Layout, codecs: Codecs, *, compute: bool
-) -> Delayed | None:
-    """Make the group that a layout says, and its tasks; run them, or hand them back."""
-    made = [path for path in target.directory.parents if not path.exists()] if target.directory is not None else []
-    group = target.open(opening)
-    with removed_on_failure(feed.token, lambda: _remove(target, made)):
-        with named(str(target)):
-            writer = uninterrupted(lambda: _create(group, target, feed, layout, codecs))
-        written = _tasks(target, layout, writer, feed)
-        if not compute:
-            return written
-        dask.compute(written)
-        if not target.attributes(target.open("r")).get("complete"):
-            raise IncompleteStoreError(
-                "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL that "
-                "all processes reach, or compute on threads",
-                target.place,
-            )
-    return None
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What a store holds below the path of a group: files of a directory, objects of a bucket.
 
+    Attributes
+    ----------
+    store : zarr.abc.store.Store
+        The store.
+    path : str
+        The group's path in it.
+    """
 
-def _create(group: zarr.Group, target: Target, feed: Feed, layout: Layout, codecs: Codecs) -> Writer:
-    """Note on the group what it will be, and make its arrays."""
-    group.attrs[_ATTRIBUTE] = {
-        "format": FORMAT,
-        "complete": False,
-        "id": feed.token,
-        "records": layout.nrows,
-        "unit_rows": layout.grid.unit,
-        "schema": json.loads(feed.schema.to_json()),
-        "source": dict(feed.dataset.origin),
-    }
-    arrays = {}
-    for spec in layout.arrays:
-        inner = tuple(max(1, size) for size in spec.shape[1:])
-        compressors, filters = codecs.of(spec)
-        arrays[spec.name] = group.create_array(
-            spec.name,
-            shape=spec.shape,
-            dtype=spec.dtype,
-            chunks=(spec.chunk, *inner),
-            shards=(spec.unit, *inner) if spec.unit != spec.chunk else None,
-            compressors=compressors,
-            filters=filters,
-            dimension_names=spec.dimensions,
-            # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
-            config={"write_empty_chunks": True},
-        )
-    return Writer(feed.token, str(target), feed.schema, layout.nrows, layout.arrays, arrays)
+    store: zarr.abc.store.Store
+    path: str
 
+    def put(self, name: str, value: bytes) -> None:
+        """Write an object, whole or not at all."""
+        sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
 
-def _tasks(target: Target, layout: Layout, writer: Writer, feed: Feed) -> Delayed:
-    plan = dask.delayed(writer, name=f"tfrecord-writer-{feed.token}", traverse=False)
-    begun = dask.delayed(_begin, pure=False)(target, plan, dask_key_name=f"tfrecord-begin-{feed.token}")
-    jobs = (
-        ((unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0), (unit,)) for unit in layout.units(feed.schema)
-    )
-    return feed.run(write_unit, jobs, _finish, (target, feed.token), begun)
+    def get(self, name: str) -> bytes | None:
+        """Read an object; None if it is not there."""
+        found = sync(self.store.get(self._key(name), zarr.buffer.default_buffer_prototype()))
+        return None if found is None else found.to_bytes()
 
+    def get_all(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Read many objects."""
+        prototype = zarr.buffer.default_buffer_prototype()
+        found = self._each(names, lambda key: self.store.get(key, prototype))
+        return {name: None if value is None else value.to_bytes() for name, value in found.items()}
 
-def _begin(target: Target, writer: Writer) -> Writer:
-    """Let tasks write: the group is still the one that was made for them, and is not whole."""
-    _mark(target, writer.identity, False)
-    return writer
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Bytes of each object; None where it is not there."""
 
+        async def size(key: str) -> int | None:
+            try:
+                return await self.store.getsize(key)
+            except FileNotFoundError:
+                return None
 
-def _finish(target: Target, identity: str, reports: Sequence[WriteReport]) -> None:
-    """Make the group whole, by the last thing that is written to it."""
-    with warnings.catch_warnings(), named(str(target)):
-        # Consolidated metadata works and xarray asks for it; zarr warns that the specification is not out yet.
-        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
-        store = target.open("r+").store
-        uninterrupted(lambda: zarr.consolidate_metadata(store, path=target.component or None, zarr_format=3))
-        _mark(target, identity, True)
+        return self._each(names, size)
 
+    def names(self, below: str) -> list[str]:
+        """Names of all objects below a path."""
 
-def _mark(target: Target, identity: str, complete: bool) -> None:
-    group = target.open("r+")
-    noted = target.attributes(group)
-    if noted.get("id") != identity:
-        raise IncompleteStoreError(
-            "another conversion has taken the place of this one: call to_zarr again", target.place
-        )
-    if noted["complete"] != complete:
-        group.attrs[_ATTRIBUTE] = {**noted, "complete": complete}
+        async def found() -> list[str]:
+            # The keys come relative to the root of the store.
+            return [key async for key in self.store.list_prefix(self._key(below) + "/")]
 
+        try:
+            return [key[len(self._key("")) :] for key in sync(found())]
+        except FileNotFoundError:
+            return []
 
-def _remove(target: Target, made: Sequence[Path]) -> None:
-    """Leave nothing of the group; where a store can't, an empty one that says it is not whole."""
-    if target.directory is not None:
-        remove_directory(target.directory, "zarr.json", made)
-        return
-    if isinstance(target.store, str):
-        fs, path = fsspec.core.url_to_fs(target.store, **(target.storage_options or {}))
-        path = f"{path.rstrip('/')}/{target.component or ''}".rstrip("/")
-        if "/" in path.strip("/"):  # never a whole bucket
-            fs.rm(path, recursive=True)
-            return
-    target.open("w").attrs[_ATTRIBUTE] = {"format": FORMAT, "complete": False}
+    def drop(self, names: Iterable[str]) -> None:
+        """Remove objects."""
+        self._each(names, self.store.delete)
+
+    def remove(self, below: str) -> None:
+        """Remove all objects below a path."""
+        self.drop(self.names(below))
+        sync(self.store.delete_dir(self._key(below)))
+
+    def _key(self, name: str) -> str:
+        return f"{self.path}/{name}" if self.path else name
+
+    def _each(self, names: Iterable[str], ask: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
+        """Ask the store for each name, many at once."""
+        names = list(names)
+
+        async def answers() -> list[Answer]:
+            gate = asyncio.Semaphore(_REQUESTS)
+
+            async def answer(name: str) -> Answer:
+                async with gate:
+                    return await ask(self._key(name))
+
+            return await asyncio.gather(*map(answer, names))
+
+        return dict(zip(names, sync(answers()), strict=True))

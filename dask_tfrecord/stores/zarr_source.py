@@ -68,7 +68,9 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
         )
     if not attributes["complete"]:
         raise IncompleteStoreError(
-            "the conversion that wrote this group was never finished: write it again", target.place
+            "the conversion that wrote this group was never finished: to_zarr(…, resume=True) goes on with it, "
+            "mode='w' writes it anew",
+            target.place,
         )
     schema = Schema.from_json(json.dumps(attributes["schema"]))
     rows, unit = int(attributes["records"]), int(attributes["unit_rows"])

@@ -1,0 +1,233 @@
+"""Conversions to Zarr, run: begun or gone on with, one task per write unit, and finished.
+
+What a store looks like is decided in `dask_tfrecord.stores.layout` and shown by `dask_tfrecord.stores.planning`; what
+tasks do is in `dask_tfrecord.stores.writer`, what is kept to go on with in `dask_tfrecord.stores.journal`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import dask
+from dask.delayed import Delayed
+
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError
+from dask_tfrecord.stores.codecs import Codecs
+from dask_tfrecord.stores.failure import called_off_on_failure, named, uninterrupted
+from dask_tfrecord.stores.feed import Feed
+from dask_tfrecord.stores.fingerprint import Fingerprint
+from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.layout import Layout
+from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.writer import Writer, write_unit
+from dask_tfrecord.stores.zarr import Target
+
+__all__ = ["Begun", "Order", "checked", "convert", "find_begun", "finish"]
+
+
+def checked(mode: Literal["w", "w-"]) -> Literal["w", "w-"]:
+    """Refuse modes that there are not."""
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode is 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
+    return mode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A conversion that is there already, of the same inputs.
+
+    Attributes
+    ----------
+    identity : str
+        What it calls itself.
+    layout : Layout or None
+        What it writes; None where all of it is written.
+    complete : bool
+        Whether it is finished.
+    """
+
+    identity: str
+    layout: Layout | None
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """What is to be written, and where.
+
+    Attributes
+    ----------
+    target : Target
+        The group.
+    feed : Feed
+        The rows.
+    layout : Layout
+        The arrays.
+    codecs : Codecs
+        Theirs.
+    fingerprint : Fingerprint
+        What the conversion is known by.
+    keep : bool
+        Leave what is written where the conversion fails.
+    """
+
+    target: Target
+    feed: Feed
+    layout: Layout
+    codecs: Codecs
+    fingerprint: Fingerprint
+    keep: bool
+
+
+def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"], resume: bool) -> Begun | None:
+    """Find what to go on with, if that is asked for; None if no unit of it is written.
+
+    Raises
+    ------
+    ResumeError
+        If it was begun with other inputs or options; what differs is said.
+    ValueError
+        If it is to be replaced as well.
+    """
+    if not resume:
+        return None
+    if checked(mode) == "w":
+        raise ValueError("mode='w' replaces what is there, and resume=True goes on with it: give one of them")
+    noted = target.noted()
+    if not noted:
+        return None
+    identity = str(noted.get("id", ""))
+    layout = Journal(target.objects(target.open("r")), identity).layout()
+    written = bool(noted.get("written") or noted.get("complete"))
+    if not written and layout is None:
+        return None
+    differences = Fingerprint.noted(noted).differences(fingerprint)
+    if differences:
+        raise ResumeError(
+            f"what was begun there is not what is asked for now: {'; '.join(differences)}. mode='w' writes it anew",
+            target.place,
+        )
+    return Begun(identity, None if written else layout, bool(noted.get("complete")))
+
+
+def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, compute: bool) -> Delayed | None:
+    """Make the group that a layout says, or take the one that was begun, and its tasks; run them, or hand them back."""
+    target, directory = order.target, order.target.directory
+    made = [path for path in directory.parents if not path.exists()] if directory is not None else []
+    with called_off_on_failure(order.feed.token, lambda: _leave(order, made)):
+        with named(str(target)):
+            writer = uninterrupted(lambda: _create(order, opening) if begun is None else _take_up(order, begun))
+        written = _tasks(order, writer)
+        if not compute:
+            return written
+        dask.compute(written)
+        if not target.noted().get("complete"):
+            raise IncompleteStoreError(
+                "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL that "
+                "all processes reach, or compute on threads",
+                target.place,
+            )
+    return None
+
+
+def finish(target: Target, begun: Begun, *, compute: bool) -> Delayed | None:
+    """Finish a conversion of which all is written, if it is not finished."""
+    journal = Journal(target.objects(target.open("r+")), begun.identity)
+    if not compute:
+        finished: Delayed = dask.delayed(_finish, pure=False)(target, journal, [])
+        return finished
+    _finish(target, journal, [])
+    return None
+
+
+def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
+    """Make the group, with a note on what it will be, and its arrays; keep the plan."""
+    layout, identity = order.layout, order.feed.token
+    group = order.target.create(
+        opening,
+        {
+            "complete": False,
+            "written": False,
+            "id": identity,
+            "unit_rows": layout.grid.unit,
+            **order.fingerprint.notes(),
+        },
+    )
+    arrays = {}
+    for spec in layout.arrays:
+        inner = tuple(max(1, size) for size in spec.shape[1:])
+        compressors, filters = order.codecs.of(spec)
+        arrays[spec.name] = group.create_array(
+            spec.name,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            chunks=(spec.chunk, *inner),
+            shards=(spec.unit, *inner) if spec.unit != spec.chunk else None,
+            compressors=compressors,
+            filters=filters,
+            dimension_names=spec.dimensions,
+            # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
+            config={"write_empty_chunks": True},
+        )
+    journal = Journal(order.target.objects(group), identity)
+    journal.begin(layout)
+    return Writer(identity, order.target, journal, order.feed.schema, layout.nrows, layout.arrays, arrays)
+
+
+def _take_up(order: Order, begun: Begun) -> Writer:
+    """Open the group that was begun, and its arrays."""
+    group, layout = order.target.open("r+"), order.layout
+    arrays = {spec.name: order.target.writable(group, spec.name) for spec in layout.arrays}
+    journal = Journal(order.target.objects(group), begun.identity)
+    return Writer(order.feed.token, order.target, journal, order.feed.schema, layout.nrows, layout.arrays, arrays)
+
+
+def _tasks(order: Order, writer: Writer) -> Delayed:
+    """Make a task of each unit that is not written."""
+    token, journal = order.feed.token, writer.journal
+    plan = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
+    begin = dask.delayed(_begin, pure=False)(plan, dask_key_name=f"tfrecord-begin-{token}")
+    there = journal.verified()
+    jobs = (
+        ((unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0), (unit,))
+        for unit in order.layout.units(order.feed.schema)
+        if unit.number not in there
+    )
+    return order.feed.run(write_unit, jobs, _finish, (order.target, journal), begin)
+
+
+def _begin(writer: Writer) -> Writer:
+    """Let tasks write: the group is still the one that was made for them."""
+    writer.target.note(writer.journal.identity)
+    return writer
+
+
+def _finish(target: Target, journal: Journal, reports: Sequence[WriteReport]) -> None:
+    """Make the group whole, by the last thing that is written to it."""
+    with named(str(target)):
+        uninterrupted(lambda: _complete(target, journal))
+
+
+def _complete(target: Target, journal: Journal) -> None:
+    # Should this be cut short, another one can go on from each of these steps.
+    target.note(journal.identity, written=True)
+    journal.close()
+    target.remove_torn()
+    target.consolidate()
+    target.note(journal.identity, complete=True)
+
+
+def _leave(order: Order, made: Sequence[Path]) -> None:
+    """Remove what a conversion that fails has written; keep it where one may want to go on with it."""
+    error, target = sys.exception(), order.target
+    # Who stops a conversion has not said that it is of no use.
+    keep = order.keep or not isinstance(error, Exception)
+    if keep and Journal(target.objects(target.open("r")), str(target.noted().get("id"))).is_kept():
+        if error is not None:
+            error.add_note("what is written is kept: the same call with resume=True goes on with it")
+        return
+    target.remove(made)

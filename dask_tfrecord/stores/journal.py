@@ -1,0 +1,124 @@
+"""What a conversion has done so far, kept within the group until that is whole, so that another one can go on with it.
+
+The plan is written before the first unit, and a mark for each unit after its data: the names and sizes of the objects
+that it made. A unit without a mark, or whose objects are not those that the mark says, is written again. All of it lies
+in a folder of the plan's own name, so that marks of one plan mean nothing to another.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_tfrecord.stores.layout import ArraySpec, Layout, RowGrid, Tally
+from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.zarr import JOURNAL, Objects
+
+__all__ = ["Journal"]
+
+_PLAN, _TALLY, _UNITS = "plan.json", "tally.npz", "units"
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Plan and marks of one conversion.
+
+    Attributes
+    ----------
+    objects : Objects
+        The group's.
+    identity : str
+        What the conversion calls itself.
+    """
+
+    objects: Objects
+    identity: str
+
+    def begin(self, layout: Layout) -> None:
+        """Keep the plan: from now on there is something to go on with."""
+        buffer, tally, names = io.BytesIO(), layout.tally, list(layout.tally.items)
+        arrays: dict[str, Any] = {f"items_{number}": tally.items[name] for number, name in enumerate(names)}
+        np.savez(buffer, rows=tally.rows, sizes=tally.sizes, **arrays)
+        self.objects.put(self._name(_TALLY), buffer.getvalue())
+        plan = {
+            "records": layout.nrows,
+            "grid": asdict(layout.grid),
+            "arrays": [asdict(array) for array in layout.arrays],
+            "flat": names,
+        }
+        self.objects.put(self._name(_PLAN), json.dumps(plan, ensure_ascii=False).encode())
+
+    def layout(self) -> Layout | None:
+        """Read the plan; None if none was kept, and so no unit was begun."""
+        found, counted = self.objects.get(self._name(_PLAN)), self.objects.get(self._name(_TALLY))
+        if found is None or counted is None:
+            return None
+        plan = json.loads(found)
+        with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
+            items = {name: arrays[f"items_{number}"] for number, name in enumerate(plan["flat"])}
+            tally = Tally(arrays["rows"], items, arrays["sizes"])
+        specs = tuple(
+            ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
+            for array in plan["arrays"]
+        )
+        return Layout(plan["records"], RowGrid(**plan["grid"]), specs, tally)
+
+    def is_kept(self) -> bool:
+        """Whether the plan is there: it goes when all is written, and when another conversion takes the place."""
+        return self.objects.get(self._name(_PLAN)) is not None
+
+    def mark(self, number: int, report: WriteReport, names: Iterable[str]) -> WriteReport:
+        """Note that a unit is written, by what its objects are now."""
+        sizes = self.objects.sizes(names)
+        report = WriteReport(report.records, report.nbytes, sum(size or 0 for size in sizes.values()))
+        mark = {**asdict(report), "objects": sizes}
+        self.objects.put(self._unit(number), json.dumps(mark, ensure_ascii=False).encode())
+        return report
+
+    def written(self, number: int) -> WriteReport | None:
+        """Tell what was written of a unit, if it has a mark."""
+        mark = _read(self.objects.get(self._unit(number)))
+        return None if mark is None else _report(mark)
+
+    def verified(self) -> dict[int, WriteReport]:
+        """Find the units that are written and lie there as they were; marks of others are removed."""
+        folder = self._name(_UNITS)
+        names = self.objects.names(folder)
+        marks = {name: _read(mark) for name, mark in self.objects.get_all(names).items()}
+        there = self.objects.sizes({each for mark in marks.values() for each in (mark or {}).get("objects", ())})
+        whole, torn = {}, []
+        for name, mark in marks.items():
+            if mark is None or any(there[each] != size for each, size in mark["objects"].items()):
+                torn.append(name)
+            else:
+                whole[int(name.rpartition("/")[2].removesuffix(".json"))] = _report(mark)
+        self.objects.drop(torn)
+        return whole
+
+    def close(self) -> None:
+        """Remove plan and marks."""
+        self.objects.remove(JOURNAL)
+
+    def _name(self, what: str) -> str:
+        return f"{JOURNAL}/{self.identity}/{what}"
+
+    def _unit(self, number: int) -> str:
+        return self._name(f"{_UNITS}/{number}.json")
+
+
+def _read(mark: bytes | None) -> Mapping[str, Any] | None:
+    """Read a mark; one that was torn itself is none."""
+    try:
+        found = json.loads(mark or b"")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("objects"), dict) else None
+
+
+def _report(mark: Mapping[str, Any]) -> WriteReport:
+    return WriteReport(**{name: mark[name] for name in WriteReport.__slots__})
