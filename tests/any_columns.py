@@ -1,9 +1,10 @@
-"""Columns of every kind for tests: features, rows of any sizes, and data sets that hold them."""
+"""Columns of every kind for tests: features, rows of any sizes, data sets that hold them, and records that could."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -134,3 +135,51 @@ def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], siz
 def listed(value: Any) -> Any:
     """Nested lists of nested arrays."""
     return [listed(item) for item in value] if isinstance(value, np.ndarray) else value
+
+
+def fitting_rows(feature: Feature, count: int, rng: np.random.Generator) -> Block:
+    """Rows as `rows_like` makes them, of values that records can hold: what is listed fits, images have pixels."""
+    if isinstance(feature, ImageFeature) and feature.own_shapes:
+        shapes = np.stack([*rng.integers(1, 5, (2, count)), rng.choice([1, 3, 4], count)], axis=1)
+        ends = splits_of(shapes.prod(axis=1))
+        return ArraysBlock(rng.integers(0, 256, int(ends[-1]), np.uint8), ends, shapes)
+    block = rows_like(feature, count, rng)
+    return _listable(block) if isinstance(feature, _LISTED) else block
+
+
+_LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
+
+
+def _listable(block: Any) -> Any:
+    """Numbers that float32 or int64 hold."""
+    if isinstance(block, RaggedBlock):
+        return RaggedBlock(_listable(block.values), block.row_splits)
+    if isinstance(block, BytesBlock) or block.dtype.name not in ("float64", "uint64"):
+        return block
+    if block.dtype.name == "uint64":
+        return block >> np.uint64(1)
+    with np.errstate(all="ignore"):
+        return block.view(np.float32)[..., ::2].reshape(block.shape).astype(np.float64)
+
+
+def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
+    """Features of records that hold such columns; with `steps`, of SequenceExamples, where rows of rows are steps."""
+    context: dict[str, Feature] = {}
+    lists: dict[str, Feature] = {}
+    for name, feature in features.items():
+        if steps and isinstance(feature, FixedLenSequenceFeature):
+            lists[name] = feature
+        elif steps and isinstance(feature, VarLenFeature) and feature.ragged_rank == 2:
+            lists[name] = VarLenFeature(feature.dtype, shape=feature.shape[1:])
+        else:
+            context[name] = _of_record(name, feature)
+    return dtf.Schema(context, sequence_features=lists if steps else None)
+
+
+def _of_record(name: str, feature: Feature) -> Feature:
+    if isinstance(feature, FixedLenSequenceFeature):
+        return replace(feature, allow_missing=True)
+    if isinstance(feature, RaggedFeature) or (isinstance(feature, VarLenFeature) and feature.ragged_rank > 1):
+        levels = [RowLengths(f"{name} {level}") for level in range(feature.ragged_rank - 1)]
+        return RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, feature.item_shape)))
+    return feature

@@ -16,7 +16,6 @@ import pytest
 import zarr
 from distributed import Client, LocalCluster
 from parsing_compare import ask_tensorflow, feature
-from test_corpus import EXAMPLES
 from test_corpus import bits as corpus_bits
 from test_golden import CASES, check, expected, shard, spec
 
@@ -72,25 +71,6 @@ def test_golden_files_come_back_equal(golden: Path, case: str, tmp_path: Path) -
         folder = tmp_path / str(number)
         ds.to_tfrecord(f"{folder}/", **options)  # type: ignore[arg-type]
         check(dtf.read_tfrecord(folder, **features).compute(), wanted)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_golden_files_come_back_equal_from_zarr(golden: Path, case: str, tmp_path: Path) -> None:
-    features, wanted = spec(golden, case), expected(golden, case)
-    dtf.read_tfrecord(shard(golden, case), **features).to_zarr(tmp_path / "store.zarr", chunks=5)
-    stored = dtf.from_zarr(tmp_path / "store.zarr")
-    stored.to_tfrecord(tmp_path / MANY, records_per_shard=4, **features)
-    check(dtf.read_tfrecord(tmp_path / "*.tfrecord", **features).compute(), wanted)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_real_files_come_back_equal(corpus: Path, name: str, tmp_path: Path) -> None:
-    schema = dtf.infer_schema(corpus / name, sample=None)
-    ds = dtf.read_tfrecord(corpus / name, schema)
-    ds.to_tfrecord(tmp_path / MANY, records_per_shard=max(1, (ds.nrecords or 0) // 3))
-    again = dtf.read_tfrecord(tmp_path / "*.tfrecord", schema).compute()
-    wanted = ds.compute()
-    assert all(corpus_bits(again[column]) == corpus_bits(array) for column, array in wanted.items())
 
 
 def test_columns_of_every_way_to_hold_them(tmp_path: Path) -> None:
