@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +17,12 @@ import dask
 from dask.delayed import Delayed
 
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
-from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.failure import called_off_on_failure, named, uninterrupted
 from dask_tfrecord.stores.feed import Feed
 from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import Layout
+from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.writer import Writer, write_unit
 from dask_tfrecord.stores.zarr import Target
@@ -67,8 +68,8 @@ class Order:
         The rows.
     layout : Layout
         The arrays.
-    codecs : Codecs
-        Theirs.
+    options : ZarrOptions
+        What the user asked for.
     fingerprint : Fingerprint
         What the conversion is known by.
     keep : bool
@@ -78,7 +79,7 @@ class Order:
     target: Target
     feed: Feed
     layout: Layout
-    codecs: Codecs
+    options: ZarrOptions
     fingerprint: Fingerprint
     keep: bool
 
@@ -98,9 +99,9 @@ def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"
     if checked(mode) == "w":
         raise ValueError("mode='w' replaces what is there, and resume=True goes on with it: give one of them")
     noted = target.noted()
-    if not noted:
+    if "id" not in noted:
         return None
-    identity = str(noted.get("id", ""))
+    identity = noted["id"]
     layout = Journal(target.objects(target.open("r")), identity).layout()
     written = bool(noted.get("written") or noted.get("complete"))
     if not written and layout is None:
@@ -137,11 +138,11 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
 def finish(target: Target, begun: Begun, *, compute: bool) -> Delayed | None:
     """Finish a conversion of which all is written, if it is not finished."""
     journal = Journal(target.objects(target.open("r+")), begun.identity)
-    if not compute:
-        finished: Delayed = dask.delayed(_finish, pure=False)(target, journal, [])
-        return finished
-    _finish(target, journal, [])
-    return None
+    finished: Delayed = dask.delayed(_finish, pure=False)(target, journal, [])
+    if compute:
+        finished.compute(scheduler="sync")
+        return None
+    return finished
 
 
 def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
@@ -153,29 +154,31 @@ def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
             "complete": False,
             "written": False,
             "id": identity,
+            "version": _version(),
             "unit_rows": layout.grid.unit,
             **order.fingerprint.notes(),
         },
     )
-    arrays = {}
-    for spec in layout.arrays:
-        inner = tuple(max(1, size) for size in spec.shape[1:])
-        compressors, filters = order.codecs.of(spec)
-        arrays[spec.name] = group.create_array(
+    arrays = {
+        spec.name: group.create_array(
             spec.name,
-            shape=spec.shape,
-            dtype=spec.dtype,
-            chunks=(spec.chunk, *inner),
-            shards=(spec.unit, *inner) if spec.unit != spec.chunk else None,
-            compressors=compressors,
-            filters=filters,
-            dimension_names=spec.dimensions,
-            # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
+            **order.options.form(spec, order.feed.schema),
+            # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
             config={"write_empty_chunks": True},
         )
+        for spec in layout.arrays
+    }
     journal = Journal(order.target.objects(group), identity)
     journal.begin(layout)
     return Writer(identity, order.target, journal, order.feed.schema, layout.nrows, layout.arrays, arrays)
+
+
+def _version() -> str | None:
+    """Tell which release writes; None where the package is imported and not installed."""
+    try:
+        return metadata.version("dask-tfrecord")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _take_up(order: Order, begun: Begun) -> Writer:
@@ -214,7 +217,8 @@ def _finish(target: Target, journal: Journal, reports: Sequence[WriteReport]) ->
 
 def _complete(target: Target, journal: Journal) -> None:
     # Should this be cut short, another one can go on from each of these steps.
-    target.note(journal.identity, written=True)
+    if target.note(journal.identity, written=True)["complete"]:
+        return
     journal.close()
     target.remove_torn()
     target.consolidate()
@@ -226,7 +230,8 @@ def _leave(order: Order, made: Sequence[Path]) -> None:
     error, target = sys.exception(), order.target
     # Who stops a conversion has not said that it is of no use.
     keep = order.keep or not isinstance(error, Exception)
-    if keep and Journal(target.objects(target.open("r")), str(target.noted().get("id"))).is_kept():
+    noted = target.noted() if keep else {}
+    if noted.get("written") or ("id" in noted and Journal(target.objects(target.open("r")), noted["id"]).is_kept()):
         if error is not None:
             error.add_note("what is written is kept: the same call with resume=True goes on with it")
         return

@@ -287,8 +287,13 @@ def _others(directory: Path) -> Iterator[Path]:
     """Find what lies in the directory of a group and is none of its members."""
     for path in directory.iterdir():
         ours = path.name in _MARKS or path.name == JOURNAL or _TORN.fullmatch(path.name)
-        if not (ours or any((path / mark).is_file() for mark in _MARKS)):
+        if not (ours or any((path / mark).is_file() for mark in _MARKS) or _is_unborn(path)):
             yield path
+
+
+def _is_unborn(path: Path) -> bool:
+    """Whether a directory is what zarr leaves of an array that it was making when it was killed."""
+    return path.is_dir() and all(_TORN.fullmatch(inner.name) for inner in path.iterdir())
 
 
 @dataclass(frozen=True, slots=True)
