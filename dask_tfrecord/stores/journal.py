@@ -121,4 +121,5 @@ def _read(mark: bytes | None) -> Mapping[str, Any] | None:
 
 
 def _report(mark: Mapping[str, Any]) -> WriteReport:
-    return WriteReport(**{name: mark[name] for name in WriteReport.__slots__})
+    # Another version may have noted less, or more.
+    return WriteReport(**{name: mark[name] for name in WriteReport.__slots__ if name in mark})

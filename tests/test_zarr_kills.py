@@ -1,0 +1,256 @@
+"""Conversions on the processes of a real cluster, which are killed, or lose their disk or their files, midway."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from distributed import Client, KilledWorker, LocalCluster
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.errors import IncompleteStoreError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster,
+    pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
+    # Workers that are killed leave sockets, and their nannies say so.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+SHARDS, ROWS = 8, 250
+# Each of these makes some 150 units.
+GRIDS: list[dict[str, Any]] = [{"chunks": 30}, {"chunks": 8, "shards": 32}]
+
+# As a user writes it; blocks that take a while are killed midway.
+PROGRAM = """
+import sys, time
+import dask_tfrecord as dtf
+from distributed import Client
+
+LOG = sys.argv[4]
+
+def slowly(blocks):
+    time.sleep(0.02)
+    with open(LOG, "a") as log:
+        log.write(f"{len(blocks['label'])}\\n")
+    return blocks
+
+if __name__ == "__main__":
+    ds = dtf.read_tfrecord(sys.argv[1])
+    with Client(sys.argv[3]):
+        ds.map_blocks(slowly, dict(ds.schema)).to_zarr(sys.argv[2], resume=True, **eval(sys.argv[5]))
+"""
+
+
+def example(row: int) -> bytes:
+    message = messages.Example()
+    message.features.feature["label"].int64_list.value.append(row)
+    message.features.feature["tokens"].int64_list.value.extend(range(row, row + row * 13 % 117))
+    message.features.feature["name"].bytes_list.value.append(b"row %d" % row)
+    return message.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    for number in range(SHARDS):
+        payloads = map(example, range(number * ROWS, number * ROWS + ROWS))
+        testing.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        yield client
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store.zarr"
+
+
+def marks(store: Path) -> int:
+    return sum(1 for _ in store.glob(".dask_tfrecord/*/units/*.json"))
+
+
+def wait_for(number: int, store: Path, alive: Callable[[], bool]) -> bool:
+    """Wait until so many units are written; false if whatever writes them ends before."""
+    deadline = time.monotonic() + 300
+    while marks(store) < number:
+        if not alive():
+            return False
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return True
+
+
+def equal(store: Path, reference: Path) -> None:
+    """Compare stores by all that lies in them but the names of conversions, and by what zarr reads."""
+
+    def data(folder: Path) -> dict[str, bytes]:
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        del found["zarr.json"]
+        return found
+
+    assert data(store) == data(reference)
+    read, wanted = zarr.open_group(store, mode="r"), zarr.open_group(reference, mode="r")
+    assert sorted(read.array_keys()) == sorted(wanted.array_keys())
+    assert all((read[name][:] == wanted[name][:]).all() for name in wanted.array_keys())  # type: ignore[union-attr,index]
+    assert dtf.from_zarr(store).nrecords == SHARDS * ROWS
+
+
+def slow(ds: dtf.Dataset) -> dtf.Dataset:
+    def slowly(blocks: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.02)
+        return blocks
+
+    return ds.map_blocks(slowly, dict(ds.schema))
+
+
+@contextlib.contextmanager
+def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
+    """Do something in another thread, which can ask whether this goes on."""
+    over = threading.Event()
+    thread = threading.Thread(target=act, args=(lambda: not over.is_set(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_workers_are_killed(client: Client, source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]) -> None:
+    ds, rng, killed = dtf.read_tfrecord(source), random.Random(str(grid)), 0
+    ds.to_zarr(tmp_path / "reference.zarr", **grid)
+
+    def kill(alive: Callable[[], bool]) -> None:
+        nonlocal killed
+        while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
+            pids = list(client.run(os.getpid).values())
+            os.kill(rng.choice(pids), signal.SIGKILL)
+            killed += 1
+
+    finished = False
+    while not finished:
+        with meanwhile(kill):
+            try:
+                slow(ds).to_zarr(store, resume=True, **grid)
+                finished = True
+            except KilledWorker:
+                # Whoever had the luck to be there each time: it is gone on with.
+                with pytest.raises(IncompleteStoreError):
+                    dtf.from_zarr(store)
+    assert killed >= 2
+    equal(store, tmp_path / "reference.zarr")
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_the_client_is_killed_five_times(
+    cluster: LocalCluster, source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]
+) -> None:
+    dtf.read_tfrecord(source).to_zarr(tmp_path / "reference.zarr", **grid)
+    program, log, rng = tmp_path / "program.py", tmp_path / "log", random.Random(str(grid))
+    program.write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    arguments = [str(source), str(store), cluster.scheduler_address, str(log), repr(grid)]
+
+    def convert() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(program), *arguments], cwd=tmp_path, env=environment)
+
+    for _ in range(5):
+        before = marks(store)
+        with convert() as running:
+            assert wait_for(before + rng.randrange(3, 20), store, lambda: running.poll() is None)
+            running.kill()
+        with pytest.raises(IncompleteStoreError, match="never finished"):
+            dtf.from_zarr(store)
+    with convert() as running:
+        assert running.wait(300) == 0
+    equal(store, tmp_path / "reference.zarr")
+    # Nothing was read again but what was under way when the client went.
+    rows = sum(map(int, log.read_text().split()))
+    assert rows < 3.5 * SHARDS * ROWS
+
+
+def test_lost_reports_are_not_lost_work(client: Client, source: Path, store: Path, tmp_path: Path) -> None:
+    """Reports of units lie on the worker that wrote them; when it goes, its units need not be written again."""
+    ds, log = dtf.read_tfrecord(source)[["label"]], tmp_path / "log"
+
+    def logged(blocks: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.05)
+        with log.open("a") as file:
+            file.write(f"{blocks['label'][0]}\n")
+        return blocks
+
+    def kill(alive: Callable[[], bool]) -> None:
+        if wait_for(60, store, alive):
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+    with meanwhile(kill):
+        ds.map_blocks(logged, dict(ds.schema)).to_zarr(store, chunks=20)
+    assert dtf.from_zarr(store).nrecords == SHARDS * ROWS
+    # Two threads of the worker were at a unit each.
+    assert len(log.read_text().split()) <= SHARDS * ROWS // 20 + 2
+
+
+def test_a_disk_that_fills_up(client: Client, source: Path, tmp_path: Path) -> None:
+    ds, disk = dtf.read_tfrecord(source), tmp_path / "disk"
+    ds.to_zarr(tmp_path / "reference.zarr", chunks=30)
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk, and not everywhere")
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            ds.to_zarr(disk / "store.zarr", chunks=30, resume=True)
+        with pytest.raises(IncompleteStoreError):
+            dtf.from_zarr(disk / "store.zarr")
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        ds.to_zarr(disk / "store.zarr", chunks=30, resume=True)
+        equal(disk / "store.zarr", tmp_path / "reference.zarr")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_file_that_vanishes_and_comes_back(client: Client, source: Path, store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for path in source.iterdir():
+        os.link(path, folder / path.name)
+    ds = dtf.read_tfrecord(folder)
+    ds.to_zarr(tmp_path / "reference.zarr", chunks=30)
+    last = folder / f"part-{SHARDS - 1}.tfrecord"
+
+    def vanish(alive: Callable[[], bool]) -> None:
+        if wait_for(5, store, alive):
+            last.rename(tmp_path / "elsewhere")
+
+    with meanwhile(vanish), pytest.raises(FileNotFoundError, match=last.name):
+        slow(ds).to_zarr(store, chunks=30, resume=True)
+    with pytest.raises(IncompleteStoreError):
+        dtf.from_zarr(store)
+    (tmp_path / "elsewhere").rename(last)
+    slow(dtf.read_tfrecord(folder)).to_zarr(store, chunks=30, resume=True)
+    equal(store, tmp_path / "reference.zarr")
