@@ -73,6 +73,14 @@ class Decoder:
         Records, bytes consumed, why it stopped, bytes needed.
         """
 
+    def pick(
+        self, buffer: NDArray[np.uint8], begin: int, end: int, first: int, wanted: NDArray[np.int64], offset: int = 0
+    ) -> tuple[int, int, int, int]:
+        """Decode the records with the ascending numbers `wanted`, where ``buffer[begin]`` begins record `first`.
+
+        Records passed, and bytes, which may lie beyond `end` where a record was skipped; why it stopped, bytes needed.
+        """
+
     def expect(self, times: float) -> None:
         """Reserve room for about `times` what was decoded so far."""
 

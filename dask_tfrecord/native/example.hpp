@@ -1,6 +1,7 @@
 // tf.train.Example and SequenceExample as protobuf reads them, any legal encoding, straight into columns.
 #pragma once
 
+#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -77,21 +78,32 @@ public:
     // Decodes at most `limit` records of the block, which begins at byte `offset` of the stream.
     Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit, std::uint64_t offset = 0) {
         Walk walk;
-        for (Column& column : columns_) column.begin_block(data, offset);
+        begin_block(data, offset);
         Cursor block(data, size);
-        Cursor payload(data, 0);
         walk.stop = Stop::limit;
-        while (walk.records < limit) {
-            if (!framing_.next(block, payload, walk)) break;
-            if (!record(payload)) {
-                undo();
-                walk.stop = Stop::feature;
-                break;
+        while (walk.records < limit && next(block, walk)) walk.consumed = size - block.left();
+        return walk;
+    }
+
+    // Decodes the records of the block that have the `count` numbers `wanted`, which ascend; the first one of the block
+    // is number `first`. Others are skipped, and the last one of those may reach beyond the block.
+    Walk pick(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
+              std::size_t count, std::uint64_t offset = 0) {
+        Walk walk;
+        begin_block(data, offset);
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto number = static_cast<std::uint64_t>(wanted[i]);
+            if (wanted[i] < 0 || number < first + walk.records) {
+                throw std::invalid_argument("records are picked as they follow each other");
             }
-            ++record_;
-            ++walk.records;
+            if (!framing_.skip(data, size, number - first, walk)) return walk;
+            // A block that ends with what was skipped, or before, is an empty one.
+            const std::size_t begin = walk.consumed < size ? static_cast<std::size_t>(walk.consumed) : size;
+            Cursor block(data + begin, size - begin);
+            if (!next(block, walk)) return walk;
             walk.consumed = size - block.left();
         }
+        walk.stop = Stop::limit;
         return walk;
     }
 
@@ -102,6 +114,24 @@ private:
     bool fail(Fault fault) {
         problem_.fault = fault;
         return false;
+    }
+
+    void begin_block(const std::uint8_t* data, std::uint64_t offset) {
+        for (Column& column : columns_) column.begin_block(data, offset);
+    }
+
+    // Decodes the record that the block begins with; or the walk says why not.
+    bool next(Cursor& block, Walk& walk) {
+        Cursor payload(block.here(), 0);
+        if (!framing_.next(block, payload, walk)) return false;
+        if (!record(payload)) {
+            undo();
+            walk.stop = Stop::feature;
+            return false;
+        }
+        ++record_;
+        ++walk.records;
+        return true;
     }
 
     // A record that was refused leaves nothing behind.

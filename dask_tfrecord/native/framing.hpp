@@ -14,7 +14,7 @@ enum class Stop : int {
 
 struct Walk {
     std::uint64_t records = 0;
-    std::uint64_t consumed = 0;  // bytes of whole records; for `scan` it may pass the end of the block
+    std::uint64_t consumed = 0;  // bytes of whole records; where some are skipped it may pass the end of the block
     std::uint64_t need = 0;      // with `more`: bytes from there on that the next step needs
     Stop stop = Stop::more;
 };
@@ -56,23 +56,30 @@ public:
     // Headers alone, at most `limit` of them.
     Walk scan(const std::uint8_t* data, std::size_t size, std::uint64_t limit) const {
         Walk walk;
-        while (walk.records < limit) {
+        if (skip(data, size, limit, walk)) walk.stop = Stop::limit;
+        return walk;
+    }
+
+    // Goes on by headers alone until the walk has passed `records` of them; or says why not.
+    bool skip(const std::uint8_t* data, std::size_t size, std::uint64_t records, Walk& walk) const {
+        while (walk.records < records) {
             if (walk.consumed >= size) {
                 walk.need = header_size;
-                return walk;
+                walk.stop = Stop::more;
+                return false;
             }
             Cursor ahead(data + walk.consumed, size - static_cast<std::size_t>(walk.consumed));
             std::uint64_t length;
-            if (!header(ahead, length, walk)) return walk;
+            if (!header(ahead, length, walk)) return false;
             if (length > absurd_length) {  // the shard can't hold it: whoever has its size says so
                 walk.need = UINT64_MAX;
-                return walk;
+                walk.stop = Stop::more;
+                return false;
             }
             walk.consumed += header_size + length + footer_size;
             ++walk.records;
         }
-        walk.stop = Stop::limit;
-        return walk;
+        return true;
     }
 
     // Whole records whose CRCs both hold, as far as they lie in the block.

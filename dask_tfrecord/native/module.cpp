@@ -9,16 +9,12 @@
 #include <stdexcept>
 #include <unordered_set>
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
 #include "encode.hpp"
-#include "rows.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void add_rows(nb::module_& module);    // rows.cpp
 void add_resync(nb::module_& module);  // resync.cpp
 
 namespace {
@@ -26,7 +22,6 @@ namespace {
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Splits = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Order = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::tuple;
 
 // Sizes in bytes are computed from counts, and stay far from wrapping.
@@ -58,64 +53,6 @@ std::int64_t find_header(const Bytes& buffer, std::size_t begin, std::size_t end
     check_range(buffer, begin, end);
     nb::gil_scoped_release released;
     return dtf::Framing(true).find(buffer.data() + begin, end - begin, room);
-}
-
-// A list of bytes objects: twice as fast as slices of one bytes object.
-nb::object bytes_list(const Bytes& values, const Splits& splits) {
-    const std::size_t size = splits.size() > 0 ? splits.size() - 1 : 0;
-    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(size)));
-    if (!list.is_valid()) throw nb::python_error();
-    for (std::size_t i = 0; i < size; ++i) {
-        const std::int64_t begin = splits.data()[i];
-        const std::int64_t end = splits.data()[i + 1];
-        if (begin < 0 || begin > end || static_cast<std::uint64_t>(end) > values.size()) {
-            throw nb::value_error("splits ascend within the values");
-        }
-        const char* data = reinterpret_cast<const char*>(values.data()) + begin;
-        PyObject* item = PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin));
-        if (item == nullptr) throw nb::python_error();
-        PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), item);
-    }
-    return list;
-}
-
-// What threads have freed, glibc keeps for them: with a pool of writing threads that is many times what is in use.
-void release_memory() {
-#if defined(__GLIBC__)
-    nb::gil_scoped_release released;
-    malloc_trim(0);
-#endif
-}
-
-// Rows of bytes, `item` of them each, filled up to `length` of them.
-void pad_rows(const Bytes& values, const Splits& splits, const nb::bytes& filler, std::size_t length,
-              const Memory& out) {
-    const std::size_t item = filler.size(), rows = splits.size() > 0 ? splits.size() - 1 : 0;
-    if (item == 0 || splits.size() == 0) throw nb::value_error("an item has a byte or more, and splits have an end");
-    if (length > most_values / item || rows > most_values || out.size() != rows * length * item) {
-        throw nb::value_error("the memory has a place for each row");
-    }
-    const auto* filling = reinterpret_cast<const std::uint8_t*>(filler.c_str());
-    bool padded;
-    {
-        nb::gil_scoped_release released;
-        padded = dtf::pad_rows(dtf::Cursor(values.data(), values.size()), splits.data(), rows, item, length, filling,
-                               out.data());
-    }
-    if (!padded) throw nb::value_error("rows lie within the values, and none is longer than what it is filled up to");
-}
-
-// The order in which the places of each row ascend.
-void sort_rows(const Splits& places, std::size_t axes, const Splits& splits, const Order& order) {
-    if (axes == 0 || splits.size() == 0 || places.size() % axes != 0 || order.size() != places.size() / axes) {
-        throw nb::value_error("a place has an index for each axis, and the order one number for each place");
-    }
-    bool sorted;
-    {
-        nb::gil_scoped_release released;
-        sorted = dtf::sort_rows(places.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
-    }
-    if (!sorted) throw nb::value_error("splits ascend from 0 to the number of places");
 }
 
 template <class T>
@@ -259,17 +196,16 @@ public:
     }
 
     Result feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t offset) {
-        const Turn turn(busy_);
-        check_range(buffer, begin, end);
-        if (offset > dtf::absurd_length) throw nb::value_error("no stream is that long");
-        if (!taken_.empty()) throw nb::value_error("the columns have been taken: make another Decoder");
-        fed_ = true;
-        dtf::Walk walk;
-        {
-            nb::gil_scoped_release released;
-            walk = decoder_.feed(buffer.data() + begin, end - begin, limit_of(limit), offset);
-        }
-        return result(walk);
+        return fed(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.feed(data, size, limit_of(limit), offset);
+        });
+    }
+
+    Result pick(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first, const Splits& wanted,
+                std::uint64_t offset) {
+        return fed(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.pick(data, size, first, wanted.data(), wanted.size(), offset);
+        });
     }
 
     void expect(double times) {
@@ -299,6 +235,21 @@ public:
     }
 
 private:
+    template <class Feed>
+    Result fed(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t offset, Feed feed) {
+        const Turn turn(busy_);
+        check_range(buffer, begin, end);
+        if (offset > dtf::absurd_length) throw nb::value_error("no stream is that long");
+        if (!taken_.empty()) throw nb::value_error("the columns have been taken: make another Decoder");
+        fed_ = true;
+        dtf::Walk walk;
+        {
+            nb::gil_scoped_release released;
+            walk = feed(buffer.data() + begin, end - begin);
+        }
+        return result(walk);
+    }
+
     dtf::Column& at(std::size_t index) {
         if (index >= decoder_.columns().size()) throw nb::index_error("no such column");
         return decoder_.columns()[index];
@@ -425,12 +376,6 @@ NB_MODULE(_native, module) {
     // Arguments are not converted: a copy would cost a block, or take what is written away with it.
     module.def("find_header", &find_header, "buffer"_a.noconvert(), "begin"_a, "end"_a, "room"_a);
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
-    module.def("release_memory", &release_memory);
-    module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "filler"_a, "length"_a,
-               "out"_a.noconvert());
-    module.def("sort_rows", &sort_rows, "places"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),
-               "order"_a.noconvert());
-    module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert());
     nb::class_<dtf::ColumnSpec>(module, "Column")
         .def(nb::new_(&column_spec), "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
              "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "cast"_a = 0,
@@ -440,6 +385,8 @@ NB_MODULE(_native, module) {
              "sequence_example"_a = false)
         .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
         .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0)
+        .def("pick", &PyDecoder::pick, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a, "wanted"_a.noconvert(),
+             "offset"_a = 0)
         .def("expect", &PyDecoder::expect, "times"_a)
         .def("problem", &PyDecoder::problem)
         .def("take", &PyDecoder::take, "column"_a);
@@ -450,5 +397,6 @@ NB_MODULE(_native, module) {
     nb::class_<PyEncoder>(module, "Encoder")
         .def(nb::init<const nb::sequence&, std::size_t, bool>(), "fields"_a, "rows"_a, "sequence_example"_a = false)
         .def("encode", &PyEncoder::encode, "first"_a, "out"_a.noconvert());
+    add_rows(module);
     add_resync(module);
 }

@@ -101,6 +101,49 @@ dtf::Walk scan_by_definition(const std::string& bytes, bool check, std::uint64_t
     return walk;
 }
 
+// Picked in pieces: as if headers had led from one record wanted to the next, and each had been fed by itself.
+void check_picks(const std::function<dtf::Decoder()>& make, const std::string& bytes, bool check, Random& random) {
+    std::vector<std::int64_t> wanted;
+    for (int number = 0; number < 10; ++number) {
+        if (random.below(3) == 0) wanted.push_back(number);
+    }
+    dtf::Decoder alone = make(), picked = make();
+    std::uint64_t passed = 0, at = 0;
+    Stop stop = Stop::limit;
+    const auto rest = [&] { return Exact(std::string_view(bytes).substr(std::min<std::uint64_t>(at, bytes.size()))); };
+    for (std::size_t i = 0; i < wanted.size() && stop == Stop::limit; ++i) {
+        const Exact before = rest();
+        const std::uint64_t between = static_cast<std::uint64_t>(wanted[i]) - passed;
+        dtf::Walk walk = dtf::Framing(check).scan(before.data(), before.size(), between);
+        passed += walk.records;
+        at += walk.consumed;
+        if (walk.stop == Stop::limit) {
+            const Exact block = rest();
+            walk = alone.feed(block.data(), block.size(), 1, at);
+            passed += walk.records;
+            at += walk.consumed;
+        }
+        stop = walk.stop;
+    }
+
+    const std::size_t longest = 1 + bytes.size() / (1 + random.below(10));
+    std::uint64_t first = 0, begin = 0, end = 0;
+    std::size_t done = 0;
+    dtf::Walk walk;
+    for (bool more = true; more;) {
+        const Exact block(begin < end ? std::string_view(bytes).substr(begin, end - begin) : std::string_view());
+        walk = picked.pick(block.data(), block.size(), first, wanted.data() + done, wanted.size() - done, begin);
+        REQUIRE(walk.stop != Stop::more || walk.consumed > block.size() || walk.need > block.size() - walk.consumed);
+        first += walk.records;
+        begin += walk.consumed;
+        while (done < wanted.size() && wanted[done] < static_cast<std::int64_t>(first)) ++done;
+        more = walk.stop == Stop::more && end < bytes.size();
+        end = std::min<std::uint64_t>(bytes.size(), std::max(begin, end) + 1 + random.below(longest));
+    }
+    REQUIRE(first == passed && begin == at && walk.stop == stop);
+    REQUIRE(contents(picked) == contents(alone) && said_of(picked.problem()) == said_of(alone.problem()));
+}
+
 void execute(const std::vector<Sample>& corpus, Random& random) {
     const Sample& sample = corpus[random.below(corpus.size())];
     const Sample& other = corpus[random.below(corpus.size())];
@@ -123,6 +166,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
 
     check_places(sample, bytes, check, random);
     check_alone(specs, bytes, check, closed, message);
+    check_picks([&] { return dtf::Decoder(specs, check, closed, message); }, bytes, check, random);
     dtf::Decoder growing(specs, check, closed, message);
     const auto all = [] { return UINT64_MAX; };
     const Outcome once = run(growing, bytes, check, [&] { return bytes.size(); }, all);
