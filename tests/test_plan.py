@@ -88,9 +88,11 @@ def runs_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
         shard = collection.shards.paths.index(run.shard.path)
         assert run.offset == run.mark * 10
         assert 0 <= run.mark <= run.first
-        assert run.past >= (run.first + run.count) * 10
-        assert run.last == (run.first + run.count == collection.counts[shard])
-        read += [(run.shard.path, run.first + number) for number in range(run.count)]
+        numbers = [run.number(place) for place in range(run.count)]
+        assert numbers[0] == run.first
+        assert run.past >= (numbers[-1] + 1) * 10
+        assert run.last == (numbers[-1] + 1 == collection.counts[shard])
+        read += [(run.shard.path, number) for number in numbers]
     return read
 
 

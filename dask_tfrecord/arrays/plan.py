@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,18 +143,47 @@ class Collection:
             past = min(stop, end, start + self._unbroken(shard, first))
             if past > start:
                 marks = self.mark_records[self.mark_splits[shard] : self.mark_splits[shard + 1]]
-                mark = int(self.mark_splits[shard]) + int(np.searchsorted(marks, first, side="right")) - 1
-                yield Run(
-                    shard=self.shards[shard],
-                    first=first,
-                    count=past - start,
-                    mark=int(self.mark_records[mark]),
-                    offset=int(self.mark_offsets[mark]),
-                    past=self._past(shard, past - int(self.starts[shard])),
-                    last=past == end and not (self.tails is not None and self.tails[shard]),
-                )
+                mark = int(np.searchsorted(marks, first, side="right")) - 1
+                yield self._run(shard, mark, first, past - int(self.starts[shard]), None)
             start = past
             shard += past == end
+
+    def picks(self, rows: NDArray[np.int64]) -> Iterator[Run]:
+        """Ascending rows, each once, as runs: those of one shard are one as long as no mark is passed between two."""
+        shards = np.searchsorted(self.starts, rows, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(cuts if len(rows) else []):
+            shard = int(shards[begin])
+            yield from self._shard_picks(shard, rows[begin:end] - self.starts[shard])
+
+    def _shard_picks(self, shard: int, records: NDArray[np.int64]) -> Iterator[Run]:
+        """Ascending records of a shard as runs."""
+        marks = slice(self.mark_splits[shard], self.mark_splits[shard + 1])
+        places = np.searchsorted(self.mark_records[marks], records, side="right") - 1
+        # What lies between two marks is read as a whole, or not at all.
+        apart = np.diff(places) > 1
+        if self.breaks is not None:
+            apart |= np.diff(np.cumsum(self.breaks[marks])[places]) > 0
+        cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(records)]
+        for begin, end in pairwise(cuts):
+            first, stop = int(records[begin]), int(records[end - 1]) + 1
+            wanted = records[begin:end] if stop - first > end - begin else None
+            yield self._run(shard, int(places[begin]), first, stop, wanted)
+
+    def _run(self, shard: int, mark: int, first: int, stop: int, wanted: NDArray[np.int64] | None) -> Run:
+        """Make a run of records of a shard that are reached from its mark number `mark`."""
+        mark += int(self.mark_splits[shard])
+        ends = stop == int(self.starts[shard + 1] - self.starts[shard])
+        return Run(
+            shard=self.shards[shard],
+            first=first,
+            count=stop - first if wanted is None else len(wanted),
+            mark=int(self.mark_records[mark]),
+            offset=int(self.mark_offsets[mark]),
+            past=self._past(shard, stop),
+            last=ends and not (self.tails is not None and self.tails[shard]),
+            wanted=wanted,
+        )
 
     def _unbroken(self, shard: int, record: int) -> int:
         """Count the records from one on that follow each other."""
@@ -246,15 +276,10 @@ def row_numbers(rows: Rows) -> NDArray[np.int64]:
 
 
 def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:
-    """Ascending rows, each once, as runs of consecutive ones."""
+    """Ascending rows, each once, as runs."""
     if isinstance(rows, range) and rows.step == 1:
-        yield from collection.runs(rows.start, rows.stop)
-        return
-    index = row_numbers(rows)
-    gaps = np.flatnonzero(np.diff(index) != 1) + 1
-    for part in np.split(index, gaps):
-        if len(part):
-            yield from collection.runs(int(part[0]), int(part[-1]) + 1)
+        return collection.runs(rows.start, rows.stop)
+    return collection.picks(row_numbers(rows))
 
 
 def pick_rows(rows: Rows, key: Any) -> Rows:

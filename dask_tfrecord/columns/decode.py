@@ -37,9 +37,9 @@ _LEAST = 16 << 10
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Consecutive records of one shard.
+    """Records of one shard that are read together: consecutive ones, or some that lie near each other.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Run:
     first : int
         Number of the first one in the shard.
     count : int or None
-        How many; None for all to the end of the shard.
+        How many; None for all from the first one to the end of the shard.
     mark : int
         Number of a record at or before the first, whose place is known.
     offset : int
@@ -59,6 +59,8 @@ class Run:
         The run ends where the shard ends: bytes that follow are an error.
     split : Split or None
         The run are all records that begin in the split, from the mark on.
+    wanted : int64 array of shape (count,), or None
+        Their numbers in the shard, ascending; None where they are consecutive.
     """
 
     shard: Shard
@@ -69,6 +71,11 @@ class Run:
     past: int
     last: bool
     split: Split | None = None
+    wanted: NDArray[np.int64] | None = None
+
+    def number(self, place: int) -> int:
+        """Find the number in the shard of a record of the run."""
+        return self.first + place if self.wanted is None else int(self.wanted[place])
 
 
 def decode(
@@ -221,7 +228,7 @@ class _Job:
     def _run_of(self, row: int) -> tuple[Run, int]:
         """Find the run that a row comes from, and its number in the shard."""
         first, run = next((first, run) for first, run in reversed(self.runs) if first <= row)
-        return run, run.first + row - first
+        return run, run.number(row - first)
 
 
 class _Reader:
@@ -247,6 +254,19 @@ class _Reader:
         if run.offset > self.window.offset:
             self.window.advance(run.offset - self.window.offset)
             self.record = run.mark
+        if run.wanted is None:
+            self._read_all(run, job)
+        else:
+            self._pick(run, run.wanted, job)
+        if run.last and not self.window.exhausted:
+            raise CorruptRecordError(
+                f"{self.record} records were expected, and more bytes follow them: the counts given are wrong, or the "
+                f"file has changed since it was counted",
+                Place(self.shard.path, self.record, self.window.offset),
+            )
+
+    def _read_all(self, run: Run, job: _Job) -> None:
+        """Decode consecutive records."""
         self.skip(run)
         left = -1 if run.count is None else run.count
         window = self.window
@@ -277,12 +297,27 @@ class _Reader:
                     raise self._ended(left)
         if run.split is not None:
             check_meeting(self.shard, run.split, window.offset, self.record)
-        if run.last and not window.exhausted:
-            raise CorruptRecordError(
-                f"{self.record} records were expected, and more bytes follow them: the counts given are wrong, or the "
-                f"file has changed since it was counted",
-                Place(self.shard.path, self.record, window.offset),
+
+    def _pick(self, run: Run, wanted: NDArray[np.int64], job: _Job) -> None:
+        """Decode the records that are wanted; of those between them only the headers are looked at."""
+        window, done = self.window, 0
+        while done < len(wanted):
+            border = window.offset
+            records, nbytes, stop, need = job.decoder.pick(
+                window.buffer, window.begin, window.end, self.record, wanted[done:], border
             )
+            if not window.advance(nbytes):
+                raise cut_error(self.shard, border, self.record, records)
+            self.record += records
+            decoded = int(np.searchsorted(wanted, self.record)) - done
+            done += decoded
+            job.learn(decoded, nbytes)
+            if stop == _native.FEATURE:
+                raise self._feature_error(job)
+            if stop == _native.FRAMING:
+                raise framing_error(window, self.record)
+            if stop == _native.MORE and not self._fill(need, run):
+                raise self._ended(int(wanted[-1]) + 1 - self.record)
 
     def _beyond(self, run: Run) -> bool:
         return run.split is not None and self.window.offset >= run.split.stop
