@@ -52,15 +52,15 @@ SCHEMA = dtf.Schema(
 )
 
 # Entries of flat arrays at odd sizes, which rows know nothing of.
-ENTRIES = {"tokens.values": 3001, "words.values": 997, "words.byte_splits": 101, "deep.row_splits_1": 53}
+ENTRIES = {"tokens.values": 9001, "words.values": 3001, "words.byte_splits": 503, "deep.row_splits_1": 401}
 GRIDS: dict[str, dict[str, Any]] = {
-    "chunks": {"chunks": 97, "target_chunk_bytes": 5003},
-    "shards": {"chunks": 61, "shards": 183, "target_chunk_bytes": 2003, "target_shard_bytes": 30011},
+    "chunks": {"chunks": 397, "target_chunk_bytes": 20011},
+    "shards": {"chunks": 61, "shards": 427, "target_chunk_bytes": 4001, "target_shard_bytes": 28001},
     "one chunk": {"chunks": 100_000},
     "one shard": {"chunks": 331, "shards": 331 * 20},
     "by name": {
-        "chunks": dict.fromkeys(SCHEMA, 210) | {"label": 14, "vector": 35, "tokens": 30, "picture": 42} | ENTRIES,
-        "shards": {"vector": 105, "picture": 210, "tokens.values": 6002, "words.byte_splits": 303},
+        "chunks": dict.fromkeys(SCHEMA, 420) | {"label": 84, "vector": 35, "tokens": 210, "picture": 140} | ENTRIES,
+        "shards": {"vector": 105, "picture": 420, "tokens.values": 18002, "words.byte_splits": 1509},
     },
     "two units": {"chunks": 100_000},
     "rows": {"chunks": 1, "target_chunk_bytes": 64},
