@@ -311,9 +311,9 @@ def test_it_prints(ds: dtf.Dataset) -> None:
     title, header, *lines = repr(plan).split("\n")
     assert title.startswith("<dask_tfrecord.ZarrPlan: 62 records, 8 arrays, about ")
     assert "7 write units, those of rows 20 records each" in title
-    assert header.split() == ["array", "dtype", "shape", "chunks", "shards", "bytes", "codecs"]
+    assert header.split() == ["array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs"]
     vector = next(line for line in lines if line.split()[0] == "vector")
-    assert re.split(" {2,}", vector.strip())[1:6] == ["<f4", "62 x 3", "20 x 3", "-", "744 B"]
+    assert re.split(" {2,}", vector.strip())[1:7] == ["<f4", "62 x 3", "record, vector.dim_1", "20 x 3", "-", "744 B"]
     assert "(no limit): 200.00 MiB imports + 100.00 MiB reading and codecs + 2 threads * (3 * " in lines[-1]
     cells = Cells()
     cells.feed(plan._repr_html_())

@@ -6,7 +6,7 @@ They are not imported here: they hang themselves on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Writable", "register_store"]
@@ -34,6 +34,9 @@ class Writable:
         target_shard_bytes: int | str | None = None,
         compressors: Any = "auto",
         filters: Any = "auto",
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
         memory_limit: int | str | None = "auto",
     ) -> Any:
         """Show what `to_zarr` will write, before it does; see `dask_tfrecord.plan_zarr` for the arguments."""
@@ -45,6 +48,9 @@ class Writable:
             target_shard_bytes=target_shard_bytes,
             compressors=compressors,
             filters=filters,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
             memory_limit=memory_limit,
         )
 
@@ -61,6 +67,9 @@ class Writable:
         target_shard_bytes: int | str | None = None,
         compressors: Any = "auto",
         filters: Any = "auto",
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
         memory_limit: int | str | None = "auto",
         compute: bool = True,
         storage_options: Mapping[str, Any] | None = None,
@@ -78,6 +87,9 @@ class Writable:
             target_shard_bytes=target_shard_bytes,
             compressors=compressors,
             filters=filters,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
             memory_limit=memory_limit,
             compute=compute,
             storage_options=storage_options,

@@ -31,7 +31,7 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.schema import Schema
 
-__all__ = ["as_dataset"]
+__all__ = ["as_dataset", "of_one_dimension"]
 
 # Decoded bytes of a chunk where arrays have none.
 _CHUNK_NBYTES = 64 << 20
@@ -62,7 +62,7 @@ def as_dataset(
     if not isinstance(arrays, Mapping):
         raise SchemaError(f"arrays is a Dataset, or a mapping of names to arrays; got {type(arrays).__name__}")
     forms = _forms(features, sequence_features)
-    plain = {name: _plain(array, f"array {name!r}") for name, array in _of_one_dimension(arrays).items()}
+    plain = {name: _plain(array, f"array {name!r}") for name, array in of_one_dimension(arrays).items()}
     rows = {name: array.shape[0] if array.shape else np.nan for name, array in plain.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(f"records are made of one or more arrays of as many rows each, which are known; got {rows}")
@@ -86,8 +86,14 @@ def _forms(features: Mapping[str, Any] | None, sequence_features: Mapping[str, A
     return forms
 
 
-def _of_one_dimension(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Take xarray's arrays apart, whose first dimensions have to be one and the same."""
+def of_one_dimension(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the data of xarray's arrays, whose first dimensions have to be one and the same; others stay what they are.
+
+    Raises
+    ------
+    SchemaError
+        If they are not.
+    """
     first = {name: array.dims[:1] for name, array in arrays.items() if hasattr(array, "dims")}
     if len(set(first.values())) > 1:
         raise SchemaError(

@@ -217,11 +217,13 @@ def _finish(target: Target, journal: Journal, reports: Sequence[WriteReport]) ->
 
 def _complete(target: Target, journal: Journal) -> None:
     # Should this be cut short, another one can go on from each of these steps.
-    if target.note(journal.identity, written=True)["complete"]:
+    noted = target.note(journal.identity, written=True)
+    if noted["complete"]:
         return
     journal.close()
     target.remove_torn()
-    target.consolidate()
+    if noted["options"]["consolidated"]:
+        target.consolidate()
     target.note(journal.identity, complete=True)
 
 

@@ -339,7 +339,14 @@ def _quoted(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
 
 
-def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally, cuts: Cuts | None = None) -> Layout:
+def zarr_layout(
+    schema: Schema,
+    nrows: int,
+    grid: RowGrid,
+    tally: Tally,
+    cuts: Cuts | None = None,
+    axes: Mapping[str, Sequence[str]] | None = None,
+) -> Layout:
     """Lay out the arrays of a group.
 
     Parameters
@@ -354,6 +361,8 @@ def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally, cuts: C
         Of the flat features, with a border wherever a unit of rows begins.
     cuts : Cuts, optional
         Where arrays are cut otherwise.
+    axes : mapping of str to sequence of str, optional
+        Names of the axes behind the first, by feature, of dense arrays and of values.
     """
     arrays: list[ArraySpec] = []
     cuts = cuts or Cuts()
@@ -367,15 +376,18 @@ def zarr_layout(schema: Schema, nrows: int, grid: RowGrid, tally: Tally, cuts: C
         dimensions = ("record", *_axes(name, len(shape) - 1))
         cut = cuts.rows.get(feature_name, (grid.chunk, grid.unit))
         arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *cut, dimensions))
-    return Layout(nrows, grid, tuple(_with_own_dimensions(arrays)), tally)
+    return Layout(nrows, grid, tuple(_with_own_dimensions(arrays, axes or {})), tally)
 
 
-def _with_own_dimensions(arrays: Sequence[ArraySpec]) -> Iterator[ArraySpec]:
+def _with_own_dimensions(arrays: Sequence[ArraySpec], axes: Mapping[str, Sequence[str]]) -> Iterator[ArraySpec]:
     """Keep dimensions apart from arrays: xarray reads an array of a dimension's name at once, as its coordinate."""
     names = {array.name for array in arrays}
     for array in arrays:
         # No array's name ends like that.
-        yield replace(array, dimensions=tuple(name + "%" if name in names else name for name in array.dimensions))
+        first, *inner = (name + "%" if name in names else name for name in array.dimensions)
+        if array.part in ("dense", "values"):
+            inner = list(axes.get(array.feature, inner))
+        yield replace(array, dimensions=(first, *inner))
 
 
 def _flat_arrays(

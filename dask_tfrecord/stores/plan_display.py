@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["html_plan", "text_plan"]
 
-_HEADER = ("array", "dtype", "shape", "chunks", "shards", "bytes", "codecs")
+_HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
 _RIGHT = {"bytes"}
 
 
@@ -72,6 +72,7 @@ def _cells(array: ArrayPlan) -> tuple[str, ...]:
         array.name,
         array.dtype,
         _shape(array.shape),
+        ", ".join(array.dimensions),
         _shape(array.chunks),
         "-" if array.shards is None else _shape(array.shards),
         ("" if array.exact else "about ") + format_bytes(array.nbytes),

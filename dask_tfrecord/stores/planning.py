@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,13 +11,17 @@ from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.writable import register_store
+from dask_tfrecord.stores.array_likes import of_one_dimension
+from dask_tfrecord.stores.axis_names import AxisNames
 from dask_tfrecord.stores.budget import MemoryBudget, Workers
 from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.conversion import checked, find_begun, finish
 from dask_tfrecord.stores.feed import Feed, RowSizes
+from dask_tfrecord.stores.fill_values import FillValues
 from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
 from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
+from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.zarr import Target
 from dask_tfrecord.stores.zarr_plan import ArrayPlan, ZarrPlan, entry_nbytes
 
@@ -36,6 +40,9 @@ def plan_zarr(
     target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
+    dimension_names: Mapping[str, Sequence[str]] | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    consolidated: bool = True,
     memory_limit: int | str | None = "auto",
 ) -> ZarrPlan:
     """Plan a conversion to Zarr: what it will write and what memory it takes, before a byte is written.
@@ -49,6 +56,10 @@ def plan_zarr(
     target_chunk_bytes, target_shard_bytes : int or str, optional
         As for `to_zarr`.
     compressors, filters : "auto", None, what `zarr.create_array` takes, or a mapping of such
+        As for `to_zarr`.
+    dimension_names, fill_values : mapping, optional
+        As for `to_zarr`.
+    consolidated : bool, default True
         As for `to_zarr`.
     memory_limit : int, str or None, default "auto"
         As for `to_zarr`; a plan that does not fit says so, and its `to_zarr` raises.
@@ -81,40 +92,45 @@ def plan_zarr(
     ((100, 8), 10, 64000)
     """
     dataset = _counted(arrays)
-    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
-    return _plan(dataset, wishes, codecs, memory_limit, None)
+    options = ZarrOptions(
+        Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
+        Codecs(compressors, filters),
+        AxisNames.of(arrays, dimension_names),
+        FillValues(fill_values),
+        consolidated,
+    )
+    options.check(dataset.schema)
+    return _plan(dataset, options, memory_limit, None)
 
 
 def _counted(arrays: Mapping[str, Any]) -> Dataset:
-    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
+    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(of_one_dimension(arrays))
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     check_storable(dataset.schema)
     return dataset
 
 
-def _plan(
-    dataset: Dataset, wishes: Wishes, codecs: Codecs, memory_limit: int | str | None, layout: Layout | None
-) -> ZarrPlan:
+def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None, layout: Layout | None) -> ZarrPlan:
     """Plan a conversion, of which the layout may be there."""
-    codecs.check(dataset.schema)
+    schema, rows = dataset.schema, dataset.nrecords or 0
     workers = Workers.active().limited(memory_limit)
     feed = Feed(dataset, uuid.uuid4().hex)
     sizes = feed.row_sizes()
     if layout is None:
-        grid, cuts = wishes.cut(dataset.schema, dataset.nrecords or 0, sizes)
-        layout = zarr_layout(dataset.schema, dataset.nrecords or 0, grid, feed.tally(grid.unit, grid.most), cuts)
+        grid, cuts = options.wishes.cut(schema, rows, sizes)
+        layout = zarr_layout(schema, rows, grid, feed.tally(grid.unit, grid.most), cuts, options.names.given)
     return ZarrPlan(
         layout.nrows,
         layout.grid.unit,
         layout.nunits,
-        tuple(ArrayPlan.of(spec, codecs, sizes) for spec in layout.arrays),
+        tuple(ArrayPlan.of(spec, options, schema, sizes) for spec in layout.arrays),
         MemoryBudget.of(workers.threads, _units(layout, sizes), _read_nbytes(layout, feed, sizes, workers.threads)),
         workers.memory_limit,
         dataset,
         layout,
-        codecs,
-        Fingerprint.of(dataset, wishes.values() | codecs.values()),
+        options,
+        Fingerprint.of(dataset, options.values()),
     )
 
 
@@ -131,6 +147,9 @@ def to_zarr(
     target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
+    dimension_names: Mapping[str, Sequence[str]] | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    consolidated: bool = True,
     memory_limit: int | str | None = "auto",
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -223,11 +242,18 @@ def to_zarr(
     if not resume:
         target.check_free(checked(mode), arrays.origin if isinstance(arrays, Dataset) else {})
     dataset = _counted(arrays)
-    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
-    begun = find_begun(target, Fingerprint.of(dataset, wishes.values() | codecs.values()), mode, resume)
+    options = ZarrOptions(
+        Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
+        Codecs(compressors, filters),
+        AxisNames.of(arrays, dimension_names),
+        FillValues(fill_values),
+        consolidated,
+    )
+    options.check(dataset.schema)
+    begun = find_begun(target, Fingerprint.of(dataset, options.values()), mode, resume)
     if begun is not None and begun.layout is None:
         return finish(target, begun, compute=compute)
-    plan = _plan(dataset, wishes, codecs, memory_limit, begun.layout if begun else None)
+    plan = _plan(dataset, options, memory_limit, begun.layout if begun else None)
     return plan.write(target, begun, mode, resume, compute)
 
 

@@ -14,12 +14,15 @@ from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import ResumeError
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.budget import MemoryBudget
-from dask_tfrecord.stores.codecs import Codecs, codec_values
+from dask_tfrecord.stores.codecs import codec_values
 from dask_tfrecord.stores.conversion import Begun, Order, convert, find_begun, finish
 from dask_tfrecord.stores.feed import Feed, RowSizes
+from dask_tfrecord.stores.fill_values import json_value
 from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.layout import ArraySpec, Layout
+from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.plan_display import html_plan, text_plan
 from dask_tfrecord.stores.zarr import Target
 
@@ -48,6 +51,8 @@ class ArrayPlan:
         What zarr is given.
     dimensions : tuple of str
         Names of the axes.
+    fill_value : scalar
+        What readers take for chunks that are not there.
     nbytes : int
         Decoded bytes.
     exact : bool
@@ -63,22 +68,25 @@ class ArrayPlan:
     compressors: tuple[Any, ...]
     filters: tuple[Any, ...]
     dimensions: tuple[str, ...]
+    fill_value: Any
     nbytes: int
     exact: bool
 
     @classmethod
-    def of(cls, spec: ArraySpec, codecs: Codecs, sizes: RowSizes) -> ArrayPlan:
+    def of(cls, spec: ArraySpec, options: ZarrOptions, schema: Schema, sizes: RowSizes) -> ArrayPlan:
         """Tell what an array of a layout will be."""
-        inner = tuple(max(1, size) for size in spec.shape[1:])
+        form = options.form(spec, schema)
         return cls(
             spec.name,
             spec.feature,
             spec.shape,
             spec.dtype,
-            (spec.chunk, *inner),
-            (spec.unit, *inner) if spec.unit != spec.chunk else None,
-            *codecs.of(spec),
+            form["chunks"],
+            form["shards"],
+            form["compressors"],
+            form["filters"],
             spec.dimensions,
+            form["fill_value"],
             int(spec.shape[0] * entry_nbytes(spec, sizes)),
             spec.dtype != "string",
         )
@@ -123,7 +131,7 @@ class ZarrPlan:
     memory_limit: int | None
     _dataset: Dataset = field(repr=False)
     _layout: Layout = field(repr=False)
-    _codecs: Codecs = field(repr=False)
+    _options: ZarrOptions = field(repr=False)
     _fingerprint: Fingerprint = field(repr=False)
 
     @property
@@ -188,7 +196,7 @@ class ZarrPlan:
         self.check()
         # Each run has a name of its own, and so have its tasks.
         feed = Feed(self._dataset, uuid.uuid4().hex)
-        order = Order(target, feed, self._layout, self._codecs, self._fingerprint, keep)
+        order = Order(target, feed, self._layout, self._options, self._fingerprint, keep)
         return convert(order, begun, opening, compute=compute)
 
     def to_json(self) -> str:
@@ -202,12 +210,9 @@ class ZarrPlan:
         >>> json.loads(plan.to_json())["nrecords"]
         20
         """
+        spelled = {"compressors": codec_values, "filters": codec_values, "fill_value": json_value}
         arrays = [
-            {
-                name: codec_values(value) if name in ("compressors", "filters") else value
-                for name in ArrayPlan.__slots__
-                for value in [getattr(array, name)]
-            }
+            {name: spelled[name](value) if name in spelled else value for name, value in _fields(array)}
             for array in self.arrays
         ]
         return json.dumps(
@@ -217,6 +222,7 @@ class ZarrPlan:
                 "write_units": self.write_units,
                 "nbytes": self.nbytes,
                 "arrays": arrays,
+                "consolidated": self._options.consolidated,
                 "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
                 "memory_limit": self.memory_limit,
             },
@@ -235,3 +241,7 @@ def entry_nbytes(spec: ArraySpec, sizes: RowSizes) -> float:
     if spec.dtype == "string":
         return sizes.columns[spec.feature]
     return math.prod(spec.shape[1:]) * np.dtype(spec.dtype).itemsize
+
+
+def _fields(array: ArrayPlan) -> list[tuple[str, Any]]:
+    return [(name, getattr(array, name)) for name in ArrayPlan.__slots__]
