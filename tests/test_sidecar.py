@@ -14,14 +14,12 @@ from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
-import dask
 import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from dask_tfrecord.arrays import counting
 from dask_tfrecord.arrays.counting import build_index, index_shards
@@ -233,28 +231,13 @@ class TestPatience:
         caplog.set_level("INFO", "dask_tfrecord.arrays.counting")
         index_shards(shards, sidecars=True)
         assert not caplog.messages
-        monkeypatch.setattr(counting, "_PATIENCE", -1)
+        monkeypatch.setattr(counting, "PATIENCE", -1)
         index_shards(shards, sidecars=True)
         assert "`dask-tfrecord index`" in caplog.messages[0]
         caplog.clear()
         build_index(tmp_path / "x")
         index_shards(shards, sidecars=True)
         assert not caplog.messages
-
-    @pytest.mark.parametrize(("patience", "shown"), [(-1, True), (60, False)])
-    def test_a_bar_on_a_terminal(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, shown: bool
-    ) -> None:
-        shard_of(tmp_path / "x")
-        screen = io.StringIO()
-        monkeypatch.setattr(counting, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80))
-        monkeypatch.setattr(counting, "_PATIENCE", patience)
-        index_shards(find_shards(tmp_path / "x"), sidecars=True)
-        assert ("Counting records" in screen.getvalue()) == shown
-        with dask.config.set({"dask-tfrecord.progress": False}):
-            screen.truncate(0)
-            index_shards(find_shards(tmp_path / "x"), sidecars=True)
-            assert "Counting" not in screen.getvalue()
 
 
 class TestCommand:

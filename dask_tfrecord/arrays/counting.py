@@ -10,9 +10,9 @@ import logging
 import os
 import sys
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,11 +20,9 @@ from typing import Any
 
 import dask
 import numpy as np
-from dask.callbacks import Callback
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 
+from dask_tfrecord.arrays.progress import PATIENCE, Bar, followed, is_seen, tell
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Marks, ShardIndex
 from dask_tfrecord.records.sidecar import SUFFIX, Counted, Written, index_shard, write_sidecars
@@ -40,9 +38,6 @@ _TASK_NBYTES = 64 << 20
 _TASK_SHARDS = 64
 # Bytes that tell the compression of a shard.
 _LOOK = 512
-
-# Seconds after which somebody may wonder.
-_PATIENCE = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +137,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
         else:
             marks = [next(results) for _ in parts]
             counted.append(Counted(join_marks(_plain(shards[group.start]), parts, marks, check_crc=check_crc), None))
-    if found.count(None) and time.monotonic() - began > _PATIENCE:
+    if found.count(None) and time.monotonic() - began > PATIENCE:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn([each.stale for each in counted if each.stale is not None])
     indexes = [each.index for each in counted]
@@ -250,39 +245,23 @@ def task_parts(costs: Sequence[int]) -> Iterator[slice]:
 
 
 def compute_jobs(jobs: Sequence[partial[Any]], what: str) -> Sequence[Any]:
-    """Call functions on the active scheduler."""
+    """Call functions on the active scheduler, and show how far it is."""
+    name = f"tfrecord-{what.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
     # As a partial, arguments are not searched for dask objects.
-    tasks = [dask.delayed(job, pure=False, traverse=False)() for job in jobs]
-    with _progress(what, len(tasks)):
+    steps = [dask.delayed(partial(_told, job), pure=False, traverse=False) for job in jobs]
+    tasks = [step(dask_key_name=(name, number)) for number, step in enumerate(steps)]
+    with Bar(what, len(tasks)) as bar, followed(name, lambda *_: bar.advance()):
         results: Sequence[Any] = dask.compute(*tasks)
     return results
 
 
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[None]:
-    """Show how far local schedulers are, from two seconds on."""
-    console = Console(stderr=True)
-    if not console.is_terminal or not dask.config.get("dask-tfrecord.progress", True):
-        yield
-        return
-    with Progress(console=console, transient=True, auto_refresh=False) as progress:
-        task = progress.add_task(what, total=total, visible=False)
-        with _Ticks(progress, task):
-            yield
-
-
-class _Ticks(Callback):
-    """Moves a bar as tasks end."""
-
-    def __init__(self, progress: Progress, task: Any) -> None:
-        self._progress, self._task, self._began = progress, task, time.monotonic()
-
-    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
-        visible = time.monotonic() - self._began > _PATIENCE
-        self._progress.update(self._task, advance=1, visible=visible, refresh=visible)
+def _told(job: partial[Any]) -> Any:
+    result = job()
+    tell()
+    return result
 
 
 def _hint(text: str) -> None:
     _log.info("%s", text)
-    if sys.stderr.isatty() and dask.config.get("dask-tfrecord.progress", True):
+    if is_seen():
         sys.stderr.write(f"{text}\n")

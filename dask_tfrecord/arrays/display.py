@@ -11,10 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
 
-__all__ = ["html_table", "text_table"]
+__all__ = ["html_table", "many", "text_table"]
 
 _LONGEST = 100
 _HEADER = ("column", "dtype", "shape", "read as")
+
+
+def many(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def text_table(dataset: Dataset) -> str:

@@ -23,6 +23,7 @@ from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import Layout
 from dask_tfrecord.stores.options import ZarrOptions
+from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.writer import Writer, write_unit
 from dask_tfrecord.stores.zarr import Target
@@ -122,16 +123,17 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
     with called_off_on_failure(order.feed.token, lambda: _leave(order, made)):
         with named(str(target)):
             writer = uninterrupted(lambda: _create(order, opening) if begun is None else _take_up(order, begun))
-        written = _tasks(order, writer)
+        written, work = _tasks(order, writer)
         if not compute:
             return written
-        dask.compute(written)
-        if not target.noted().get("complete"):
-            raise IncompleteStoreError(
-                "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL that "
-                "all processes reach, or compute on threads",
-                target.place,
-            )
+        with shown(work):
+            dask.compute(written)
+            if not target.noted().get("complete"):
+                raise IncompleteStoreError(
+                    "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL "
+                    "that all processes reach, or compute on threads",
+                    target.place,
+                )
     return None
 
 
@@ -189,18 +191,21 @@ def _take_up(order: Order, begun: Begun) -> Writer:
     return Writer(order.feed.token, order.target, journal, order.feed.schema, layout.nrows, layout.arrays, arrays)
 
 
-def _tasks(order: Order, writer: Writer) -> Delayed:
-    """Make a task of each unit that is not written."""
-    token, journal = order.feed.token, writer.journal
+def _tasks(order: Order, writer: Writer) -> tuple[Delayed, Work]:
+    """Make a task of each unit that is not written; say what all of them do."""
+    token, journal, feed = order.feed.token, writer.journal, order.feed
     plan = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
     begin = dask.delayed(_begin, pure=False)(plan, dask_key_name=f"tfrecord-begin-{token}")
     there = journal.verified()
-    jobs = (
-        ((unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0), (unit,))
-        for unit in order.layout.units(order.feed.schema)
-        if unit.number not in there
+    units = list(order.layout.units(feed.schema))
+    spans = [(unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0) for unit in units]
+    jobs = ((span, (unit,)) for span, unit in zip(spans, units, strict=True) if unit.number not in there)
+    written = feed.run(write_unit, jobs, _finish, (order.target, journal), begin)
+    nrows = order.layout.nrows
+    reading = Reading.of(feed.source, nrows, spans, [unit.number in there for unit in units])
+    return written, Work(
+        str(order.target), feed.tasks(write_unit), nrows, len(feed.schema), reading, list(there.values())
     )
-    return order.feed.run(write_unit, jobs, _finish, (order.target, journal), begin)
 
 
 def _begin(writer: Writer) -> Writer:

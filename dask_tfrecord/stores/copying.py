@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import dask
+import numpy as np
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.partitions import Partition, partitions
+from dask_tfrecord.arrays.progress import tell
 from dask_tfrecord.columns.payloads import payloads, whole
 from dask_tfrecord.columns.selecting import selected
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
@@ -22,10 +24,11 @@ from dask_tfrecord.records.writer import RecordWriter
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.files import Shards, find_shards
 from dask_tfrecord.stores.failure import called_off_on_failure, named
+from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfrecord import begin, check_options, refuse_sources
-from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport, peak_memory
 
 __all__ = ["copy_tfrecord"]
 
@@ -135,7 +138,9 @@ def copy_tfrecord(
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    with called_off_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)):
+    reading = Reading(np.array([_nbytes(part) for part in parts], np.float64), 0.0, int(shards.sizes.sum()))
+    work = Work(os.fspath(target), _task_name(plan), None, None, reading)
+    with called_off_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)), shown(work):
         dask.compute(written)
     return None
 
@@ -167,12 +172,21 @@ def _parts(shards: Shards, names: ShardNames, records: int | None, check_crc: bo
     return parts
 
 
+def _nbytes(part: Partition) -> int:
+    """Find how many bytes of shards are read for a new one."""
+    return sum(run.past - run.offset for run in part.runs)
+
+
+def _task_name(plan: _Plan) -> str:
+    return f"tfrecord-copy-{plan.publisher.identity}"
+
+
 def _tasks(plan: _Plan, names: ShardNames, paths: Sequence[str], parts: Sequence[Partition], mode: str) -> Delayed:
     # One layer, made by hand: a `Delayed` for each of many thousand tasks would take minutes.
     token = plan.publisher.identity
     shared = dask.delayed(plan, name=f"tfrecord-plan-{token}", traverse=False)
     begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{token}")
-    name, end = f"tfrecord-copy-{token}", f"tfrecord-copied-{token}"
+    name, end = _task_name(plan), f"tfrecord-copied-{token}"
     tasks: dict[Any, Any] = {
         (name, number): (_copy, begun.key, path, part)
         for number, (path, part) in enumerate(zip(paths, parts, strict=True))
@@ -199,7 +213,9 @@ def _copy(plan: _Plan, path: str, part: Partition) -> WriteReport:
                     plan.publisher.go_on()
     except CalledOff:
         return WriteReport(0, 0)
-    return WriteReport(count, nbytes)
+    report = WriteReport(count, nbytes, plan.publisher.stored(path), peak_memory())
+    tell(report)
+    return report
 
 
 def _done(results: Sequence[WriteReport]) -> None:

@@ -15,6 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.progress import Bar, followed, tell
 from dask_tfrecord.arrays.source import MappedSource, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.schema import Schema
@@ -115,6 +116,10 @@ class Feed:
         if self.source is not None:
             self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
 
+    def tasks(self, step: Callable[..., Any]) -> str:
+        """Name the tasks of a step: their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
+        return f"tfrecord-{step.__name__.strip('_')}-{self.token}"
+
     def run(
         self,
         step: Callable[..., Any],
@@ -139,7 +144,7 @@ class Feed:
             What all tasks are given.
         """
         # One layer, made by hand: a `Delayed` for each of many thousand tasks would take minutes.
-        name, end = (f"tfrecord-{function.__name__.strip('_')}-{self.token}" for function in (step, last))
+        name, end = self.tasks(step), self.tasks(last)
         keys = [delayed.key for delayed in shared]
         tasks: dict[Any, Any] = {
             (name, number): (step, *keys, *arguments, *self._rest(*rows))
@@ -163,9 +168,11 @@ class Feed:
         """Count what the flat features hold, which takes a pass over them."""
         if not any(map(is_flat, self.schema.values())):
             return Tally.joined(self.schema, [])
-        spans = pairwise(self.borders.tolist())
+        spans = list(pairwise(self.borders.tolist()))
         jobs = ((span, (span, self.schema, unit_rows, most_rows)) for span in spans)
-        (tally,) = dask.compute(self.run(count_rows, jobs, Tally.joined, (self.schema,)))
+        counting = self.run(count_rows, jobs, Tally.joined, (self.schema,))
+        with Bar("Measuring", len(spans)) as bar, followed(self.tasks(count_rows), lambda *_: bar.advance()):
+            (tally,) = dask.compute(counting)
         counted: Tally = tally
         return counted
 
@@ -244,6 +251,7 @@ def count_rows(
         nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
         # How large the next rows are is a guess.
         step = max(1, int(min(PIECE_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
+    tell()
     return Tally.joined(schema, tallies)
 
 

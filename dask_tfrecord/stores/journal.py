@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ class Journal:
     def mark(self, number: int, report: WriteReport, names: Iterable[str]) -> WriteReport:
         """Note that a unit is written, by what its objects are now."""
         sizes = self.objects.sizes(names)
-        report = WriteReport(report.records, report.nbytes, sum(size or 0 for size in sizes.values()))
+        report = replace(report, stored=sum(size or 0 for size in sizes.values()))
         mark = {**asdict(report), "objects": sizes}
         self.objects.put(self._unit(number), json.dumps(mark, ensure_ascii=False).encode())
         return report

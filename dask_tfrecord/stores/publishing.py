@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from dask_tfrecord.records.sidecar import write_sidecars
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.storage.files import Shard, find_shards
 from dask_tfrecord.stores.failure import named, under_way
 
 __all__ = ["CalledOff", "Publisher"]
@@ -78,8 +78,14 @@ class Publisher:
                 sink.discard()
                 raise
             if self.index:
-                shards = find_shards(path, compression=self.compression, storage_options=self.storage_options)
-                write_sidecars(shards[0])
+                write_sidecars(self._find(path))
+
+    def stored(self, path: str) -> int:
+        """Find the bytes of a shard that has appeared."""
+        return self._find(path).size
+
+    def _find(self, path: str) -> Shard:
+        return find_shards(path, compression=self.compression, storage_options=self.storage_options)[0]
 
     def go_on(self) -> None:
         """Stop here if the writing was called off."""

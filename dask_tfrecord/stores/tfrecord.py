@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 import dask
@@ -18,6 +19,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.progress import tell
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
@@ -31,10 +33,11 @@ from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.stores.array_likes import as_dataset
 from dask_tfrecord.stores.failure import called_off_on_failure, named
 from dask_tfrecord.stores.feed import Feed, Pieces
+from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.publishing import CalledOff, Publisher
 from dask_tfrecord.stores.shard_names import ShardNames
 from dask_tfrecord.stores.tfds import TFDSMetadata
-from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport, peak_memory
 
 __all__ = [
     "ShardJob",
@@ -191,13 +194,15 @@ def to_tfrecord(
     plan = ShardPlan(encoder, Publisher(feed.token, compression, index, names.storage_options))
     shared = dask.delayed(plan, name=f"tfrecord-plan-{feed.token}", traverse=False)
     begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
-    rows = zip(borders[:-1].tolist(), borders[1:].tolist(), paths, strict=True)
-    jobs = (((start, stop), (ShardJob(path, start, stop),)) for start, stop, path in rows)
+    spans = list(pairwise(borders.tolist()))
+    jobs = (((start, stop), (ShardJob(path, start, stop),)) for (start, stop), path in zip(spans, paths, strict=True))
     written = feed.run(write_shard, jobs, _finish, (metadata, paths, names.storage_options), begun)
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    with called_off_on_failure(feed.token, lambda: names.remove(paths, missing)):
+    reading = Reading.of(feed.source, dataset.nrecords, spans, [False] * len(spans))
+    work = Work(os.fspath(urlpath), feed.tasks(write_shard), dataset.nrecords, len(schema), reading)
+    with called_off_on_failure(feed.token, lambda: names.remove(paths, missing)), shown(work):
         dask.compute(written)
     return None
 
@@ -342,7 +347,9 @@ def write_shard(plan: ShardPlan, job: ShardJob, source: Callable[..., Pieces], *
         return WriteReport(0, 0)
     finally:
         release_memory()
-    return WriteReport(job.stop - job.start, nbytes)
+    report = WriteReport(job.stop - job.start, nbytes, plan.publisher.stored(job.path), peak_memory())
+    tell(report)
+    return report
 
 
 class _Steps:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["WriteReport"]
+__all__ = ["WriteReport", "peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,28 @@ class WriteReport:
         Decoded bytes.
     stored : int
         Bytes that came to lie in the store.
+    peak : int
+        The most memory, in bytes, that the process of the task has held since it began; 0 where the system does not
+        tell.
     """
 
     records: int
     nbytes: int
     stored: int = 0
+    peak: int = 0
+
+
+def peak_memory() -> int:
+    """Find the most memory, in bytes, that this process has held; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    if sys.platform == "linux":
+        # What getrusage tells may be of the process that this one was forked from.
+        for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, others KiB.
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.progress import tell
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, release_memory, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
@@ -20,7 +21,7 @@ from dask_tfrecord.stores.feed import Pieces
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import ArraySpec, Unit
 from dask_tfrecord.stores.levels import Levels, flat_arrays
-from dask_tfrecord.stores.write_report import WriteReport
+from dask_tfrecord.stores.write_report import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr import Target
 
 __all__ = ["Writer", "write_unit"]
@@ -68,6 +69,7 @@ def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest:
             _write_flat(places, unit.array, unit, pieces)
         report = places.mark(unit)
         release_memory()
+    tell(report)
     return report
 
 
@@ -108,7 +110,7 @@ class _Places:
 
     def mark(self, unit: Unit) -> WriteReport:
         """Note that the unit is written."""
-        report = WriteReport(0 if unit.array else unit.stop - unit.start, self.nbytes)
+        report = WriteReport(0 if unit.array else unit.stop - unit.start, self.nbytes, peak=peak_memory())
         with under_way(self.writer.run) as on:
             if not on:
                 return report
