@@ -23,6 +23,11 @@ def find_header(buffer: NDArray[np.uint8], begin: int, end: int, room: int) -> i
 def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
     """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
 
+def take_rows(
+    values: NDArray[np.uint8], splits: NDArray[np.int64], item: int, index: NDArray[np.int64], out: NDArray[np.uint8]
+) -> None:
+    """Copy the rows of `index`, of items of `item` bytes, one behind the other; they are just as many bytes as `out`."""
+
 def pad_rows(
     values: NDArray[np.uint8], splits: NDArray[np.int64], filler: bytes, length: int, out: NDArray[np.uint8]
 ) -> None:

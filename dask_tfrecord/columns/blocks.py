@@ -74,9 +74,8 @@ class BytesBlock:
     def take(self, index: NDArray[np.int64]) -> BytesBlock:
         """Copy the rows of `index`."""
         each = math.prod(self.shape[1:])
-        values = (index[:, None] * each + np.arange(each)).ravel()
-        items, splits = _items(self.splits, values)
-        return BytesBlock(self.values[items], splits, (len(index), *self.shape[1:]))
+        values, splits = _taken(self.values, self.splits, (index[:, None] * each + np.arange(each)).ravel())
+        return BytesBlock(values, splits, (len(index), *self.shape[1:]))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
         out = np.empty(len(self.splits) - 1, object)
@@ -135,9 +134,12 @@ class RaggedBlock:
 
     def take(self, index: NDArray[np.int64]) -> RaggedBlock:
         """Copy the rows of `index`."""
-        items, splits = _items(self.row_splits, index)
-        values = self.values
-        return RaggedBlock(values[items] if isinstance(values, np.ndarray) else values.take(items), splits)
+        if isinstance(self.values, np.ndarray):
+            return RaggedBlock(*_taken(self.values, self.row_splits, index))
+        lengths = np.diff(self.row_splits)[index]
+        splits = splits_of(lengths)
+        items = np.arange(splits[-1]) + np.repeat(self.row_splits[index] - splits[:-1], lengths)
+        return RaggedBlock(self.values.take(items), splits)
 
     def padded(self, length: int, value: Any) -> NDArray[Any]:
         """Rows of one length, which none exceeds, filled with `value` where they are shorter.
@@ -300,11 +302,22 @@ def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int6
     return out
 
 
-def _items(splits: NDArray[np.int64], index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the values of the rows `index` are, and the splits of those rows."""
-    lengths = np.diff(splits)[index]
-    ends = splits_of(lengths)
-    return np.arange(ends[-1]) + np.repeat(splits[index] - ends[:-1], lengths), ends
+def _taken(
+    values: NDArray[Any], splits: NDArray[np.int64], index: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Copy the values of the rows `index`; and the splits of those rows."""
+    taken = splits_of(np.diff(splits)[index])
+    out = np.empty((int(taken[-1]), *values.shape[1:]), values.dtype)
+    if out.size:
+        item = values.dtype.itemsize * math.prod(values.shape[1:])
+        # An index into items would take several times the memory of the bytes.
+        splits, index = np.ascontiguousarray(splits, np.int64), np.ascontiguousarray(index, np.int64)
+        _native.take_rows(_as_bytes(values), splits, item, index, _as_bytes(out))
+    return out, taken
+
+
+def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 def zero_rows(feature: Feature) -> Block:

@@ -48,6 +48,18 @@ void release_memory() {
 #endif
 }
 
+// The rows of `index`, of items of so many bytes.
+void take_rows(const Bytes& values, const Splits& splits, std::size_t item, const Splits& index, const Memory& out) {
+    if (splits.size() == 0) throw nb::value_error("splits have an end");
+    bool taken;
+    {
+        nb::gil_scoped_release released;
+        taken = dtf::take_rows(dtf::Cursor(values.data(), values.size()), splits.data(), splits.size() - 1, item,
+                               index.data(), index.size(), out.data(), out.size());
+    }
+    if (!taken) throw nb::value_error("rows that there are lie within the values, and the memory has just their size");
+}
+
 // Rows of bytes, `item` of them each, filled up to `length` of them.
 void pad_rows(const Bytes& values, const Splits& splits, const nb::bytes& filler, std::size_t length,
               const Memory& out) {
@@ -84,6 +96,8 @@ void sort_rows(const Splits& places, std::size_t axes, const Splits& splits, con
 void add_rows(nb::module_& module) {
     // Arguments are not converted: what is written would go away with a copy.
     module.def("release_memory", &release_memory);
+    module.def("take_rows", &take_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "item"_a,
+               "index"_a.noconvert(), "out"_a.noconvert());
     module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "filler"_a, "length"_a,
                "out"_a.noconvert());
     module.def("sort_rows", &sort_rows, "places"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),

@@ -1,4 +1,4 @@
-// Rows of a flat array, told by their splits: filled up to one length, and put in order.
+// Rows of a flat array, told by their splits: picked, filled up to one length, and put in order.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,24 @@ inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t mos
         before = splits[i];
     }
     return true;
+}
+
+// Copies the rows of `index`, of items of `item` bytes, one behind the other. False if there is no such row, splits are
+// none, or the rows are not as many bytes as `room`.
+inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item,
+                      const std::int64_t* index, std::size_t count, std::uint8_t* out, std::size_t room) {
+    if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto row = static_cast<std::uint64_t>(index[i]);
+        if (row >= rows) return false;
+        const std::size_t begin = static_cast<std::size_t>(splits[row]) * item;
+        const std::size_t size = static_cast<std::size_t>(splits[row + 1]) * item - begin;
+        if (size > room) return false;
+        if (size > 0) std::memcpy(out, values.here() + begin, size);
+        out += size;
+        room -= size;
+    }
+    return room == 0;
 }
 
 // Copies each row of items to the beginning of its slot of `length` items, and fills the rest of the slot. False if a

@@ -276,6 +276,34 @@ void rows_that_are_none_are_not_padded() {
     CHECK(padded("abcdef", {0, 3}, 0, 3, "") == "refused");
 }
 
+std::string taken(std::string_view values, const Ints& splits, std::size_t item, const Ints& index, std::size_t size) {
+    const Exact block(values);
+    Exact out(std::string(size, '?'));
+    const bool fits = dtf::take_rows(block.cursor(), splits.data(), splits.size() - 1, item, index.data(), index.size(),
+                                     out.data(), out.size());
+    return fits ? std::string(reinterpret_cast<const char*>(out.data()), out.size()) : "refused";
+}
+
+void rows_are_taken_in_any_order() {
+    const Ints splits{0, 2, 2, 3, 6};
+    CHECK(taken("abcdef", splits, 1, {3, 0, 1, 3}, 8) == "defabdef");
+    CHECK(taken("aabbccddeeff", splits, 2, {2, 1, 0}, 6) == "ccaabb");
+    CHECK(taken("abcdef", {2, 3, 4}, 1, {1, 0}, 2) == "dc");  // rows within a longer array
+    CHECK(taken("abcdef", splits, 1, {}, 0).empty() && taken("", {0, 0}, 8, {0, 0}, 0).empty());
+    CHECK(taken("", {0}, 1, {}, 0).empty());
+}
+
+void rows_that_are_none_are_not_taken() {
+    const Ints none[] = {{0, 3, 2}, {0, 7}, {-1, 2}, {3, 2}, {0, 2, INT64_MAX}, {INT64_MIN, 0}, {0, -1, 2}};
+    for (const Ints& splits : none) CHECK(taken("abcdef", splits, 1, {0}, 3) == "refused");
+    for (const std::int64_t row : {std::int64_t{2}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) {
+        CHECK(taken("abcdef", {0, 2, 6}, 1, {row}, 2) == "refused");
+    }
+    for (const std::size_t size : {0, 1, 3, 5}) CHECK(taken("abcdef", {0, 2, 6}, 1, {0}, size) == "refused");
+    CHECK(taken("abcdef", {0, 4}, 2, {0}, 8) == "refused");  // four items of two bytes
+    CHECK(taken("abcdef", {0, 3}, 0, {0}, 0) == "refused");
+}
+
 Ints sorted(const Ints& places, std::size_t axes, const Ints& splits) {
     Ints order(places.size() / axes);
     const bool fits = dtf::sort_rows(places.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
@@ -339,6 +367,8 @@ const checks::Test tests[] = {
     TEST(doubles_are_what_the_floats_are),
     TEST(rows_are_filled_up_to_a_length),
     TEST(rows_that_are_none_are_not_padded),
+    TEST(rows_are_taken_in_any_order),
+    TEST(rows_that_are_none_are_not_taken),
     TEST(places_ascend_within_their_rows),
     TEST(places_of_no_rows_are_not_sorted),
 };
