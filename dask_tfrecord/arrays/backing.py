@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
 from dask_tfrecord.arrays.plan import Rows, pick_rows, row_numbers
+from dask_tfrecord.arrays.recut import Recut, recut_arrays
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply, origin_of_mapped
 from dask_tfrecord.columns.blocks import Block, concatenate, frozen, take_rows, zero_rows
 from dask_tfrecord.columns.conform import conform, feature_of
@@ -39,6 +40,10 @@ class Backing(Protocol):
     @property
     def origin(self) -> Mapping[str, Any]:
         """Where the rows come from."""
+
+    @property
+    def recut(self) -> tuple[Recut, ...]:
+        """Columns that had to be rechunked."""
 
     def array(self, name: str) -> da.Array:
         """One column by itself."""
@@ -94,6 +99,11 @@ class Lazy:
         """Where the rows come from."""
         return self.source.origin
 
+    @property
+    def recut(self) -> tuple[Recut, ...]:
+        """None are: rows are read as they are needed."""
+        return ()
+
     def array(self, name: str) -> da.Array:
         """One column by itself."""
         if self.borders is None:
@@ -137,12 +147,15 @@ class Held:
         Rows of each chunk.
     origin : mapping
         Where the rows came from.
+    recut : tuple of Recut
+        Columns that had to be rechunked.
     """
 
     blocks: da.Array
     schema: Schema
     sizes: tuple[float, ...]
     origin: Mapping[str, Any]
+    recut: tuple[Recut, ...] = ()
 
     def __dask_tokenize__(self) -> object:
         return "dask_tfrecord.Held", self.blocks.name
@@ -164,7 +177,7 @@ class Held:
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Held:
         """Every chunk passed through a function."""
         mapped = _each_chunk(_apply, (function, schema), self.chunks(columns))
-        return Held(mapped, schema, self.sizes, origin_of_mapped(self.origin))
+        return Held(mapped, schema, self.sizes, origin_of_mapped(self.origin), self.recut)
 
     def rows(self, key: Any) -> Held:
         """Only those rows, in the chunks that `Lazy` would make of them; just the rows picked leave their chunk."""
@@ -189,37 +202,39 @@ class Held:
         sources: list[Any] = [self.blocks, schema]
         graph = HighLevelGraph.from_collections(name, tasks, sources)
         picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
-        return Held(picked, self.schema, tuple(np.diff(cuts).tolist()), self.origin)
+        return Held(picked, self.schema, tuple(np.diff(cuts).tolist()), self.origin, self.recut)
 
 
-def as_column(given: Any, sizes: Sequence[float] | None, owner: str) -> da.Array:
-    """Make a dask or NumPy array a column, beside chunks of `sizes` rows where there are such.
+def as_column(given: Any, sizes: Sequence[float], owner: str) -> da.Array:
+    """Make a dask or NumPy array a column, beside chunks of `sizes` rows; what is NumPy's is cut as they are.
 
     Raises
     ------
     SchemaError
         If it has another number of rows, or none that is known, or is of a dtype that no feature has.
     """
-    array = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=-1)
+    array = given if isinstance(given, da.Array) else np.asarray(given)
     feature_of(array, owner)
-    if sizes is None:
-        return array
     rows = float(np.sum(sizes))
     if np.isnan(rows):
-        if array.numblocks[0] != len(sizes) or not np.isnan(array.chunks[0]).all():
+        chunks = array.chunks[0] if isinstance(array, da.Array) else array.shape[:1]
+        if len(chunks) != len(sizes) or not np.isnan(chunks).all():
             raise SchemaError(
-                f"{owner} has chunks of {array.chunks[0][:5]} rows where rows are not counted: only what follows from "
-                f"the columns, chunk by chunk, is known to have as many; open with counts='auto'"
+                f"{owner} has chunks of {chunks[:5]} rows where rows are not counted: only what follows from the "
+                f"columns, chunk by chunk, is known to have as many; open with counts='auto'"
             )
     elif array.shape[0] != rows:
         raise SchemaError(f"{owner} has shape {array.shape} where {int(rows)} rows are needed")
-    return array
+    if isinstance(array, da.Array):
+        return array
+    column: da.Array = da.from_array(array, chunks=(tuple(sizes), *(-1,) * (array.ndim - 1)))
+    return column
 
 
 def held_arrays(
     arrays: Mapping[str, da.Array], schema: Schema, sizes: tuple[float, ...], origin: Mapping[str, Any]
 ) -> Held:
-    """Dask arrays as chunks of `sizes` rows; those that are cut otherwise are rechunked along the rows."""
+    """Dask arrays as chunks of `sizes` rows; those that are cut otherwise are rechunked."""
     pairs: list[Any] = []
     for number, array in enumerate(arrays.values()):
         # One block per chunk: all axes but the rows in one piece, under index numbers of their own.
@@ -240,12 +255,12 @@ def held_arrays(
             align_arrays=False,
             adjust_chunks={0: (1,) * len(sizes)},
         )
-    return Held(blocks, schema, sizes, origin)
+    return Held(blocks, schema, sizes, origin, recut_arrays(arrays.items(), sizes))
 
 
 def joined(first: da.Array, second: Held, schema: Schema) -> Held:
     """Chunks of two sets of columns as one."""
-    return Held(_each_chunk(_join, schema, first, second.blocks), schema, second.sizes, second.origin)
+    return Held(_each_chunk(_join, schema, first, second.blocks), schema, second.sizes, second.origin, second.recut)
 
 
 def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:

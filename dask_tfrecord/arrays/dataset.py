@@ -261,15 +261,16 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         SchemaError
             If there are none, they differ in their number of rows, or one is of a dtype that no feature has.
         """
-        found = {name: as_column(array, None, f"array {name!r}") for name, array in arrays.items()}
-        rows = {name: array.shape[0] for name, array in found.items()}
+        given = {name: each if isinstance(each, da.Array) else np.asarray(each) for name, each in arrays.items()}
+        schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in given.items()})
+        rows = {name: array.shape[0] for name, array in given.items()}
         if len(set(rows.values())) != 1 or np.isnan(next(iter(rows.values()))):
-            raise SchemaError(
-                f"a data set is made of one or more arrays of as many rows each, which are known; got {rows}"
-            )
-        schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in found.items()})
-        first = next((name for name in arrays if isinstance(arrays[name], da.Array)), next(iter(found)))
-        return cls(held_arrays(found, schema, found[first].chunks[0], {}), list(found))
+            said = f"a data set is made of one or more arrays of as many rows each, which are known; got {rows}"
+            raise SchemaError(said)
+        whole = tuple(set(rows.values()))
+        sizes = next((array.chunks[0] for array in given.values() if isinstance(array, da.Array)), whole)
+        found = {name: as_column(array, sizes, f"array {name!r}") for name, array in given.items()}
+        return cls(held_arrays(found, schema, sizes, {}), list(found))
 
     def ragged(self, name: str) -> tuple[da.Array, ...]:
         """Values and row splits of a column whose rows differ in length or shape.

@@ -90,7 +90,7 @@ def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequen
     if len(set(axes)) < len(axes):
         raise ValueError(f"{option}: {tuple(axes)} names two axes of one array alike")
     names = {each.name for each in arrays}
-    along = {each.dimensions[0]: each for each in arrays}
+    along = {each.dimensions[0]: each for each in reversed(arrays)}
     for axis in axes:
         if axis in names:
             raise ValueError(

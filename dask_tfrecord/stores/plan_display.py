@@ -63,6 +63,7 @@ def _title(plan: ZarrPlan) -> str:
 def _memory(plan: ZarrPlan) -> list[str]:
     limit = "no limit" if plan.memory_limit is None else f"limit {format_bytes(plan.memory_limit)}"
     lines = [f"peak memory of a worker ({limit}): {plan.memory.arithmetic()}"]
+    lines += [f"RECHUNK: {each}" for each in plan.rechunks]
     excess = plan.memory.excess(plan.memory_limit)
     return lines if excess is None else [*lines, f"DOES NOT FIT: {excess}"]
 

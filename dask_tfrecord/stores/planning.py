@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
@@ -117,16 +119,19 @@ def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None
     workers = Workers.active().limited(memory_limit)
     feed = Feed(dataset, uuid.uuid4().hex)
     sizes = feed.row_sizes()
+    recut = dataset.merged().recut
     if layout is None:
         grid, cuts = options.wishes.cut(schema, rows, sizes)
         layout = zarr_layout(schema, rows, grid, feed.tally(grid.unit, grid.most), cuts, options.names.given)
+    read = _read_nbytes(layout, feed, sizes, workers.threads) + sum(each.held_nbytes for each in recut)
     return ZarrPlan(
         layout.nrows,
         layout.grid.unit,
         layout.nunits,
         tuple(ArrayPlan.of(spec, options, schema, sizes) for spec in layout.arrays),
-        MemoryBudget.of(workers.threads, _units(layout, sizes), _read_nbytes(layout, feed, sizes, workers.threads)),
+        MemoryBudget.of(workers.threads, _units(layout, sizes), read),
         workers.memory_limit,
+        recut,
         dataset,
         layout,
         options,
@@ -254,6 +259,8 @@ def to_zarr(
     if begun is not None and begun.layout is None:
         return finish(target, begun, compute=compute)
     plan = _plan(dataset, options, memory_limit, begun.layout if begun else None)
+    for each in plan.rechunks:
+        warnings.warn(str(each), da.PerformanceWarning, stacklevel=2)
     return plan.write(target, begun, mode, resume, compute)
 
 

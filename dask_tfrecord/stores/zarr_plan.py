@@ -13,6 +13,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.recut import Recut
 from dask_tfrecord.errors import ResumeError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.budget import MemoryBudget
@@ -112,6 +113,8 @@ class ZarrPlan:
         Peak memory of a worker, and its arithmetic.
     memory_limit : int or None
         Bytes that a worker may take; None where nobody limits them.
+    rechunks : tuple of Recut
+        Arrays whose chunks are not those of the rows that they stand beside, and are made so.
 
     Examples
     --------
@@ -129,6 +132,7 @@ class ZarrPlan:
     arrays: tuple[ArrayPlan, ...]
     memory: MemoryBudget
     memory_limit: int | None
+    rechunks: tuple[Recut, ...]
     _dataset: Dataset = field(repr=False)
     _layout: Layout = field(repr=False)
     _options: ZarrOptions = field(repr=False)
@@ -225,6 +229,11 @@ class ZarrPlan:
                 "consolidated": self._options.consolidated,
                 "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
                 "memory_limit": self.memory_limit,
+                "rechunks": [
+                    {"name": each.name, "from": each.largest(each.before), "to": each.largest(each.after)}
+                    | {"held_nbytes": each.held_nbytes}
+                    for each in self.rechunks
+                ],
             },
             ensure_ascii=False,
         )
