@@ -25,6 +25,7 @@ from typing import Any
 
 import dask
 import zarr
+from compare import resident
 from dask_pipelines import FEATURES
 from numpy.typing import NDArray
 
@@ -40,15 +41,6 @@ SHARDED = {
     "jpeg": (16, 256),
 }
 TASKS = ("compute", "to_zarr", "to_zarr sharded")
-
-
-def resident(field: str) -> int:
-    """Read one of the kernel's figures on this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
-    raise LookupError(field)
 
 
 def footprint(array: NDArray[Any]) -> int:

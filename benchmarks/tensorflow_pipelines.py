@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ def specification(name: str) -> dict[str, Any]:
     return columns | {f"str_{k}": scalar(tf.string) for k in range(2)}
 
 
-def pipeline(files: list[str], name: str, mode: str) -> Any:
-    """Make the data set of parsed batches, each a mapping of dense tensors."""
-    spec = specification(name)
+def pipeline(files: list[str], name: str, mode: str, only: Container[str] | None = None) -> Any:
+    """Make the data set of parsed batches, each a mapping of dense tensors, of some features or of all."""
+    spec = {feature: how for feature, how in specification(name).items() if only is None or feature in only}
 
     def parse(records: Any) -> dict[str, Any]:
         if name == "sequences":

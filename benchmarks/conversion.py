@@ -1,0 +1,326 @@
+"""Compare conversions to Zarr: ours, dask with TensorFlow, everything in memory first, and zarr alone.
+
+All write the same arrays with the same chunks, shards and codecs from the same files:
+
+- `dask_tfrecord`: `read_tfrecord(…).to_zarr(…)`, opening and counting included;
+- `tensorflow`: a `dask.delayed` of TensorFlow's fastest parse for each shard, `da.from_delayed`, and `da.to_zarr` of
+  all arrays at once, rechunked to write units; it is told the records of each shard, which for dense arrays is all
+  that dask has to know, and counts what ragged ones hold by a first parse of these columns alone, as we do;
+- `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
+- `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``.
+
+Each run is a process of its own, they take turns, and the median counts. What each writes is compared with what ours
+wrote, value by value, the first time.
+
+    python benchmarks/conversion.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON [--sharded] [--turns 3]
+
+DATA is what `make_data.py` wrote; TensorFlow's environment has dask and zarr beside it. Stores are written beside the
+data and removed, the files are in the page cache. CPU seconds are of all threads: they tell what a busy machine hides.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+# Nothing heavy is imported here: TensorFlow's environment has no dask_tfrecord, and memory counts from the imports.
+from compare import resident, run
+
+NAMES = ("images_raw", "vectors", "tokens", "tabular")
+OURS, THEIRS, ALONE = "dask_tfrecord", "tensorflow", "zarr alone"
+HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
+# Columns whose rows differ in size, and the array of their splits.
+FLAT = {"tokens": "row_splits", "id": "byte_splits", "str_0": "byte_splits", "str_1": "byte_splits"}
+
+
+def create(like: Path, store: Path) -> Any:
+    """Make a group of the same arrays as another one has, still without data."""
+    import zarr
+
+    group = zarr.open_group(store, mode="w", zarr_format=3)
+    for name, array in zarr.open_group(like, mode="r").arrays():
+        group.create_array(
+            name,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=array.chunks,
+            shards=array.shards,
+            compressors=array.compressors,
+            filters=array.filters,
+            config={"write_empty_chunks": True},
+        )
+    return group
+
+
+def ours(data: Path, name: str, store: Path, sharded: bool) -> Callable[[], int]:
+    """Convert as a user does."""
+    from dask_pipelines import FEATURES
+    from memory import SHARDED
+
+    import dask_tfrecord as dtf
+
+    chunks, shards = SHARDED[name] if sharded else (None, None)
+
+    def convert() -> int:
+        dataset = dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
+        dataset.to_zarr(store, chunks=chunks, shards=shards)
+        return int(dataset.nrecords or 0)
+
+    return convert
+
+
+def flatten(column: Any) -> dict[str, Any]:
+    """Make flat values and splits of an object array of byte strings or of arrays."""
+    import numpy as np
+
+    splits = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, column), np.int64, len(column)), out=splits[1:])
+    if isinstance(column[0], bytes):
+        return {"values": np.frombuffer(b"".join(column), np.uint8), "byte_splits": splits, "row_splits": splits}
+    return {"values": np.concatenate(column), "row_splits": splits}
+
+
+def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], int]:
+    """Decode everything into NumPy arrays, and write these."""
+    import numpy as np
+    from dask_pipelines import FEATURES
+
+    import dask_tfrecord as dtf
+
+    def convert() -> int:
+        columns = dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name]).compute()
+        group = create(like, store)
+        for column, values in columns.items():
+            if column in FLAT:
+                parts = flatten(values)
+                for part in ("values", FLAT[column]):
+                    group[f"{column}.{part}"][:] = parts[part]
+            else:
+                group[column][:] = np.asarray(values)
+        return len(values)
+
+    return convert
+
+
+def alone(store: Path, like: Path, records: int) -> Callable[[], int]:
+    """Write what is in memory already."""
+    import zarr
+
+    arrays = {array: values[:] for array, values in zarr.open_group(like, mode="r").arrays()}
+
+    def convert() -> int:
+        group = create(like, store)
+        for array, values in arrays.items():
+            group[array][:] = values
+        return records
+
+    return convert
+
+
+def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) -> Callable[[], int]:
+    """Parse shards by TensorFlow in tasks of dask."""
+    import dask
+    import dask.array as da
+    import numpy as np
+    from tensorflow_pipelines import join, pipeline
+
+    files = sorted(map(str, data.glob(f"{name}-*.tfrecord")))
+
+    def parse(path: str) -> dict[str, Any]:
+        columns = join(pipeline([path], name, "sequential").as_numpy_iterator())
+        for column in [column for column in columns if columns[column].dtype == object]:
+            columns |= {f"{column}.{part}": values for part, values in flatten(columns.pop(column)).items()}
+        return columns
+
+    def count(path: str, arrays: list[str]) -> list[int]:
+        features = {array.removesuffix(".values") for array in arrays}
+        totals = dict.fromkeys(arrays, 0)
+        for batch in pipeline([path], name, "sequential", features).as_numpy_iterator():
+            for array in arrays:
+                flat = batch.get(array)
+                totals[array] += sum(map(len, batch[array.removesuffix(".values")])) if flat is None else len(flat)
+        return list(totals.values())
+
+    def convert() -> int:
+        group = create(like, store)
+        flat = [array for array in group if array.endswith(".values")]
+        lengths = dask.compute([dask.delayed(count)(path, flat) for path in files])[0] if flat else []
+        sizes = {array: [length[number] for length in lengths] for number, array in enumerate(flat)}
+        shards = [dask.delayed(parse)(path) for path in files]
+        written = []
+        for array, target in group.arrays():
+            values = array.removesuffix(".row_splits").removesuffix(".byte_splits") + ".values"
+            parts = []
+            first = 0
+            for number, shard in enumerate(shards):
+                rows = sizes[array][number] if array in sizes else counts[number]
+                part = shard[array]
+                if values in sizes and array != values:
+                    # Splits of a shard begin at nothing; joined they go on, and the first one is written once.
+                    part = dask.delayed(lambda ends, first, skip: ends[skip:] + first)(part, first, int(number > 0))
+                    first += sizes[values][number]
+                    rows += number == 0
+                shape = (rows, *target.shape[1:])
+                parts.append(da.from_delayed(part, shape, target.dtype, meta=np.empty(0, target.dtype)))
+            unit = (target.shards or target.chunks)[0]
+            joined = da.concatenate(parts).rechunk({0: unit})
+            written.append(da.to_zarr(joined, target, compute=False))
+        dask.compute(written)
+        return sum(counts)
+
+    return convert
+
+
+def do(arguments: argparse.Namespace) -> None:
+    """Convert in this process, and report."""
+    data, (name,), store, like = arguments.data, arguments.names, arguments.store, arguments.like
+    import dask
+    import zarr
+
+    dask.config.set(scheduler="threads", num_workers=arguments.cores)
+    works = {
+        OURS: lambda: ours(data, name, store, arguments.sharded),
+        THEIRS: lambda: theirs(data, name, store, like, arguments.counts),
+        "in memory": lambda: in_memory(data, name, store, like),
+        ALONE: lambda: alone(store, like, sum(arguments.counts)),
+    }
+    convert = works[arguments.do]()
+    # What zarr alone was given is not counted as what it takes.
+    before, cpu, start = resident("VmRSS"), time.process_time(), time.perf_counter()
+    records = convert()
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    report = {"records": records, "seconds": seconds, "cpu": cpu, "peak": resident("VmHWM") - before}
+    if arguments.compare:
+        report["same"] = arguments.do == OURS or same(zarr.open_group(like), zarr.open_group(store))
+    print(json.dumps(report))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two groups hold the same arrays."""
+    import numpy as np
+
+    names = set(one.array_keys())
+    return names == set(other.array_keys()) and all(
+        np.array_equal(one[name][start : start + 2**20 // step], other[name][start : start + 2**20 // step])
+        for name in names
+        for step in [max(1, int(np.prod(one[name].shape[1:])))]
+        for start in range(0, one[name].shape[0], 2**20 // step)
+    )
+
+
+@dataclass(slots=True)
+class Result:
+    """What the runs of one writer on one data set showed."""
+
+    data: str
+    writer: str
+    nbytes: int
+    records: int = 0
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    peak: int = 0
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """Count one process in."""
+        if not report.get("same", True):
+            raise SystemExit(f"{self.writer} on {self.data} wrote something else than {OURS}")
+        self.records = report["records"]
+        self.seconds.append(report["seconds"])
+        self.cpu.append(report["cpu"])
+        self.peak = max(self.peak, report["peak"])
+
+    def line(self, ours: "Result") -> str:
+        """Write it as a line of the table."""
+        seconds, cpu = statistics.median(self.seconds), statistics.median(self.cpu)
+        text = (
+            f"{self.data:12}{self.writer:15}{self.records / seconds:>12,.0f}{self.nbytes / seconds / 1e6:>9,.0f}"
+            f"{seconds:>10.2f}{cpu:>8.2f}{self.peak / 2**20:>11,.0f}"
+        )
+        if self is ours:
+            return text
+        times, of_cpu = seconds / statistics.median(ours.seconds), cpu / statistics.median(ours.cpu)
+        return text + f"{times:>10.2f}  (CPU {of_cpu:.2f})"
+
+
+def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: Path) -> Iterator[Result]:
+    """Let all writers take turns on one data set."""
+    nbytes = sum(path.stat().st_size for path in arguments.data.glob(f"{name}-*.tfrecord"))
+    like, store = folder / "like.zarr", folder / "store.zarr"
+    writers = {OURS: sys.executable, THEIRS: arguments.tensorflow, "in memory": sys.executable, ALONE: sys.executable}
+    writers = {writer: python for writer, python in writers.items() if python and writer in arguments.writers}
+    results = {writer: Result(name, writer, nbytes) for writer in writers}
+
+    def write(writer: str, to: Path, *more: str) -> dict[str, Any]:
+        command = [writers.get(writer, sys.executable), __file__, str(arguments.data), name, "--do", writer, *more]
+        command += ["--store", str(to), "--like", str(like), "--counts", *map(str, counts)]
+        command += ["--cores", str(arguments.cores), *(["--sharded"] if arguments.sharded else [])]
+        os.sync()  # what others have written is on the disk, and no writer waits for it
+        report: dict[str, Any] = run(command)[0]
+        return report
+
+    # The first run brings the files into the page cache and leaves what others are compared with.
+    write(OURS, like)
+    for turn in range(arguments.turns):
+        for writer in writers:
+            results[writer].add(write(writer, store, *([] if turn else ["--compare"])))
+            shutil.rmtree(store)
+    yield from results.values()
+
+
+def counted(data: Path, name: str) -> list[int]:
+    """Count the records of each shard, by a process that ends."""
+    code = (
+        "import json, sys, dask_tfrecord as dtf; from pathlib import Path; "
+        "paths = sorted(Path(sys.argv[1]).glob(sys.argv[2])); "
+        "print(json.dumps([dtf.read_tfrecord(path).nrecords for path in paths]))"
+    )
+    counts: Any = run([sys.executable, "-c", code, str(data), f"{name}-*.tfrecord"])[0]
+    return list(counts)
+
+
+def main() -> None:
+    """Run what the command line names and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu, dask[array] and zarr")
+    parser.add_argument("--writers", nargs="+", default=[OURS, THEIRS, "in memory", ALONE], help="only these")
+    parser.add_argument("--sharded", action="store_true", help="with the shards that memory.py writes")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each")
+    parser.add_argument("--cores", type=int, default=2, help="cores, and threads of dask's scheduler")
+    parser.add_argument("--target", type=Path, help="directory that all write to; default: beside the data")
+    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--do", help=argparse.SUPPRESS)
+    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--like", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--counts", type=int, nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--compare", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.do:
+        do(arguments)
+        return
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    report: list[Result] = []
+    print(HEADER)
+    for name in arguments.names or NAMES:
+        with tempfile.TemporaryDirectory(dir=arguments.target or arguments.data) as folder:
+            counts = counted(arguments.data, name)
+            results = list(turns(name, counts, arguments, Path(folder)))
+        for result in results:
+            print(result.line(results[0]), flush=True)
+        report += results
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([asdict(result) for result in report], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
