@@ -123,6 +123,25 @@ def test_sequence_examples_and_their_lengths(tmp_path: Path) -> None:
     assert read_payloads(tmp_path / "again") == read_payloads(tmp_path / "seq")
 
 
+@pytest.mark.parametrize("as_dask", [False, True])
+def test_padded_bytes_and_their_lengths(as_dask: bool, tmp_path: Path) -> None:
+    words = np.array([[b"a", b""], [b"", b""], [b"c", b""]], object)
+    pairs = words.repeat(2).reshape(3, 2, 2)
+    lengths = np.array([2, 0, 1])
+    arrays = {"words": words, "words.lengths": lengths, "pairs": pairs, "pairs.lengths": lengths}
+    if as_dask:
+        arrays = {name: da.from_array(array, chunks=2) for name, array in arrays.items()}
+    words_of, pairs_of = (dtf.FixedLenSequenceFeature(shape, "bytes", True) for shape in ((), (2,)))
+    dtf.to_tfrecord(arrays, tmp_path / "steps", sequence_features={"words": words_of, "pairs": pairs_of})
+    lists = [SequenceExample.FromString(one).feature_lists.feature_list for one in read_payloads(tmp_path / "steps")]
+    steps = {name: [[list(of.bytes_list.value) for of in one[name].feature] for one in lists] for name in lists[0]}
+    assert steps == {"words": [[[b"a"], [b""]], [], [[b"c"]]], "pairs": [[[b"a"] * 2, [b""] * 2], [], [[b"c"] * 2]]}
+    dtf.to_tfrecord(arrays, tmp_path / "lists", features={"words": words_of, "pairs": pairs_of})
+    found = [record.features.feature for record in read_oracle(tmp_path / "lists")]
+    assert [list(one["words"].bytes_list.value) for one in found] == [[b"a", b""], [], [b"c"]]
+    assert [list(one["pairs"].bytes_list.value) for one in found] == [[b"a", b"a", b"", b""], [], [b"c", b"c"]]
+
+
 # -- arrays of all kinds
 
 

@@ -144,7 +144,9 @@ def _column(name: str, array: Any, form: Feature | None) -> tuple[Feature, Any]:
     if array.dtype.kind != "O":
         return feature_of(array, f"array {name!r}"), array
     if form is not None and (form.block_dtype.kind == "O" or isinstance(form, TextFeature)):
-        return form, array
+        # Bytes with an axis for every size of a row are as many in each of them, padding included.
+        filled = form.is_bytes and array.ndim == 1 + len(form.shape) > 1
+        return FixedLenFeature(array.shape[1:], "bytes") if filled else form, array
     if not isinstance(array, np.ndarray):
         raise SchemaError(f"array {name!r} is of objects, which may be anything: {_SAY}, as VarLenFeature(dtype)")
     return _look(name, array), array
