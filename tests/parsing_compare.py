@@ -20,7 +20,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.testing import write_oracle
 
-Asked = tuple[str, Mapping[str, Said] | None, Mapping[str, Said] | None, Sequence[bytes]]
+# Payloads, or a compression and the paths of files.
+Asked = tuple[str, Mapping[str, Said] | None, Mapping[str, Said] | None, Sequence[bytes] | tuple[str, Sequence[str]]]
 Answer = tuple[str, Any]
 Column = tuple[int, Any]
 
@@ -94,6 +95,8 @@ def columns(answer: Mapping[str, Any], specs: Mapping[str, Said], steps: Mapping
         if said[0] == "ragged":
             splits = [_array(one) for one in said[2]]
             found[name] = (len(splits), _cut(_array(said[1]), splits))
+        elif said[0] == "rows":
+            found[name] = (1, [_array(row) for row in said[1]])
         elif said[0] == "sparse" and specs[name][0] == "SparseFeature":
             found |= _sparse(name, specs[name][1], *map(_array, said[1:]))
         elif said[0] == "sparse":

@@ -1,12 +1,14 @@
 """Run by an interpreter that has TensorFlow, and nothing of this library: parses cases and tells what came out.
 
 Standard input holds a pickle ``(alone, cases)``, and each case is ``(kind, context, sequences, payloads)``: kind is
-"Example" or "SequenceExample", the next two say the features by class name and arguments, None where there are none.
-With `alone` every record is parsed by itself too.
+"Example" or "SequenceExample", the next two say the features by class name and arguments, None where there are none,
+and payloads are a list, or ``(compression, paths)`` of files that TensorFlow reads itself. With `alone` every record is
+parsed by itself too.
 
 Standard output is a pickle with one answer per case: ``("refused", text)``, or ``("read", columns)`` where an array is
-``(dtype, shape, data)``, a sparse tensor ``("sparse", indices, values, dense_shape)`` and a ragged one
-``("ragged", values, [row_splits…])``. Plain values alone pass: the two interpreters may differ in every version.
+``(dtype, shape, data)``, a sparse tensor ``("sparse", indices, values, dense_shape)``, a ragged one
+``("ragged", values, [row_splits…])``, and what has a tensor per record ``("rows", [tensor…])``, at any depth. Plain
+values alone pass: the two interpreters may differ in every version.
 """
 
 import os
@@ -39,20 +41,37 @@ def features(said):
     """Features by name; of those that are decoded afterwards, the bytes."""
     if said is None:
         return None
-    return {
-        name: tf.io.FixedLenFeature((), tf.string) if one[0] in AFTERWARDS else feature(one)
-        for name, one in said.items()
-    }
+    return {name: bytes_of(*one) if one[0] in AFTERWARDS else feature(one) for name, one in said.items()}
+
+
+def bytes_of(cls, arguments):
+    """What parses the bytes of a feature that is decoded afterwards: of several images, a row of them."""
+    several = cls == "ImageFeature" and len(arguments["shape"] or ()) == 4
+    return tf.io.RaggedFeature(tf.string) if several else tf.io.FixedLenFeature((), tf.string)
 
 
 def decode_raw(tensor, shape, dtype):
     stored = np.dtype(dtype)
-    array = tf.io.decode_raw(tensor, tf.as_dtype(stored.name), little_endian=stored.str[0] != ">")
+    kind, little = tf.as_dtype(stored.name), stored.str[0] != ">"
+    if -1 in shape:
+        return [tf.reshape(tf.io.decode_raw(one, kind, little_endian=little), shape) for one in tensor]
+    array = tf.io.decode_raw(tensor, kind, little_endian=little)
     return tf.reshape(array, (len(tensor), *shape))
 
 
 def parse_tensor(tensor, shape, dtype):
-    return tf.ensure_shape(tf.stack([tf.io.parse_tensor(one, dtype) for one in tensor]), (None, *shape))
+    sizes = [None if size in (-1, None) else size for size in shape]
+    made = [tf.ensure_shape(tf.io.parse_tensor(one, dtype), sizes) for one in tensor]
+    return made if None in sizes else tf.stack(made)
+
+
+def decode_images(tensor, shape, dtype):
+    if isinstance(tensor, tf.RaggedTensor):
+        return [decode_images(row, shape[1:], dtype) for row in tensor]
+    made = [tf.io.decode_image(one, dtype=tf.as_dtype(dtype), expand_animations=False) for one in tensor]
+    if shape is None or -1 in shape:
+        return made
+    return tf.stack(made) if made else tf.zeros((0, *shape), dtype)
 
 
 def as_it_is(tensor):
@@ -60,11 +79,18 @@ def as_it_is(tensor):
 
 
 # What pipelines do with bytes once they are parsed.
-AFTERWARDS = {"RawFeature": decode_raw, "TensorFeature": parse_tensor, "TextFeature": as_it_is}
+AFTERWARDS = {
+    "ImageFeature": decode_images,
+    "RawFeature": decode_raw,
+    "TensorFeature": parse_tensor,
+    "TextFeature": as_it_is,
+}
 
 
 def plain(tensor):
     """A tensor as plain values."""
+    if isinstance(tensor, list):
+        return ("rows", [plain(one) for one in tensor])
     if isinstance(tensor, tf.SparseTensor):
         return ("sparse", *(plain(part) for part in (tensor.indices, tensor.values, tensor.dense_shape)))
     if isinstance(tensor, tf.RaggedTensor):
@@ -78,19 +104,28 @@ def plain(tensor):
 def parse(kind, context, sequences, payloads):
     """Parse the payloads as one batch; the columns by name, lengths as ``NAME.lengths``."""
     if kind == "Example":
-        parsed = tf.io.parse_example(payloads, features(context))
-        for name, (cls, arguments) in context.items():
-            if cls in AFTERWARDS:
-                parsed[name] = AFTERWARDS[cls](parsed[name], **arguments)
+        parsed = decoded(tf.io.parse_example(payloads, features(context)), context)
         return {name: plain(tensor) for name, tensor in parsed.items()}
     parsed = tf.io.parse_sequence_example(payloads, features(context), features(sequences))
+    decoded(parsed[0], context or {})
     columns = {name: plain(tensor) for part in parsed[:2] for name, tensor in part.items()}
     return columns | {f"{name}.lengths": plain(tensor) for name, tensor in parsed[2].items()}
+
+
+def decoded(parsed, said):
+    """Decode what was parsed as bytes."""
+    for name, (cls, arguments) in said.items():
+        if cls in AFTERWARDS:
+            parsed[name] = AFTERWARDS[cls](parsed[name], **arguments)
+    return parsed
 
 
 def answer(alone, kind, context, sequences, payloads):
     """What TensorFlow makes of a case."""
     try:
+        if isinstance(payloads, tuple):
+            compression, paths = payloads
+            payloads = [one.numpy() for one in tf.data.TFRecordDataset(paths, compression_type=compression)]
         if alone:
             # Counts of a batch are added up before they are judged: what one record lacks, another makes good.
             for payload in payloads:

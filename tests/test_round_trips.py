@@ -140,18 +140,25 @@ def test_a_corpus_file_without_records(corpus: Path, tmp_path: Path) -> None:
 
 
 @st.composite
-def collections(draw: st.DrawFn) -> tuple[dtf.Schema, list[bytes]]:
-    """A schema of features of any class, and records that fit it."""
-    steps = STEPS if draw(st.booleans()) else None
-    schema = draw(schemas(min_size=1, max_size=4, steps=steps))
-    made = draw(st.lists((examples if steps is None else sequence_examples)(schema), max_size=6))
+def any_schemas(draw: st.DrawFn) -> dtf.Schema:
+    """Features of any class, of Examples or SequenceExamples."""
+    made: dtf.Schema = draw(schemas(min_size=1, max_size=4, steps=STEPS if draw(st.booleans()) else None))
+    return made
+
+
+@st.composite
+def collections(draw: st.DrawFn, of: st.SearchStrategy[dtf.Schema], least: int = 0) -> tuple[dtf.Schema, list[bytes]]:
+    """A schema, and records that fit it, `least` or more."""
+    schema = draw(of)
+    records = examples(schema) if schema.sequence_features is None else sequence_examples(schema)
+    made = draw(st.lists(records, min_size=least, max_size=6))
     return schema, [record.SerializeToString() for record in made]
 
 
 @pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
 def test_records_of_any_schema(count: int) -> None:
     @settings(max_examples=count, deadline=None)
-    @given(collections(), st.integers(1, 5), st.integers(1, 7))
+    @given(collections(any_schemas()), st.integers(1, 5), st.integers(1, 7))
     def run(collection: tuple[dtf.Schema, list[bytes]], chunk: int, each: int) -> None:
         schema, records = collection
         wanted = expected_columns(records, schema)

@@ -1,0 +1,319 @@
+"""TensorFlow as the judge of what is written: its own readers and parsers give the arrays that went in.
+
+Shards are read by `tf.data.TFRecordDataset`, plain and compressed, and parsed in `tensorflow_parser`, under the
+interpreter that ``DASK_TFRECORD_TENSORFLOW`` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from any_columns import any_features, dataset_of, fitting_rows, written_as
+from hypothesis import Phase, assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from parsing_cases import Said
+from parsing_compare import Asked, ask_tensorflow, bits, columns, rows, walk
+from test_golden import CASES, shard, spec
+from test_round_trips import CORPUS, collections
+
+import dask_tfrecord as dtf
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    KeyedPartition,
+    RaggedFeature,
+    RawFeature,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
+from dask_tfrecord.testing import expected_columns, schemas, write_oracle
+from dask_tfrecord.testing.strategies import CLASSES, STEPS
+
+pytestmark = pytest.mark.tensorflow
+
+MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
+LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, SparseFeature, RaggedFeature)
+# Unsigned integers that `tf.io.decode_raw` has not, by those of as many bytes that it has.
+SIGNED = {"uint32": "int32", "uint64": "int64"}
+
+
+# What TensorFlow parses in the context of a SequenceExample; of the last three it takes bytes.
+CONTEXT = (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TensorFeature, TextFeature)
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """Shards that were written, and what TensorFlow has to find in them.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    schema : Schema
+        What the records are parsed by.
+    arrays : mapping of str to ndarray
+        The columns that went in.
+    files : sequence of (str, sequence of str)
+        Shards, again and again, each time with TensorFlow's name of their compression.
+    original : (str, sequence of str), optional
+        The shards that the columns were read from.
+    """
+
+    name: str
+    schema: dtf.Schema
+    arrays: Mapping[str, NDArray[Any]]
+    files: Sequence[tuple[str, Sequence[str]]]
+    original: tuple[str, Sequence[str]] | None = None
+
+
+def judge(tensorflow: str, trips: Sequence[Trip]) -> int:
+    """Compare all trips with what TensorFlow reads and parses; count the originals that it parses."""
+    asked = [ask(trip, files) for trip in trips for files in (*trip.files, *([trip.original] if trip.original else []))]
+    answers = iter(ask_tensorflow(tensorflow, asked, alone=False))
+    compared = 0
+    for trip in trips:
+        specs = said_of(trip.schema)
+        for files in trip.files:
+            verdict, found = next(answers)
+            assert verdict == "read", (trip.name, files, trip.schema, found)
+            compare(trip, columns(found, specs, steps_of(trip)))
+        if trip.original:
+            # TensorFlow refuses some that are read here.
+            verdict, found = next(answers)
+            if verdict == "read":
+                compare(trip, columns(found, specs, steps_of(trip)))
+                compared += 1
+    return compared
+
+
+def ask(trip: Trip, files: tuple[str, Sequence[str]]) -> Asked:
+    lists = trip.schema.sequence_features
+    context = said_of(trip.schema.context_features)
+    if lists is None:
+        return "Example", context, None, files
+    return "SequenceExample", context or None, said_of(lists), files
+
+
+def said_of(features: Mapping[str, Feature]) -> dict[str, Said]:
+    return {name: said(feature) for name, feature in features.items()}
+
+
+def said(feature: Any) -> Said:
+    """Features by class name and arguments, as TensorFlow has them: what is cast here, is not there."""
+    arguments = dict(feature.arguments())
+    for name in ("length", "partitions"):
+        arguments.pop(name, None)
+    match feature:
+        case FixedLenFeature() | VarLenFeature() | FixedLenSequenceFeature() | RaggedFeature() | SparseFeature():
+            arguments["dtype"] = feature.stored.replace("bytes", "string")
+            if isinstance(feature, VarLenFeature):
+                arguments.pop("shape", None)
+            if isinstance(feature, FixedLenFeature) and feature.default_value is not None:
+                # One value for all places is for TensorFlow as many.
+                default = np.array(feature.default_value, object)
+                arguments["default_value"] = np.broadcast_to(default, feature.shape).tolist()
+        case TensorFeature():
+            arguments["dtype"] = feature.dtype.replace("bytes", "string")
+        case RawFeature():
+            arguments["dtype"] = SIGNED.get(feature.dtype, feature.dtype)
+        case ImageFeature():
+            arguments = {"shape": feature.shape, "dtype": feature.dtype}
+        case _:
+            arguments = {}
+    if isinstance(feature, SparseFeature) and len(feature.size) == 1:
+        arguments |= {"index_key": feature.index_key[0], "size": feature.size[0]}
+    elif isinstance(feature, SparseFeature):
+        arguments |= {"index_key": list(feature.index_key), "size": list(feature.size)}
+    if isinstance(feature, RaggedFeature):
+        arguments["partitions"] = [
+            (type(one).__name__, one.key if isinstance(one, KeyedPartition) else one.length)  # type: ignore[attr-defined]
+            for one in feature.partitions
+        ]
+    return type(feature).__name__, arguments
+
+
+def steps_of(trip: Trip) -> dict[str, list[int]]:
+    return {name: trip.arrays[f"{name}.lengths"].tolist() for name in trip.schema.sequence_features or {}}
+
+
+def compare(trip: Trip, found: Mapping[str, tuple[int, Any]]) -> None:
+    """TensorFlow's columns are the arrays, in the dtypes that an Example lists."""
+    assert set(found) == set(trip.arrays)
+    for name, (levels, values) in found.items():
+        feature = trip.schema.get(name, trip.schema.get(name.rpartition(".")[0]))
+        wanted = stored(trip.arrays[name], feature)
+        if isinstance(feature, FixedLenSequenceFeature) and levels == 0 and not name.endswith(".lengths"):
+            # TensorFlow pads to the longest record that it has in hand, and we to the length that was asked for.
+            nothing = b"" if feature.is_bytes else 0
+            padding = nothing if feature.default_value is None else feature.default_value
+            wanted, past = wanted[:, : values.shape[1]], wanted[:, values.shape[1] :]
+            assert bits(past) == bits(np.full(past.shape, padding, past.dtype)), (trip.name, name, feature)
+        assert walk(rows(wanted, levels), bits) == walk(values, bits), (trip.name, name, feature)
+
+
+def stored(array: NDArray[Any], feature: Feature | None) -> NDArray[Any]:
+    """An array as TensorFlow has it: text as bytes, numbers as they are listed, lists of values flat."""
+    if array.dtype.kind == "T":
+        return objects([text.encode() for text in array.tolist()])
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], np.ndarray):
+        return objects([stored(row, feature) for row in array])
+    if array.dtype.kind != "O" and isinstance(feature, LISTED):
+        with np.errstate(all="ignore"):
+            array = array.astype(np.int64 if array.dtype.kind in "biu" else np.float32)
+    if isinstance(feature, RawFeature):
+        array = array.view(SIGNED.get(array.dtype.name, array.dtype))
+    return array.reshape(-1) if isinstance(feature, VarLenFeature) else array
+
+
+def objects(items: Sequence[Any]) -> NDArray[Any]:
+    made = np.empty(len(items), object)
+    made[:] = items
+    return made
+
+
+# -------------------------------------------------------------------------------------------------- what is written
+
+
+KINDS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+
+def written(
+    folder: Path, each: int, compressions: Iterable[str | None], write: Callable[..., object]
+) -> list[tuple[str, list[str]]]:
+    """Several shards, of each compression, that ``write(template, …)`` writes."""
+    made = []
+    for compression in compressions:
+        part = folder / str(compression)
+        write(f"{part}/{MANY}", compression=compression, records_per_shard=each)
+        made.append((KINDS[compression], sorted(str(path) for path in part.glob("*.tfrecord"))))
+    return made
+
+
+def trip_of(path: Path, kind: str, schema: dtf.Schema, folder: Path, compressions: Sequence[str | None]) -> Trip:
+    """Columns that are read from a file: straight to shards, and by way of Zarr."""
+    ds = dtf.read_tfrecord(path, schema)
+    each = (ds.nrecords or 0) // 3 + 1
+    ds.to_zarr(folder / "store.zarr", chunks=each)
+    files = written(folder / "direct", each, compressions, ds.to_tfrecord)
+    files += written(folder / "stored", each + 1, compressions[::-1], dtf.from_zarr(folder / "store.zarr").to_tfrecord)
+    return Trip(str(path), schema, ds.compute(), files, (kind, [str(path)]))
+
+
+def test_golden_files(tensorflow: str, golden: Path, tmp_path: Path) -> None:
+    trips = {}
+    for case in CASES:
+        path = shard(golden, case)
+        kind = {".gz": "GZIP", ".zlib": "ZLIB"}.get(path.suffix, "")
+        features = spec(golden, case)
+        schema = dtf.Schema(features["features"], sequence_features=features.get("sequence_features"))
+        trips[case] = trip_of(path, kind, schema, tmp_path / case, tuple(KINDS))
+    # TensorFlow parses no batch of no records.
+    del trips["empty_file"]
+    # One of the images is a JPEG, of which decoders make what differs by rounding: it is written as a PNG.
+    judge(tensorflow, [replace(trips.pop("images"), original=None)])
+    # Of the encodings of one message TensorFlow refuses some that are legal.
+    assert judge(tensorflow, list(trips.values())) == len(trips) - 1
+
+
+def test_corpus_files(tensorflow: str, corpus: Path, tmp_path: Path) -> None:
+    trips = []
+    for number, name in enumerate(CORPUS):
+        path = corpus / name
+        kind = {b"\x1f\x8b": "GZIP", b"\x78\x9c": "ZLIB"}.get(path.read_bytes()[:2], "")
+        compressions = tuple(KINDS) if number % 3 == 0 else (list(KINDS)[number % 3],)
+        trips.append(trip_of(path, kind, dtf.infer_schema(path, sample=None), tmp_path / str(number), compressions))
+    assert judge(tensorflow, trips) == len(CORPUS)
+
+
+def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], Trip]) -> list[Trip]:
+    """Make trips of what a strategy draws."""
+    trips: list[Trip] = []
+
+    @settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
+    @given(strategy)
+    def run(drawn: Any) -> None:
+        trips.append(make(drawn))
+
+    with dask.config.set(scheduler="sync"):
+        run()
+    return trips
+
+
+@st.composite
+def schemas_for_tensorflow(draw: st.DrawFn) -> dtf.Schema:
+    """Schemas that TensorFlow takes: no key is empty, contexts are not of every class, steps have no default."""
+    steps = STEPS if draw(st.booleans()) else None
+    schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, of=CLASSES if steps is None else CONTEXT, steps=steps))
+    assume('""' not in schema.to_json())
+    # What is read of the original is rounded here alone.
+    assume(not any(isinstance(feature, LISTED) and feature.dtype == "float16" for feature in schema.values()))
+    if steps is None:
+        return schema
+    lists = {
+        name: replace(feature, default_value=None) if isinstance(feature, FixedLenSequenceFeature) else feature
+        for name, feature in (schema.sequence_features or {}).items()
+    }
+    return dtf.Schema(schema.context_features, sequence_features=lists)
+
+
+def test_records_of_any_schema(tensorflow: str, tmp_path: Path) -> None:
+    numbers = count()
+
+    def make(collection: tuple[dtf.Schema, list[bytes]]) -> Trip:
+        schema, payloads = collection
+        number = next(numbers)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_oracle(folder / "old", payloads)
+        one, other = (list(KINDS)[of % 3] for of in (number, number + 1))
+        trip = trip_of(folder / "old", "", schema, folder, [one])
+        # The arrays as protobuf has them, and as arrays alone.
+        arrays = expected_columns(payloads, schema)
+        files = written(folder / "arrays", 2, [other], partial(dtf.to_tfrecord, arrays, features=schema))
+        return replace(trip, arrays=arrays, files=[*trip.files, *files])
+
+    trips = made_by_hypothesis(collections(schemas_for_tensorflow(), least=1), make)
+    assert len(trips) > 60
+    # TensorFlow refuses what we take a default for.
+    assert judge(tensorflow, trips) > len(trips) // 2
+
+
+def test_arrays_of_any_kind(tensorflow: str, tmp_path: Path) -> None:
+    numbers = count()
+
+    def make(drawn: tuple[list[Feature], int, bool, int]) -> Trip:
+        features, size, steps, seed = drawn
+        rng, number = np.random.default_rng(seed), next(numbers)
+        one, other = (list(KINDS)[of % 3] for of in (number, number + 1))
+        named = {f"column/{place}": feature for place, feature in enumerate(features)}
+        blocks = {name: fitting_rows(feature, size, rng) for name, feature in named.items()}
+        schema = written_as(named, steps=steps)
+        folder = tmp_path / str(number)
+        ds = dataset_of(blocks, named, [size])
+        ds.to_zarr(folder / "store.zarr", chunks=3)
+        arrays = ds.compute()
+        files = written(folder / "arrays", 4, [one], partial(dtf.to_tfrecord, arrays, features=schema))
+        stored = dtf.from_zarr(folder / "store.zarr")
+        files += written(folder / "stored", 5, [other], partial(stored.to_tfrecord, features=schema))
+        for name in schema.sequence_features or {}:
+            arrays[f"{name}.lengths"] = np.array([len(row) for row in arrays[name]], np.int64)
+        return Trip(str(folder), schema, arrays, files)
+
+    sizes = st.sampled_from([1, 2, 5, 11])
+    drawn = st.tuples(st.lists(any_features(), min_size=1, max_size=4), sizes, st.booleans(), st.integers(0, 1 << 30))
+    trips = made_by_hypothesis(drawn, make)
+    assert len(trips) > 60
+    judge(tensorflow, trips)
