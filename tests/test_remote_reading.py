@@ -80,6 +80,23 @@ def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
             assert store.log.sent <= 3 << 20
 
 
+def test_rows_that_lie_near_each_other_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    ds = open_dataset(store)
+    rows = np.arange(RECORDS)
+    for picked in (rows[::7], rows[::-50], np.random.default_rng(0).permutation(rows)[:1000]):
+        store.log.clear()
+        assert ds.rows[picked].compute()["label"].tolist() == picked.tolist()
+        assert len(store.log.asked) <= 1 + len(shard) / RANGE
+        assert store.log.sent <= 1.02 * len(shard)
+    # A stretch for each of those that lie apart.
+    store.log.clear()
+    apart = [2_900, 10, 1_400]
+    assert ds.rows[apart].compute()["label"].tolist() == apart
+    assert len(store.log.asked) == 3
+    assert store.log.sent <= 9 << 20
+
+
 def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     ds = open_dataset(store, chunks=RECORDS // 3)

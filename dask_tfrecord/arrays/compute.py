@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.plan import row_numbers
 from dask_tfrecord.arrays.source import Source
 from dask_tfrecord.columns.blocks import Block, concatenate, rows_of, to_array, zero_rows
 from dask_tfrecord.errors import SchemaError
@@ -51,7 +52,8 @@ def compute_in_place(
     own = {name: array for name, array in results.items() if name not in assigned}
     tasks = []
     if own:
-        filler = _Filler(source, source.refine(borders, _PIECE_NBYTES), own)
+        stored, order = _in_stored_order(source)
+        filler = _Filler(stored, stored.refine(borders, _PIECE_NBYTES), own, order)
         name = f"tfrecord-compute-{uuid.uuid4().hex}"
         tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
     if assigned:
@@ -61,14 +63,37 @@ def compute_in_place(
     return results
 
 
+def _in_stored_order(source: Source) -> tuple[Source, NDArray[np.int64] | None]:
+    """Give rows as they follow each other where they are stored, so that what lies there is read once.
+
+    Returns
+    -------
+    Source
+        The same rows.
+    ndarray of int64 or None
+        Which of the rows each of them is; None if it is the same one.
+    """
+    rows = source.rows
+    if rows is None or (rows.step > 0 if isinstance(rows, range) else (np.diff(rows) >= 0).all()):
+        return source, None
+    order = np.argsort(row_numbers(rows), kind="stable")
+    return source.select(order), order
+
+
 class _Filler:
     """One element per piece: reading it decodes the piece into its place in the results."""
 
     ndim = 1
     dtype = np.dtype(object)
 
-    def __init__(self, source: Source, borders: NDArray[np.int64], results: dict[str, NDArray[Any]]) -> None:
-        self.source, self.borders, self.results = source, borders, results
+    def __init__(
+        self,
+        source: Source,
+        borders: NDArray[np.int64],
+        results: dict[str, NDArray[Any]],
+        order: NDArray[np.int64] | None,
+    ) -> None:
+        self.source, self.borders, self.results, self.order = source, borders, results, order
         self.shape = (len(borders) - 1,)
 
     def __getitem__(self, key: Any) -> NDArray[np.object_]:
@@ -76,11 +101,14 @@ class _Filler:
         numbers = range(self.shape[0])[pieces]
         for piece in numbers:
             start, stop = int(self.borders[piece]), int(self.borders[piece + 1])
-            dense = {name: array[start:stop] for name, array in self.results.items() if array.dtype.kind in "biufc"}
+            place = slice(start, stop) if self.order is None else self.order[start:stop]
+            dense = {}
+            if self.order is None:
+                dense = {name: array[place] for name, array in self.results.items() if array.dtype.kind in "biufc"}
             blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
             for name, block in blocks.items():
                 if name not in dense:
-                    self.results[name][start:stop] = to_array(block)
+                    self.results[name][place] = to_array(block)
         return np.empty(len(numbers), np.object_)
 
 

@@ -54,6 +54,10 @@ class Source(Protocol):
         """Rows of all features; None if they were not counted."""
 
     @property
+    def rows(self) -> Rows | None:
+        """Of the rows that are stored, those that are rows here; None if they were not counted."""
+
+    @property
     def origin(self) -> Mapping[str, Any]:
         """Where the rows come from, for people and for attributes of stores: JSON values."""
 
@@ -205,6 +209,11 @@ class MappedSource:
     def nrows(self) -> int | None:
         """As of the source."""
         return self.source.nrows
+
+    @property
+    def rows(self) -> Rows | None:
+        """As of the source."""
+        return self.source.rows
 
     @property
     def origin(self) -> Mapping[str, Any]:
