@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError
+from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError
 
 ROWS = 600
 
@@ -199,3 +199,66 @@ def test_s3_keeps_nothing_of_what_failed(shards: Path, tmp_path: Path, bucket: t
     assert fs.exists("bucket")
     with pytest.raises(FileNotFoundError):
         dtf.from_zarr(f"{url}/folder/failed.zarr", storage_options=options)
+
+
+class Flaky:
+    """A function that fails at its n-th call wherever that is, and is the same function before and after."""
+
+    def __init__(self, folder: Path, calls: int) -> None:
+        self.folder, self.calls = folder, calls
+
+    def __dask_tokenize__(self) -> str:
+        return "Flaky"
+
+    def __call__(self, blocks: dict[str, Any]) -> dict[str, Any]:
+        number = len(list(self.folder.iterdir()))
+        (self.folder / f"{number}").touch()
+        if number == self.calls:
+            raise RuntimeError(f"call {number}")
+        return blocks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", [{"chunks": 20}, {"chunks": 10, "shards": 40}], ids=str)
+def test_s3_is_gone_on_with(
+    shards: Path, tmp_path: Path, bucket: tuple[str, dict[str, Any]], grid: dict[str, int]
+) -> None:
+    import s3fs
+
+    url, options = bucket
+    (tmp_path / "calls").mkdir()
+    store, ds = f"{url}/resumed-{len(grid)}.zarr", dtf.read_tfrecord(shards)
+    ds.to_zarr(tmp_path / "reference.zarr", **grid)
+    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+
+    def convert(calls: int) -> None:
+        flaky = ds.map_blocks(Flaky(tmp_path / "calls", calls), dict(ds.schema))
+        flaky.to_zarr(store, resume=True, storage_options=options, **grid)
+
+    def objects() -> dict[str, Any]:
+        fs.invalidate_cache()
+        found = fs.find(store.removeprefix("s3://"), detail=True)
+        return {path: (each["size"], each["LastModified"]) for path, each in found.items() if "/c/" in path}
+
+    with dask.config.set(scheduler="sync"):
+        for calls in (20, 28):
+            with pytest.raises(RuntimeError, match=f"call {calls}"):
+                convert(calls)
+            with pytest.raises(IncompleteStoreError, match="resume=True"):
+                dtf.from_zarr(store, storage_options=options)
+        with pytest.raises(ResumeError, match="chunks was"):
+            ds.to_zarr(store, resume=True, storage_options=options, chunks=77)
+        # One that is gone, one that is cut: as after a disk that lost what it had.
+        written = sorted(objects())
+        assert len(written) > 8
+        fs.rm(written[0])
+        fs.pipe(written[1], fs.cat(written[1])[:-1])
+        convert(10**6)
+        before = objects()
+        convert(0)
+    assert objects() == before
+    assert not [path for path in fs.find(store.removeprefix("s3://")) if ".dask_tfrecord" in path]
+    wanted = zarr.open_group(tmp_path / "reference.zarr", mode="r")
+    found = zarr.open_group(store, mode="r", storage_options=options)
+    for name, array in wanted.arrays():
+        assert (found[name][:] == array[:]).all()  # type: ignore[union-attr,index]

@@ -146,6 +146,14 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
     assert tree(store) == before
 
 
+def test_what_zarr_refuses_replaces_nothing(ds: dtf.Dataset, store: Path) -> None:
+    ds.to_zarr(store)
+    before = tree(store)
+    with pytest.raises((TypeError, ValueError)):
+        ds.to_zarr(store, mode="w", compressors="no codec")
+    assert tree(store) == before
+
+
 def test_what_lies_in_memory_is_replaced_as_a_whole(ds: dtf.Dataset) -> None:
     memory = zarr.storage.MemoryStore()
     zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")

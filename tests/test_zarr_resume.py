@@ -196,6 +196,21 @@ def test_nothing_of_it_is_left_in_the_end(ds: dtf.Dataset, store: Path, broken: 
     assert sorted(path.name for path in store.iterdir()) == sorted(["zarr.json", *arrays(store)])
 
 
+def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) -> None:
+    def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
+        if blocks["label"][0] == 91 and not (store.parent / "spoiled").exists():
+            (store.parent / "spoiled").touch()
+            (store / "label/c/2").unlink()
+        return blocks
+
+    spoiled = ds[["label"]].map_blocks(spoil, {"label": ds.schema["label"]})
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(IncompleteStoreError, match="1 of 18 write units do not lie there as they were written"):
+            spoiled.to_zarr(store, chunks=7, resume=True)
+        spoiled.to_zarr(store, chunks=7, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+
+
 @pytest.mark.parametrize("step", ["close", "remove_torn", "consolidate"])
 def test_finishing_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     owner = journal.Journal if step == "close" else Target

@@ -26,9 +26,14 @@ from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.writer import Writer, write_unit
-from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr import Target, check_forms
 
 __all__ = ["Begun", "Order", "checked", "convert", "find_begun", "finish"]
+
+_ELSEWHERE = (
+    "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL that all "
+    "processes reach, or compute on threads"
+)
 
 
 def checked(mode: Literal["w", "w-"]) -> Literal["w", "w-"]:
@@ -129,18 +134,14 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
         with shown(work):
             dask.compute(written)
             if not target.noted().get("complete"):
-                raise IncompleteStoreError(
-                    "tasks ran in other processes, and the store lies in the memory of this one: give a path or a URL "
-                    "that all processes reach, or compute on threads",
-                    target.place,
-                )
+                raise IncompleteStoreError(_ELSEWHERE, target.place)
     return None
 
 
 def finish(target: Target, begun: Begun, *, compute: bool) -> Delayed | None:
     """Finish a conversion of which all is written, if it is not finished."""
     journal = Journal(target.objects(target.open("r+")), begun.identity)
-    finished: Delayed = dask.delayed(_finish, pure=False)(target, journal, [])
+    finished: Delayed = dask.delayed(_finish, pure=False)(target, journal, 0, [])
     if compute:
         finished.compute(scheduler="sync")
         return None
@@ -150,6 +151,10 @@ def finish(target: Target, begun: Begun, *, compute: bool) -> Delayed | None:
 def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
     """Make the group, with a note on what it will be, and its arrays; keep the plan."""
     layout, identity = order.layout, order.feed.token
+    forms = {spec.name: order.options.form(spec, order.feed.schema) for spec in layout.arrays}
+    if opening == "w":
+        # What zarr refuses replaces nothing.
+        check_forms(forms)
     group = order.target.create(
         opening,
         {
@@ -162,13 +167,9 @@ def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
         },
     )
     arrays = {
-        spec.name: group.create_array(
-            spec.name,
-            **order.options.form(spec, order.feed.schema),
-            # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
-            config={"write_empty_chunks": True},
-        )
-        for spec in layout.arrays
+        # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
+        name: group.create_array(name, **form, config={"write_empty_chunks": True})
+        for name, form in forms.items()
     }
     journal = Journal(order.target.objects(group), identity)
     journal.begin(layout)
@@ -200,7 +201,7 @@ def _tasks(order: Order, writer: Writer) -> tuple[Delayed, Work]:
     units = list(order.layout.units(feed.schema))
     spans = [(unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0) for unit in units]
     jobs = ((span, (unit,)) for span, unit in zip(spans, units, strict=True) if unit.number not in there)
-    written = feed.run(write_unit, jobs, _finish, (order.target, journal), begin)
+    written = feed.run(write_unit, jobs, _finish, (order.target, journal, len(units)), begin)
     nrows = order.layout.nrows
     reading = Reading.of(feed.source, nrows, spans, [unit.number in there for unit in units])
     return written, Work(
@@ -214,13 +215,16 @@ def _begin(writer: Writer) -> Writer:
     return writer
 
 
-def _finish(target: Target, journal: Journal, reports: Sequence[WriteReport]) -> None:
+def _finish(target: Target, journal: Journal, units: int, reports: Sequence[WriteReport]) -> None:
     """Make the group whole, by the last thing that is written to it."""
     with named(str(target)):
-        uninterrupted(lambda: _complete(target, journal))
+        uninterrupted(lambda: _complete(target, journal, units))
 
 
-def _complete(target: Target, journal: Journal) -> None:
+def _complete(target: Target, journal: Journal, units: int) -> None:
+    noted = target.note(journal.identity)
+    if not noted["written"]:
+        _check_written(target, journal, units)
     # Should this be cut short, another one can go on from each of these steps.
     noted = target.note(journal.identity, written=True)
     if noted["complete"]:
@@ -230,6 +234,25 @@ def _complete(target: Target, journal: Journal) -> None:
     if noted["options"]["consolidated"]:
         target.consolidate()
     target.note(journal.identity, complete=True)
+
+
+def _check_written(target: Target, journal: Journal, units: int) -> None:
+    """Look at all that is written: tasks of a run that was killed may have been at it for longer than it.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If a unit lacks, or does not lie there as it was written.
+    """
+    missing = units - len(journal.verified())
+    if missing and not isinstance(target.store, str):
+        raise IncompleteStoreError(_ELSEWHERE, target.place)
+    if missing:
+        raise IncompleteStoreError(
+            f"{missing:,} of {units:,} write units do not lie there as they were written: something else has changed "
+            f"the store. resume=True writes them again",
+            target.place,
+        )
 
 
 def _leave(order: Order, made: Sequence[Path]) -> None:

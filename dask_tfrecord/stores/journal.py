@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dask_tfrecord.stores.layout import ArraySpec, Layout, RowGrid, Tally
+from dask_tfrecord.stores.objects import Objects
 from dask_tfrecord.stores.write_report import WriteReport
-from dask_tfrecord.stores.zarr import JOURNAL, Objects
+from dask_tfrecord.stores.zarr import JOURNAL
 
 __all__ = ["Journal"]
 
@@ -55,7 +56,7 @@ class Journal:
 
     def layout(self) -> Layout | None:
         """Read the plan; None if none was kept, and so no unit was begun."""
-        found, counted = self.objects.get(self._name(_PLAN)), self.objects.get(self._name(_TALLY))
+        found, counted = self.objects.get([self._name(_PLAN), self._name(_TALLY)]).values()
         if found is None or counted is None:
             return None
         plan = json.loads(found)
@@ -70,7 +71,8 @@ class Journal:
 
     def is_kept(self) -> bool:
         """Whether the plan is there: it goes when all is written, and when another conversion takes the place."""
-        return self.objects.get(self._name(_PLAN)) is not None
+        plan = self._name(_PLAN)
+        return self.objects.sizes([plan])[plan] is not None
 
     def mark(self, number: int, report: WriteReport, names: Iterable[str]) -> WriteReport:
         """Note that a unit is written, by what its objects are now."""
@@ -82,14 +84,15 @@ class Journal:
 
     def written(self, number: int) -> WriteReport | None:
         """Tell what was written of a unit, if it has a mark."""
-        mark = _read(self.objects.get(self._unit(number)))
+        unit = self._unit(number)
+        mark = _read(self.objects.get([unit])[unit])
         return None if mark is None else _report(mark)
 
     def verified(self) -> dict[int, WriteReport]:
         """Find the units that are written and lie there as they were; marks of others are removed."""
         folder = self._name(_UNITS)
         names = self.objects.names(folder)
-        marks = {name: _read(mark) for name, mark in self.objects.get_all(names).items()}
+        marks = {name: _read(mark) for name, mark in self.objects.get(names).items()}
         there = self.objects.sizes({each for mark in marks.values() for each in (mark or {}).get("objects", ())})
         whole, torn = {}, []
         for name, mark in marks.items():

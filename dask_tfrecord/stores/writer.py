@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.progress import tell
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, release_memory, zero_rows
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
+from dask_tfrecord.stores.freeing import freed
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import ArraySpec, Unit
 from dask_tfrecord.stores.levels import Levels, flat_arrays
@@ -68,7 +69,7 @@ def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest:
         else:
             _write_flat(places, unit.array, unit, pieces)
         report = places.mark(unit)
-        release_memory()
+        freed(report.nbytes)
     tell(report)
     return report
 
@@ -99,14 +100,21 @@ class _Places:
         self.nbytes += block_nbytes(entries)
         if stop == start:
             return
-        array = self.writer.arrays[spec.name]
+        array, inner = self.writer.arrays[spec.name], (0,) * (len(spec.shape) - 1)
+        units = range(start // spec.unit, -(-stop // spec.unit))
+        objects = [f"{spec.name}/{array.metadata.encode_chunk_key((unit, *inner))}" for unit in units]
+
+        def write() -> None:
+            if spec.unit != spec.chunk or stop % spec.unit:
+                # Zarr would read what there is of a shard, and of a chunk at the end, and that may be torn.
+                self.writer.journal.objects.drop(objects)
+            array[start:stop] = entries
+
         with under_way(self.writer.run) as on:
             if on:
                 with named(str(self.writer.target)):
-                    uninterrupted(lambda: array.__setitem__(slice(start, stop), entries))
-        inner = (0,) * (len(spec.shape) - 1)
-        units = range(start // spec.unit, -(-stop // spec.unit))
-        self._objects += [f"{spec.name}/{array.metadata.encode_chunk_key((unit, *inner))}" for unit in units]
+                    uninterrupted(write)
+        self._objects += objects
 
     def mark(self, unit: Unit) -> WriteReport:
         """Note that the unit is written."""

@@ -29,8 +29,9 @@ from zarr.core.sync import sync
 
 from dask_tfrecord.errors import IncompleteStoreError, Place
 from dask_tfrecord.stores.failure import remove_directory
+from dask_tfrecord.stores.objects import Files, Objects
 
-__all__ = ["FORMAT", "JOURNAL", "Objects", "Target"]
+__all__ = ["FORMAT", "JOURNAL", "Target", "check_forms"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
@@ -239,7 +240,7 @@ class Target:
 
     def objects(self, group: zarr.Group) -> Objects:
         """Find what the group is made of."""
-        return Objects(group.store, group.path)
+        return _Stored(group.store, group.path) if self.directory is None else Files(str(self.directory))
 
     def remove_torn(self) -> None:
         """Remove what zarr left of files that it was writing when a process was killed."""
@@ -275,6 +276,13 @@ class Target:
         return np.asarray(array[start:stop])
 
 
+def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make arrays in memory, so that zarr refuses what it does not take; by name, what `Group.create_array` takes."""
+    group = zarr.create_group(zarr.storage.MemoryStore())
+    for name, form in forms.items():
+        group.create_array(name, **form)
+
+
 def _is_url(store: str) -> bool:
     return "://" in store or "::" in store
 
@@ -297,8 +305,8 @@ def _is_unborn(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
-    """What a store holds below the path of a group: files of a directory, objects of a bucket.
+class _Stored:
+    """Objects of a store, many of which are asked for at once.
 
     Attributes
     ----------
@@ -312,23 +320,14 @@ class Objects:
     path: str
 
     def put(self, name: str, value: bytes) -> None:
-        """Write an object, whole or not at all."""
         sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
 
-    def get(self, name: str) -> bytes | None:
-        """Read an object; None if it is not there."""
-        found = sync(self.store.get(self._key(name), zarr.buffer.default_buffer_prototype()))
-        return None if found is None else found.to_bytes()
-
-    def get_all(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Read many objects."""
+    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         prototype = zarr.buffer.default_buffer_prototype()
         found = self._each(names, lambda key: self.store.get(key, prototype))
         return {name: None if value is None else value.to_bytes() for name, value in found.items()}
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        """Bytes of each object; None where it is not there."""
-
         async def size(key: str) -> int | None:
             try:
                 return await self.store.getsize(key)
@@ -338,8 +337,6 @@ class Objects:
         return self._each(names, size)
 
     def names(self, below: str) -> list[str]:
-        """Names of all objects below a path."""
-
         async def found() -> list[str]:
             # The keys come relative to the root of the store.
             return [key async for key in self.store.list_prefix(self._key(below) + "/")]
@@ -350,11 +347,13 @@ class Objects:
             return []
 
     def drop(self, names: Iterable[str]) -> None:
-        """Remove objects."""
-        self._each(names, self.store.delete)
+        async def drop(key: str) -> None:
+            if await self.store.exists(key):
+                await self.store.delete(key)
+
+        self._each(names, drop)
 
     def remove(self, below: str) -> None:
-        """Remove all objects below a path."""
         self.drop(self.names(below))
         sync(self.store.delete_dir(self._key(below)))
 
