@@ -303,6 +303,8 @@ def test_stores_keep_what_the_records_were(steps: dtf.Dataset, tmp_path: Path) -
             if store == "third":
                 assert list(found.context.feature.pop("more").int64_list.value) == [row]
             assert found == wanted
+    steps.persist().to_tfrecord(tmp_path / "held")
+    assert list(map(SequenceExample.FromString, read_payloads(tmp_path / "held"))) == [wanted] * 3
 
 
 def test_columns_that_are_left_out_or_changed_are_written_as_they_are(steps: dtf.Dataset, tmp_path: Path) -> None:
@@ -319,3 +321,33 @@ def test_columns_that_are_left_out_or_changed_are_written_as_they_are(steps: dtf
         dataset.to_tfrecord(tmp_path / str(number))
         [plain, *_] = map(Example.FromString, read_payloads(tmp_path / str(number)))
         assert sorted(plain.features.feature) == ["label", "sparse.values"]
+
+
+def test_what_reads_the_same_and_is_written_otherwise(golden: Path, tmp_path: Path) -> None:
+    """Keys that nobody read, defaults, padding, places, encodings of images: docs/writing.md names them."""
+    first, second = Example(), Example()
+    given = first.features.feature
+    given["unread"].int64_list.value.append(1)
+    given["at"].int64_list.value.extend([5, 2])
+    given["of"].float_list.value.extend([0.5, 1.5])
+    given["padded"].int64_list.value.extend([7, 8])
+    second.features.feature["default"].int64_list.value.append(4)
+    write_oracle(tmp_path / "old", [first.SerializeToString(), second.SerializeToString()])
+    features = {
+        "default": dtf.FixedLenFeature((), "int64", 3),
+        "sparse": dtf.SparseFeature("at", "of", "float32", 9),
+        "padded": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True, default_value=-1),
+    }
+    ds = dtf.read_tfrecord(tmp_path / "old", features)
+    again = dtf.read_tfrecord(through_zarr(ds, tmp_path, {}), features)
+    assert_same(again.compute(), ds.compute())
+    found = [Example.FromString(payload).features.feature for payload in payloads(tmp_path)]
+    assert sorted(found[0]) == sorted(found[1]) == ["at", "default", "of", "padded"]
+    assert [list(one["default"].int64_list.value) for one in found] == [[3], [4]]
+    assert [list(one["padded"].int64_list.value) for one in found] == [[7, 8], [-1, -1]]
+    assert (list(found[0]["at"].int64_list.value), list(found[0]["of"].float_list.value)) == ([2, 5], [1.5, 0.5])
+    assert (found[1]["at"].WhichOneof("kind"), list(found[1]["at"].int64_list.value)) == ("int64_list", [])
+    dtf.read_tfrecord(shard(golden, "images"), **spec(golden, "images")).to_tfrecord(tmp_path / "images")
+    for payload in read_payloads(tmp_path / "images"):
+        for image in Example.FromString(payload).features.feature.values():
+            assert image.bytes_list.value[0].startswith(b"\x89PNG")
