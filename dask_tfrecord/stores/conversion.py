@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import dask
 from dask.delayed import Delayed
@@ -89,6 +89,10 @@ class Order:
     fingerprint: Fingerprint
     keep: bool
 
+    def forms(self) -> dict[str, dict[str, Any]]:
+        """Say how each array is made, by its name."""
+        return {spec.name: self.options.form(spec, self.feed.schema) for spec in self.layout.arrays}
+
 
 def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"], resume: bool) -> Begun | None:
     """Find what to go on with, if that is asked for; None if no unit of it is written.
@@ -125,6 +129,9 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
     """Make the group that a layout says, or take the one that was begun, and its tasks; run them, or hand them back."""
     target, directory = order.target, order.target.directory
     made = [path for path in directory.parents if not path.exists()] if directory is not None else []
+    if opening == "w":
+        # What zarr refuses replaces nothing.
+        check_forms(order.forms())
     with called_off_on_failure(order.feed.token, lambda: _leave(order, made)):
         with named(str(target)):
             writer = uninterrupted(lambda: _create(order, opening) if begun is None else _take_up(order, begun))
@@ -151,10 +158,6 @@ def finish(target: Target, begun: Begun, *, compute: bool) -> Delayed | None:
 def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
     """Make the group, with a note on what it will be, and its arrays; keep the plan."""
     layout, identity = order.layout, order.feed.token
-    forms = {spec.name: order.options.form(spec, order.feed.schema) for spec in layout.arrays}
-    if opening == "w":
-        # What zarr refuses replaces nothing.
-        check_forms(forms)
     group = order.target.create(
         opening,
         {
@@ -169,7 +172,7 @@ def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
     arrays = {
         # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
         name: group.create_array(name, **form, config={"write_empty_chunks": True})
-        for name, form in forms.items()
+        for name, form in order.forms().items()
     }
     journal = Journal(order.target.objects(group), identity)
     journal.begin(layout)
