@@ -24,22 +24,20 @@ from rich.text import Text
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.folders import find_collection
 from dask_tfrecord.arrays.inspect import inspect_shards
-from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.arrays.progress import Bar, at_once
 from dask_tfrecord.columns.report import Report
 from dask_tfrecord.commands.common import (
     Commands,
-    columns_option,
     compression_of_shards,
     debug,
     many,
     pattern_argument,
     plain,
-    plain_lines,
-    spelled_as_options,
+    split_option,
     threads_option,
 )
+from dask_tfrecord.commands.converting import to_zarr
 from dask_tfrecord.commands.damage import repair, verify
-from dask_tfrecord.commands.progress import Bar, progress_bar
 from dask_tfrecord.commands.virtual import virtual
 from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex
@@ -69,7 +67,7 @@ def tfrecord() -> None:
     """
 
 
-for command in (copy, repair, to_tfrecord, verify, virtual):
+for command in (copy, repair, to_tfrecord, to_zarr, verify, virtual):
     tfrecord.add_command(command)
 
 
@@ -87,12 +85,9 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) ->
     return int(value)
 
 
-_split = click.option("--split", metavar="SPLIT", help="Of a TFDS data set: train, test[:10%], train+test, all.")
-
-
 @tfrecord.command()
 @pattern_argument
-@_split
+@split_option
 @click.option(
     "--sample",
     callback=_number_or_all,
@@ -172,60 +167,6 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     click.echo(f"Wrote {many(files, 'file')}: the places of {many(records, 'record')} in {seconds:.1f} s")
 
 
-@tfrecord.command("to-zarr")
-@pattern_argument
-@click.argument("store")
-@_split
-@columns_option
-@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
-@click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
-@click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
-@click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
-@click.option("--plan", "planned", is_flag=True, help="Print what would be written, and the memory; write nothing.")
-@click.option("--memory-limit", metavar="SIZE", help="Fail if the conversion may take more, such as 2GiB.")
-@compression_of_shards
-@threads_option
-@debug
-def to_zarr(
-    *,
-    pattern: str | list[str],
-    store: str,
-    split: str | None,
-    columns: list[str] | None,
-    chunks: int | None,
-    shards: int | None,
-    component: str | None,
-    overwrite: bool,
-    planned: bool,
-    memory_limit: str | None,
-    compression: str | None,
-    threads: int,
-) -> None:
-    """Convert shards to a Zarr store, in bounded memory.
-
-    Features are what the metadata of a TFDS data set say, else inferred, and bytes stay bytes: what they stand for
-    (arrays, text) is said in Python, by read_tfrecord(features=…).to_zarr(…).
-    """
-    # This command shows by itself how far it is.
-    quiet = {"dask-tfrecord.progress": False}
-    with dask.config.set(quiet, scheduler="threads", num_workers=threads):
-        with Console(stderr=True).status("Counting records"):
-            dataset = read_tfrecord(pattern, columns=columns, split=split, compression=compression)
-        options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
-        if planned:
-            click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
-            return
-        start = time.perf_counter()
-        bar = Bar(dataset.nrecords or 0)
-        try:
-            with spelled_as_options(), bar:
-                dataset.to_zarr(store, component=component, mode="w" if overwrite else "w-", **options)
-        finally:
-            bar.stop()
-    seconds = time.perf_counter() - start
-    click.echo(f"Wrote {store}: {many(bar.records, 'record')} of {many(len(dataset), 'feature')} in {seconds:.1f} s")
-
-
 def _scan(shards: Shards, threads: int) -> list[ShardIndex]:
     """Count the records of every shard, of a large one in parts."""
     with dask.config.set(scheduler="threads", num_workers=threads):
@@ -236,9 +177,12 @@ def _each(function: Callable[[Shard], Result], shards: Shards, threads: int, wha
     """Call a function with every shard, and show how far it is."""
     pool = ThreadPoolExecutor(threads)
     try:
-        with progress_bar(transient=True) as progress:
-            task = progress.add_task(what, done="")
-            return list(progress.track(pool.map(function, shards), total=len(shards), task_id=task))
+        results = []
+        with at_once(), Bar(what, len(shards)) as bar:
+            for result in pool.map(function, shards):
+                results.append(result)
+                bar.advance()
+        return results
     except KeyboardInterrupt:
         interrupt_reading()
         raise

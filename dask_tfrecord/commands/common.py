@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import dask
 from dask.system import CPU_COUNT
 
+from dask_tfrecord.arrays.display import many
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.storage.files import COMPRESSIONS
 from dask_tfrecord.storage.interrupt import interrupt_reading
+from dask_tfrecord.stores.progress import Summary, summed_up
 
 __all__ = [
     "Commands",
@@ -22,15 +26,22 @@ __all__ = [
     "pattern_argument",
     "plain",
     "plain_lines",
-    "spelled_as_options",
+    "split_option",
     "threads_option",
+    "writing",
 ]
 
 _INTERRUPTED = 130
 _DEBUG = "dask_tfrecord.debug"
 
 # What a Python program is told to write, and what that is here.
-_OPTIONS = {"mode='w' replaces": "--overwrite replaces", "component= writes": "--component NAME writes"}
+_OPTIONS = {
+    "to_zarr(…, resume=True)": "to-zarr --resume",
+    "the same call with resume=True": "--resume",
+    "resume=True": "--resume",
+    "mode='w'": "--overwrite",
+    "component=": "--component NAME",
+}
 
 
 class Commands(click.Group):
@@ -42,18 +53,20 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             # The threads of dask are waited for at the end.
             interrupt_reading()
             if ctx.meta.get(_DEBUG):
                 raise
             click.echo("Interrupted", err=True)
+            _echo_notes(error)
             ctx.exit(_INTERRUPTED)
         except Exception as error:
             # Who closes the pipe, as `head` does, has seen enough: click knows what to do.
             if ctx.meta.get(_DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
                 raise
             click.echo(f"Error: {one_line(error)}", err=True)
+            _echo_notes(error)
             ctx.exit(1)
 
 
@@ -63,6 +76,12 @@ def one_line(error: Exception) -> str:
         return plain(f"{error.filename}: {error.strerror}")
     said = " ".join(str(error).split("\n")).strip()
     return plain(said or f"{type(error).__name__}, of which nothing more is known; --debug shows where")
+
+
+def _echo_notes(error: BaseException) -> None:
+    """Say what else there is to know, such as what is left of the work."""
+    for note in getattr(error, "__notes__", ()):
+        click.echo(plain(_spelled(note)), err=True)
 
 
 def plain(text: str) -> str:
@@ -120,18 +139,28 @@ def _urlpath(_ctx: click.Context, _argument: click.Parameter, pattern: tuple[str
 pattern_argument = click.argument("pattern", nargs=-1, required=True, callback=_urlpath)
 
 
+split_option = click.option("--split", metavar="SPLIT", help="Of a TFDS data set: train, test[:10%], train+test, all.")
+
+
 @contextmanager
-def spelled_as_options() -> Iterator[None]:
-    """Say by which option a target is replaced, where the error names the argument of a function."""
+def writing(threads: int) -> Iterator[list[Summary]]:
+    """Show how far writing is, on threads of this process, and say what was written."""
+    with summed_up() as written, dask.config.set(scheduler="threads", num_workers=threads), _spelled_as_options():
+        yield written
+    for summary in written:
+        click.echo(plain(str(summary)))
+
+
+@contextmanager
+def _spelled_as_options() -> Iterator[None]:
+    """Say by which option one goes on or replaces a target, where the error names the argument of a function."""
     try:
         yield
-    except FileExistsError as error:
-        said = str(error)
-        for argument, option in _OPTIONS.items():
-            said = said.replace(argument, option)
-        raise FileExistsError(said) from error
+    except (FileExistsError, IncompleteStoreError, ResumeError) as error:
+        raise type(error)(_spelled(str(error))) from error
 
 
-def many(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def _spelled(said: str) -> str:
+    for argument, option in _OPTIONS.items():
+        said = said.replace(argument, option)
+    return said

@@ -7,6 +7,7 @@ import time
 import click
 import dask
 
+from dask_tfrecord.arrays.progress import at_once
 from dask_tfrecord.commands.common import columns_option, debug, many, pattern_argument, plain, threads_option
 from dask_tfrecord.stores.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
 from dask_tfrecord.stores.virtual import virtual_zarr
@@ -36,7 +37,7 @@ def virtual(
     # Before all records are read.
     check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
     start = time.perf_counter()
-    with dask.config.set({"dask-tfrecord.progress": False}, scheduler="threads", num_workers=threads):
+    with at_once(), dask.config.set(scheduler="threads", num_workers=threads):
         found = virtual_zarr(pattern, features, columns=columns)
     (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
     seconds = time.perf_counter() - start

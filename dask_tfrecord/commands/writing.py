@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import click
-import dask
 
-from dask_tfrecord.commands.common import columns_option, debug, many, spelled_as_options, threads_option
-from dask_tfrecord.commands.progress import Bar
+from dask_tfrecord.commands.common import columns_option, debug, threads_option, writing
 from dask_tfrecord.stores.copying import copy_tfrecord
 from dask_tfrecord.stores.zarr_source import from_zarr
 
@@ -59,10 +53,10 @@ def to_tfrecord(
     TARGET is a template such as 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name, which is one shard, or a
     directory. By default a write unit of the store becomes a shard.
     """
-    dataset = from_zarr(store, component=component)
-    if columns is not None:
-        dataset = dataset[columns]
-    with _writing(target, dataset.nrecords or 0, threads):
+    with writing(threads):
+        dataset = from_zarr(store, component=component)
+        if columns is not None:
+            dataset = dataset[columns]
         dataset.to_tfrecord(
             target,
             records_per_shard=records_per_shard,
@@ -99,7 +93,7 @@ def copy(
     SOURCE is a PATTERN; TARGET is a template such as 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name, which is
     one shard, or a directory. By default each shard becomes a shard.
     """
-    with _writing(target, 0, threads):
+    with writing(threads):
         copy_tfrecord(
             source[0] if len(source) == 1 else list(source),
             target,
@@ -109,17 +103,3 @@ def copy(
             index=index,
             mode="w" if overwrite else "w-",
         )
-
-
-@contextmanager
-def _writing(target: str, total: int, threads: int) -> Iterator[None]:
-    """Show how far it is, and say what was written."""
-    start = time.perf_counter()
-    bar = Bar(total)
-    with dask.config.set(scheduler="threads", num_workers=threads):
-        try:
-            with spelled_as_options(), bar:
-                yield
-        finally:
-            bar.stop()
-    click.echo(f"Wrote {target}: {many(bar.records, 'record')} in {time.perf_counter() - start:.1f} s")

@@ -15,9 +15,10 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.progress import Bar, followed, tell
 from dask_tfrecord.arrays.source import MappedSource, fill, parts, probe_rows
-from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
 from dask_tfrecord.stores.levels import Levels, is_flat
@@ -118,7 +119,8 @@ class Feed:
 
     def tasks(self, step: Callable[..., Any]) -> str:
         """Name the tasks of a step: their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
-        return f"tfrecord-{step.__name__.strip('_')}-{self.token}"
+        # Dashboards take the words before the token for the kind of a task, if they are letters alone.
+        return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{self.token}"
 
     def run(
         self,
@@ -146,23 +148,33 @@ class Feed:
         # One layer, made by hand: a `Delayed` for each of many thousand tasks would take minutes.
         name, end = self.tasks(step), self.tasks(last)
         keys = [delayed.key for delayed in shared]
+        cuts: dict[Any, Any] = {}
         tasks: dict[Any, Any] = {
-            (name, number): (step, *keys, *arguments, *self._rest(*rows))
+            (name, number): (step, *keys, *arguments, *self._rest(*rows, cuts))
             for number, (rows, arguments) in enumerate(jobs)
         }
         needed: list[Any] = [self.rows, *shared]
-        graph = HighLevelGraph.from_collections(end, tasks | {end: (last, *first, list(tasks))}, needed)
+        graph = HighLevelGraph.from_collections(end, tasks | cuts | {end: (last, *first, list(tasks))}, needed)
         return Delayed(end, graph)
 
-    def _rest(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Find what gives a task its rows."""
+    def _rest(self, start: int, stop: int, cuts: dict[Any, Any]) -> tuple[Any, ...]:
+        """Find what gives a task its rows, and add what cuts them out of chunks."""
         if self.source is not None:
             return _itself, self.rows.key
         number = len(self.borders) - 1
         low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, number - 1)
         high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
-        chunks = [(self.rows.name, chunk) for chunk in range(low, high)]
-        return _Chunks, chunks, self.borders[low : high + 1].tolist(), self.schema
+        chunks: list[Any] = [(self.rows.name, chunk) for chunk in range(low, high)]
+        borders = self.borders[low : high + 1].tolist()
+        # Who waits for the next chunk would keep this one, for a few of its rows.
+        for place in {0, len(chunks) - 1} if len(chunks) > 1 else ():
+            begin, end = borders[place : place + 2]
+            first, past = max(start, begin), min(stop, end)
+            if 2 * (past - first) <= end - begin:
+                cut = (f"tfrecord-cut-{self.token}", low + place, first, past)
+                cuts[cut] = (_cut, chunks[place], first - begin, past - begin)
+                chunks[place], borders[place], borders[place + 1] = cut, first, past
+        return _Chunks, chunks, borders, self.schema
 
     def tally(self, unit_rows: int, most_rows: int) -> Tally:
         """Count what the flat features hold, which takes a pass over them."""
@@ -177,15 +189,12 @@ class Feed:
         return counted
 
     def held(self, rows: int, threads: int) -> float:
-        """Count the rows of chunks that exist already and that a task over some rows is handed, of so many tasks."""
+        """Count the rows of chunks that are there for each thread, of tasks over that many rows."""
         if self.source is not None:
             return 0.0
-        starts = np.arange(0, max(int(self.borders[-1]), 1), rows)
-        low = np.searchsorted(self.borders, starts, side="right") - 1
-        high = np.searchsorted(self.borders, np.minimum(starts + rows, self.borders[-1]), side="left")
-        longest = float((self.borders[high] - self.borders[np.minimum(low, high)]).max(initial=0))
-        # Tasks share them.
-        return min(longest, float(self.borders[-1]) / threads)
+        # One chunk is written, and one is made of what others give; a task over many chunks has them all.
+        longest = max(2 * int(np.diff(self.borders).max(initial=0)), rows)
+        return min(float(longest), 2 * float(self.borders[-1]) / threads)
 
     def row_sizes(self) -> RowSizes:
         """Find how large rows are."""
@@ -205,6 +214,12 @@ class Feed:
         chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return blocks
+
+
+def _cut(chunk: Any, start: int, stop: int) -> Chunk:
+    """Copy some rows of a chunk, so that they don't keep it."""
+    index = np.arange(start, stop)
+    return Chunk({name: take_rows(block, index) for name, block in chunk[0].items()})
 
 
 def _itself(source: Pieces) -> Pieces:

@@ -1,0 +1,72 @@
+"""The command that converts shards to Zarr: `to-zarr`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.commands.common import (
+    columns_option,
+    compression_of_shards,
+    debug,
+    pattern_argument,
+    plain,
+    plain_lines,
+    split_option,
+    threads_option,
+    writing,
+)
+
+__all__ = ["to_zarr"]
+
+
+@click.command("to-zarr")
+@pattern_argument
+@click.argument("store")
+@split_option
+@columns_option
+@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
+@click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
+@click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
+@click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
+@click.option("--resume", is_flag=True, help="Go on with what was begun; what fails now is kept.")
+@click.option("--plan", "planned", is_flag=True, help="Print what would be written, and the memory; write nothing.")
+@click.option("--memory-limit", metavar="SIZE", help="Fail if the conversion may take more, such as 2GiB.")
+@compression_of_shards
+@threads_option
+@debug
+def to_zarr(
+    *,
+    pattern: str | list[str],
+    store: str,
+    split: str | None,
+    columns: list[str] | None,
+    chunks: int | None,
+    shards: int | None,
+    component: str | None,
+    overwrite: bool,
+    resume: bool,
+    planned: bool,
+    memory_limit: str | None,
+    compression: str | None,
+    threads: int,
+) -> None:
+    """Convert shards to a Zarr store, in bounded memory.
+
+    Features are what the metadata of a TFDS data set say, else inferred, and bytes stay bytes: what they stand for
+    (arrays, text) is said in Python, by read_tfrecord(features=…).to_zarr(…). After Ctrl-C the same command with
+    --resume goes on; a conversion that fails removes what it wrote, unless it was begun with --resume.
+    """
+    if overwrite and resume:
+        raise click.UsageError("--overwrite replaces what is there, and --resume goes on with it: give one of them.")
+    with writing(threads) as written:
+        dataset = read_tfrecord(pattern, columns=columns, split=split, compression=compression)
+        options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
+        if planned:
+            click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
+            return
+        dataset.to_zarr(store, component=component, mode="w" if overwrite else "w-", resume=resume, **options)
+    if not written:
+        click.echo(f"{plain(store)} is complete: nothing was left to be written")

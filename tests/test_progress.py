@@ -1,0 +1,555 @@
+"""How far writing is: seen on terminals and in notebooks, nowhere else, and summed up at the end to the byte."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from dask.diagnostics import ProgressBar
+from distributed import Client, LocalCluster
+from distributed.utils import key_split
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from terminals import Terminal
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.arrays import progress
+from dask_tfrecord.arrays.counting import index_shards
+from dask_tfrecord.arrays.plan import Collection
+from dask_tfrecord.arrays.progress import Bar, at_once, followed
+from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.arrays.stored import stored_nbytes
+from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.stores.progress import Summary, summed_up
+
+ROWS = 600
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
+COMPRESS = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
+
+
+def example(rng: random.Random, row: int) -> bytes:
+    message = messages.Example()
+    held = message.features.feature
+    held["label"].int64_list.value.append(row)
+    held["tokens"].int64_list.value.extend(rng.randrange(1000) for _ in range(rng.randrange(200)))
+    return message.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("shards"), random.Random(3)
+    for number in range(3):
+        rows = range(200 * number, 200 * number + 200)
+        testing.write_oracle(folder / f"part-{number}.tfrecord", [example(rng, row) for row in rows])
+    return folder
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]]:
+    """From when it is called to the end of the test stderr is a terminal."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    screen = Terminal()
+
+    def look() -> Terminal:
+        monkeypatch.setattr(sys, "stderr", screen.stream)
+        return screen
+
+    yield look
+    monkeypatch.undo()
+    screen.close()
+
+
+def size(folder: Path, pattern: str = "*") -> int:
+    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file())
+
+
+def chunks_size(store: Path) -> int:
+    """Bytes of the chunks of a store: of everything but its metadata."""
+    return size(store) - size(store, "zarr.json")
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def first_then_wait(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
+    """Let the rows pass that come first, and others when somebody says so."""
+    if len(blocks["label"]):
+        try:
+            flag.with_suffix(".begun").touch(exist_ok=False)
+        except FileExistsError:
+            wait_for_file(flag)
+    return blocks
+
+
+def touch_when_shown(terminal: Terminal, text: str, flag: Path) -> threading.Thread:
+    def watch() -> None:
+        terminal.wait_for(text)
+        flag.touch()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+# -- seen, or not ------------------------------------------------------------------------------------------------------
+
+
+@POSIX
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_a_bar_moves_while_tasks_end_and_leaves_a_summary(
+    scheduler: str, shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
+) -> None:
+    terminal = looking()
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    # It comes after a while: rows wait for it.
+    waiting = partial(first_then_wait, tmp_path / "flag")
+    watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
+    with dask.config.set(scheduler=scheduler):
+        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
+    watch.join()
+    assert re.search(r"Writing .* \d+% .*\s100 of 600 records, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
+    last = terminal.close().rstrip().splitlines()[-1]
+    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+
+
+@POSIX
+def test_who_waits_for_a_moment_sees_nothing(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    terminal = looking()
+    token = progress._patience.set(3600)
+    try:
+        dtf.read_tfrecord(shards).to_zarr(tmp_path / "some.zarr")
+    finally:
+        progress._patience.reset(token)
+    assert terminal.close() == ""
+
+
+@POSIX
+def test_config_switches_it_off(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    terminal = looking()
+    with dask.config.set({"dask-tfrecord.progress": False}), at_once():
+        ds = dtf.read_tfrecord(shards)
+        ds.to_zarr(tmp_path / "some.zarr", chunks=10)
+        ds.to_tfrecord(tmp_path / "one.tfrecord")
+    assert terminal.close() == ""
+
+
+@POSIX
+def test_what_fails_leaves_nothing_on_the_screen(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    terminal = looking()
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+
+    def fails(blocks: dict[str, Any]) -> dict[str, Any]:
+        terminal.wait_for("Writing")
+        raise RuntimeError("no good")
+
+    with at_once(), pytest.raises(RuntimeError, match="no good"), dask.config.set(scheduler="sync"):
+        ds.map_blocks(fails, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr")
+    assert "Wrote" not in terminal.close()
+    assert not progress.Callback.active
+
+
+def test_files_get_no_bar(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which a program may be told to take for a terminal that has colours.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with (tmp_path / "stderr").open("w") as file, at_once():
+        monkeypatch.setattr(sys, "stderr", file)
+        dtf.read_tfrecord(shards).to_zarr(tmp_path / "some.zarr", chunks=10)
+    assert (tmp_path / "stderr").read_bytes() == b""
+
+
+@POSIX
+def test_counting_has_the_same_bar(
+    shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = looking()
+    draw = Bar.__exit__
+
+    def seen(self: Bar, *error: Any) -> None:
+        terminal.wait_for("Counting records")
+        draw(self, *error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Bar, "__exit__", seen)
+    with at_once():
+        index_shards(find_shards(shards), sidecars=False)
+    assert "Counting records" in terminal.close()
+
+
+@POSIX
+def test_commands_show_it_at_once_and_sum_up_on_stdout(shards: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", "from dask_tfrecord.cli import main; main()", "to-zarr", str(shards)]
+    screen = Terminal()
+    with subprocess.Popen(
+        [*command, str(tmp_path / "some.zarr"), "--columns", "label", "--chunks", "1"],
+        stdout=subprocess.PIPE,
+        stderr=screen.theirs,
+        env=environment,
+    ) as process:
+        text, _ = process.communicate(timeout=120)
+    shown = screen.close()
+    assert process.returncode == 0
+    amount = r"[\d.]+ (?:bytes|kB|MB)"
+    state = rf"Writing .*?\d+% (\S+)\s+([\d,]+) of 600 records, {amount} in, {amount} out, {amount}/s"
+    states = re.findall(state, shown)
+    assert len({records for _, records in states}) > 3
+    assert all(re.fullmatch(r"(\d+:)?\d\d:\d\d|--:--", left) for left, _ in states)
+    assert states[-1][1] == "600"
+    assert "Wrote" not in shown
+    assert re.fullmatch(rf"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in [^\n]*\n", text.decode())
+
+
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("jupyter_client") and importlib.util.find_spec("ipykernel")),
+    reason="needs jupyter_client and ipykernel",
+)
+def test_notebooks(shards: Path, tmp_path: Path) -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    code = f"""
+import sys, dask_tfrecord as dtf
+from dask_tfrecord.arrays.progress import at_once
+assert "ipywidgets" not in sys.modules
+ds = dtf.read_tfrecord({str(shards)!r}, columns=["label"])
+with at_once():
+    ds.to_zarr({str(tmp_path / "some.zarr")!r}, chunks=1)
+"""
+    manager, client = start_new_kernel(kernel_name="python3")
+    outputs: list[dict[str, Any]] = []
+    try:
+        reply = client.execute_interactive(code, timeout=120, output_hook=outputs.append)
+        assert reply["content"]["status"] == "ok", reply["content"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    kinds = [message["msg_type"] for message in outputs if message["msg_type"] not in ("status", "execute_input")]
+    assert set(kinds) == {"display_data", "update_display_data"}
+    # Counting comes and goes; the last one is that of the writing.
+    pictures = [message["content"]["data"] for message in outputs if "display_data" in message["msg_type"]]
+    assert any(re.search(r"Writing .*\d+%.*\s[\d,]+ of 600 records", picture["text/plain"]) for picture in pictures)
+    assert pictures[-1]["text/plain"].startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+    assert pictures[-1]["text/html"].startswith("<pre")
+    cells = [message["content"]["transient"]["display_id"] for message in outputs if "display" in message["msg_type"]]
+    assert len(set(cells)) == kinds.count("display_data")
+
+
+# -- beside others -----------------------------------------------------------------------------------------------------
+
+
+@POSIX
+def test_the_bar_of_dask_goes_on_beside_it(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    terminal = looking()
+    out = io.StringIO()
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    waiting = partial(first_then_wait, tmp_path / "flag")
+    watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
+    with ProgressBar(out=out), at_once(), dask.config.set(scheduler="threads"):
+        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
+    watch.join()
+    assert "100% Completed" in out.getvalue()
+
+
+@POSIX
+def test_what_is_computed_later_shows_nothing_by_itself(
+    shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
+) -> None:
+    terminal = looking()
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    with at_once():
+        written = ds.to_zarr(tmp_path / "some.zarr", compute=False)
+        copied = ds.to_tfrecord(tmp_path / "some.tfrecord", compute=False)
+        assert written is not None and copied is not None
+        dask.compute(written, copied)
+    assert "Writ" not in terminal.close()
+    names = {key_split(key) for each in (written, copied) for key in dict(each.dask)}
+    assert {"tfrecord-write-unit", "tfrecord-write-shard"} <= names
+
+
+def test_tasks_of_others_are_not_counted() -> None:
+    ended: list[int] = []
+    tasks = {("mine", 0): (int, 1), ("mine", 1): (int, 2), ("yours", 0): (int, 3), "mine": (int, 4)}
+    with followed("mine", lambda number, result: ended.append(result)), dask.config.set(scheduler="sync"):
+        dask.get(tasks, list(tasks))
+    assert sorted(ended) == [1, 2]
+
+
+# -- the numbers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_the_summary_is_what_was_written(compression: str | None, scheduler: str, shards: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for path in shards.iterdir():
+        (tmp_path / "in" / path.name).write_bytes(COMPRESS[compression](path.read_bytes()))
+    ds = dtf.read_tfrecord(tmp_path / "in")
+    out = tmp_path / "out"
+    with dask.config.set(scheduler=scheduler), summed_up() as found:
+        ds.to_zarr(tmp_path / "some.zarr", chunks=70)
+        ds.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr", component="a/b")
+        ds.to_tfrecord(out / "a-{shard}-{shards}", compression=compression)
+        dtf.copy_tfrecord(tmp_path / "in", out / "b-{shard}-{shards}", records_per_shard=170)
+        dtf.copy_tfrecord(tmp_path / "in", out / "c", columns=["label"], index=compression != "zlib")
+    first, mapped, written, resharded, picked = found
+    assert [each.nbytes_in for each in found] == [size(tmp_path / "in")] * 5
+    assert [each.records for each in found] == [ROWS] * 5
+    assert first.nbytes_out == chunks_size(tmp_path / "some.zarr")
+    assert mapped.nbytes_out == chunks_size(tmp_path / "mapped.zarr")
+    assert written.nbytes_out == size(out, "a-*")
+    assert resharded.nbytes_out == size(out, "b-*")
+    assert picked.nbytes_out == (out / "c").stat().st_size
+    assert (first.features, written.features, picked.features) == (2, 2, None)
+    assert (written.tasks, resharded.tasks, picked.tasks) == (3, 4, 1)
+    assert first.decoded == sum(array.nbytes for array in ds.plan_zarr(chunks=70).arrays)
+    assert all(each.seconds > 0 and each.before == 0 for each in found)
+    assert all(each.rate == pytest.approx((each.nbytes_in or 0) / each.seconds) for each in found)
+
+
+def test_rows_that_are_no_records_are_decoded_bytes(tmp_path: Path) -> None:
+    with summed_up() as found:
+        dtf.to_zarr({"x": np.zeros((100, 8))}, tmp_path / "some.zarr", chunks=30)
+        dtf.from_zarr(tmp_path / "some.zarr").to_tfrecord(
+            tmp_path / "one.tfrecord", features={"x": dtf.RawFeature((8,), "float64")}
+        )
+    assert [(each.records, each.nbytes_in, each.decoded) for each in found] == [(100, None, 6400)] * 2
+    assert found[0].nbytes_out == chunks_size(tmp_path / "some.zarr")
+    assert found[1].nbytes_out == (tmp_path / "one.tfrecord").stat().st_size
+    assert "6.4 kB decoded, " in str(found[0])
+
+
+def fails_after_two(chunks: Path, blocks: dict[str, Any]) -> dict[str, Any]:
+    if chunks.exists() and len(list(chunks.iterdir())) == 2 and not chunks.with_name("flag").exists():
+        raise RuntimeError("not yet")
+    return blocks
+
+
+def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    store = tmp_path / "some.zarr"
+    mapped = ds.map_blocks(partial(fails_after_two, store / "label" / "c"), {"label": ds.schema["label"]})
+    with dask.config.set(scheduler="sync"), summed_up() as found:
+        with pytest.raises(RuntimeError, match="not yet"):
+            mapped.to_zarr(store, chunks=100, resume=True)
+        assert not found
+        (store / "label" / "flag").touch()
+        mapped.to_zarr(store, chunks=100, resume=True)
+        mapped.to_zarr(store, chunks=100, resume=True)
+    # The last one had nothing to write.
+    (summary,) = found
+    assert (summary.records, summary.tasks, summary.before) == (ROWS, 6, 2)
+    (store / "label" / "flag").unlink(missing_ok=True)
+    assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(store))
+    # Records are of differing length; a third of them is about a third of the bytes.
+    assert summary.rate * summary.seconds == pytest.approx(size(shards) * 2 / 3, rel=0.2)
+    assert "600 records of 1 feature (2 of 6 write units before) in " in str(summary)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {},
+            "Wrote train.zarr: 1,200,000 records of 18 features in 12.3 s; 475.0 MB in, 210.0 MB out "
+            "(2.26 times smaller), 38.6 MB/s, peak memory 215.0 MB",
+        ),
+        (
+            {"nbytes_out": 950_000_000, "features": None, "peak": 0, "records": 1},
+            "Wrote train.zarr: 1 record in 12.3 s; 475.0 MB in, 950.0 MB out (2.00 times larger), 38.6 MB/s",
+        ),
+        (
+            {"nbytes_out": 0, "features": 1, "peak": 0, "nbytes_in": None},
+            "Wrote train.zarr: 1,200,000 records of 1 feature in 12.3 s; 900.0 MB decoded, 0 bytes out, 38.6 MB/s",
+        ),
+    ],
+)
+def test_the_summary_says(changed: dict[str, Any], said: str) -> None:
+    values = {"place": "train.zarr", "records": 1_200_000, "features": 18, "tasks": 40, "before": 0, "seconds": 12.31}
+    values |= {"nbytes_in": 475_000_000, "decoded": 900_000_000, "nbytes_out": 210_000_000}
+    values |= {"rate": 38.6e6, "peak": 215_000_000}
+    assert str(Summary(**values | changed)) == said  # type: ignore[arg-type]
+
+
+def test_peak_memory_is_what_was_held_and_let_go() -> None:
+    code = """
+import numpy as np
+from dask_tfrecord.stores.write_report import peak_memory
+before = peak_memory()
+held = np.ones(1 << 25)
+del held
+print(peak_memory() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert os.name == "nt" or (200 << 20) < int(done.stdout) < (300 << 20)
+
+
+# -- stored bytes of rows ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def collections(draw: st.DrawFn) -> tuple[list[list[bytes]], str | None]:
+    lengths = draw(st.lists(st.lists(st.integers(0, 300), max_size=9), min_size=1, max_size=4))
+    return [[bytes(length) for length in shard] for shard in lengths], draw(st.sampled_from(list(COMPRESS)))
+
+
+@given(made=collections(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_stored_bytes_of_rows_add_up_to_the_shards(
+    made: tuple[list[list[bytes]], str | None], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    payloads, compression = made
+    folder = tmp_path_factory.mktemp("any")
+    for number, shard in enumerate(payloads):
+        testing.write_oracle(folder / f"{number}", shard)
+        (folder / f"{number}").write_bytes(COMPRESS[compression]((folder / f"{number}").read_bytes()))
+    found, indexes = index_shards(find_shards(folder, compression=compression), sidecars=False)
+    collection = Collection.indexed(found, indexes)
+    source = RecordSource(collection, None, range(collection.nrows), True, "")  # type: ignore[arg-type]
+    nrows = collection.nrows
+    cuts = sorted({0, nrows, *data.draw(st.lists(st.integers(0, nrows)))})
+    spans = np.array([*pairwise(cuts), (0, 0)])
+    nbytes = stored_nbytes(source, spans)
+    assert nbytes is not None and (nbytes >= 0).all()
+    if nrows:
+        assert nbytes.sum() == pytest.approx(size(folder))
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=nrows, max_size=nrows)), bool)
+    halves = [
+        stored_nbytes(
+            RecordSource(collection, None, np.flatnonzero(kept), True, ""),  # type: ignore[arg-type]
+            np.array([[0, kept.sum()]]),
+        )
+        for kept in (mask, ~mask)
+    ]
+    assert sum(half[0] for half in halves if half is not None) == pytest.approx(nbytes.sum())
+
+
+def test_stored_bytes_of_rows_are_known_where_records_are(tmp_path: Path) -> None:
+    lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
+    testing.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
+    found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
+    source = RecordSource(Collection.indexed(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
+    large = (3 << 20) + 16
+    nbytes = stored_nbytes(source, np.array([[0, 1001], [1001, 1002], [1002, 1005]]))
+    assert nbytes is not None
+    assert nbytes.tolist() == [1000 * 116 + large, large, large + 2 * 23]
+
+
+# -- on a cluster ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def listeners(dask_scheduler: Any) -> int:
+    return len(dask_scheduler._broker._topics[progress.TOPIC].subscribers)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@POSIX
+@pytest.mark.cluster
+def test_a_cluster_tells_while_it_works(
+    shards: Path, tmp_path: Path, client: Client, looking: Callable[[], Terminal]
+) -> None:
+    terminal = looking()
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    waiting = partial(first_then_wait, tmp_path / "flag")
+    watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
+    with at_once():
+        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
+    watch.join()
+    last = terminal.close().rstrip().splitlines()[-1]
+    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+    eventually(lambda: client.run_on_scheduler(listeners) == 0)
+    assert not progress._followers and not progress._listening
+
+
+@pytest.mark.cluster
+def test_the_summary_of_a_cluster_is_what_was_written(shards: Path, tmp_path: Path, client: Client) -> None:
+    ds = dtf.read_tfrecord(shards)
+    with summed_up() as found:
+        ds.to_zarr(tmp_path / "some.zarr", chunks=70)
+        ds.to_tfrecord(tmp_path / "a-{shard}-{shards}")
+        dtf.copy_tfrecord(shards, tmp_path / "b-{shard}-{shards}", compression="gzip")
+    sizes = [chunks_size(tmp_path / "some.zarr"), size(tmp_path, "a-*"), size(tmp_path, "b-*")]
+    assert [each.nbytes_out for each in found] == sizes
+    assert [(each.records, each.nbytes_in) for each in found] == [(ROWS, size(shards))] * 3
+    rss = client.run(progress.importlib.import_module("dask_tfrecord.stores.write_report").peak_memory)
+    assert all(0 < each.peak <= max(rss.values()) for each in found)
+
+
+def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
+    if (blocks["label"] >= 500).any() and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return blocks
+
+
+@POSIX
+@pytest.mark.cluster
+def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, client: Client) -> None:
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    mapped = ds.map_blocks(partial(dies_once, tmp_path / "flag"), {"label": ds.schema["label"]})
+    with summed_up() as found:
+        mapped.to_zarr(tmp_path / "some.zarr", chunks=10)
+    (summary,) = found
+    assert (tmp_path / "flag").exists()
+    assert (summary.records, summary.tasks) == (ROWS, 60)
+    assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(tmp_path / "some.zarr"))
+    eventually(lambda: client.run_on_scheduler(listeners) == 0)
+
+
+@pytest.mark.cluster
+def test_two_conversions_at_once_are_told_apart(shards: Path, tmp_path: Path, client: Client) -> None:
+    ds = dtf.read_tfrecord(shards, columns=["label"])
+    found: dict[int, Summary] = {}
+
+    def write(number: int) -> None:
+        with summed_up() as summaries:
+            ds.rows[: 100 * number].to_zarr(tmp_path / f"{number}.zarr", chunks=10)
+        found[number] = summaries[0]
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: summary.records for number, summary in found.items()} == {1: 100, 2: 200, 3: 300}
+    eventually(lambda: client.run_on_scheduler(listeners) == 0)
