@@ -144,7 +144,7 @@ def compare(
 
 @pytest.mark.parametrize("part", [*EXAMPLES, *LISTS])
 def test_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
-    compare(tmp_path, collections(*PARTS[part]), 200, always_the_same=True)
+    compare(tmp_path, collections(*PARTS[part]), 100, always_the_same=True)
 
 
 @pytest.mark.slow

@@ -415,7 +415,10 @@ def test_the_scheduler_would_say_so(run_specs: Callable[[], list[str]]) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("rounds", "chunks"), [(20, 80), (5, 1000)])
+@pytest.mark.parametrize(
+    ("rounds", "chunks"),
+    [(4, 80), (1, 1000), *(pytest.param(*many, marks=pytest.mark.slow) for many in [(20, 80), (5, 1000)])],
+)
 def test_rounds_of_the_same_arrays(
     client: Client, folder: Path, rounds: int, chunks: int, run_specs: Callable[[], list[str]]
 ) -> None:
