@@ -159,7 +159,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "method", [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
+    "method",
+    [
+        # What it starts is as new as what is spawned.
+        pytest.param(method, marks=pytest.mark.slow if method == "forkserver" else ())
+        for method in multiprocessing.get_all_start_methods()
+    ],
 )
 def test_processes_and_threads_read_at_once(folder: Path, method: str, tmp_path: Path) -> None:
     script = tmp_path / "at_once.py"
