@@ -23,7 +23,7 @@ from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import ArraySpec, Unit
 from dask_tfrecord.stores.levels import Levels, flat_arrays
 from dask_tfrecord.stores.write_report import WriteReport, peak_memory
-from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr import Target, frugal
 
 __all__ = ["Writer", "write_unit"]
 
@@ -64,10 +64,11 @@ def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest:
     report = _written(writer, unit)
     if report is None:
         places, pieces = _Places(writer), source(*rest)
-        if unit.array is None:
-            _write_rows(places, unit, pieces.sized())
-        else:
-            _write_flat(places, unit.array, unit, pieces)
+        with frugal():
+            if unit.array is None:
+                _write_rows(places, unit, pieces.sized())
+            else:
+                _write_flat(places, unit.array, unit, pieces)
         report = places.mark(unit)
         freed(report.nbytes)
     tell(report)

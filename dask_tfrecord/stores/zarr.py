@@ -9,8 +9,10 @@ import asyncio
 import json
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -31,7 +33,7 @@ from dask_tfrecord.errors import IncompleteStoreError, Place
 from dask_tfrecord.stores.failure import remove_directory
 from dask_tfrecord.stores.objects import Files, Objects
 
-__all__ = ["FORMAT", "JOURNAL", "Target", "check_forms"]
+__all__ = ["FORMAT", "JOURNAL", "Target", "check_forms", "frugal"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
@@ -274,6 +276,48 @@ class Target:
         if not isinstance(array, zarr.Array):
             raise IncompleteStoreError(f"{name!r} is no array of the group", self.place)
         return np.asarray(array[start:stop])
+
+
+class _Frugal:
+    """How many tasks of this process want zarr to be frugal, and what its setting was before the first of them."""
+
+    SETTING = "async.concurrency"
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tasks = 0
+        self.before: Any = None
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.tasks:
+                self.before = zarr.config.get(self.SETTING)
+                zarr.config.set({self.SETTING: 1})
+            self.tasks += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.tasks -= 1
+            # Who has set it in the meantime wants it so.
+            if not self.tasks and zarr.config.get(self.SETTING) == 1:
+                zarr.config.set({self.SETTING: self.before})
+
+
+_FRUGAL = _Frugal()
+
+
+@contextmanager
+def frugal() -> Iterator[None]:
+    """Let zarr encode and write one chunk after the other in each task, while this lasts.
+
+    Of ten at once, which it takes otherwise, as many encoded chunks are in memory beside each other. Its settings are
+    those of the process: the first task to enter changes them, the last one to leave puts them back.
+    """
+    _FRUGAL.enter()
+    try:
+        yield
+    finally:
+        _FRUGAL.leave()
 
 
 def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,0 +1,99 @@
+"""What a conversion changes of the process that it runs in: zarr's settings while it lasts, and freed memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+import zarr.storage
+
+import dask_tfrecord as dtf
+from dask_tfrecord.stores import freeing
+from dask_tfrecord.stores.zarr import frugal
+
+
+def concurrency() -> Any:
+    return zarr.config.get("async.concurrency")
+
+
+@pytest.fixture(autouse=True)
+def users() -> Iterator[None]:
+    """A setting that a user has made."""
+    with zarr.config.set({"async.concurrency": 7}):
+        yield
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> set[int]:
+    """Note the setting whenever a chunk is written to a store in memory, which may be full."""
+    seen: set[int] = set()
+    write = zarr.storage.MemoryStore.set
+
+    async def watched(self: zarr.storage.MemoryStore, key: str, value: Any, *more: Any) -> None:
+        if "/c/" in key:
+            seen.add(concurrency())
+            if full:
+                raise OSError(28, "No space left on device")
+        await write(self, key, value, *more)
+
+    monkeypatch.setattr(zarr.storage.MemoryStore, "set", watched)
+    return seen
+
+
+@pytest.mark.parametrize("shards", [None, 40])
+def test_one_chunk_of_a_unit_is_written_after_the_other(monkeypatch: pytest.MonkeyPatch, shards: int | None) -> None:
+    seen, store, x = watch(monkeypatch), zarr.storage.MemoryStore(), np.arange(1000.0)
+    dtf.to_zarr({"x": x}, store, chunks=10, shards=shards)
+    assert seen == {1}
+    assert concurrency() == 7
+    np.testing.assert_array_equal(dtf.from_zarr(store)["x"].compute(), x)
+
+
+def test_settings_are_back_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch(monkeypatch, full=True)
+    with pytest.raises(OSError, match="No space left"):
+        dtf.to_zarr({"x": np.arange(1000.0)}, zarr.storage.MemoryStore(), chunks=10)
+    assert concurrency() == 7
+
+
+def test_the_last_task_to_leave_puts_settings_back() -> None:
+    entered, first_may_leave, second_may_leave = (threading.Event() for _ in range(3))
+
+    def task(entered: threading.Event, may_leave: threading.Event) -> None:
+        with frugal():
+            entered.set()
+            assert may_leave.wait(30)
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(task, entered, first_may_leave)
+        assert entered.wait(30)
+        with frugal():
+            second = threads.submit(task, entered := threading.Event(), second_may_leave)
+            assert entered.wait(30)
+        first_may_leave.set()
+        first.result(30)
+        assert concurrency() == 1
+        second_may_leave.set()
+        second.result(30)
+    assert concurrency() == 7
+
+
+def test_what_is_set_in_the_meantime_stays() -> None:
+    with frugal():
+        zarr.config.set({"async.concurrency": 3})
+    assert concurrency() == 3
+
+
+def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[None] = []
+    monkeypatch.setattr(freeing, "release_memory", lambda: times.append(None))
+    monkeypatch.setattr(freeing, "_KEPT", freeing._Kept())
+    quarter, given_back = freeing.KEPT_NBYTES // 4, []
+    for quarters in (1, 1, 1, 1, 2, 1, 1, 5, 1):
+        freeing.freed(quarters * quarter)
+        given_back.append(len(times))
+    assert given_back == [0, 0, 0, 1, 1, 1, 2, 3, 3]
