@@ -14,7 +14,7 @@ from dask.base import normalize_token, tokenize
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, shared, views
+from dask_tfrecord.arrays.graph import Chunk, alone, chunk_array, lazy_chunks, read_chunk, shared, views
 from dask_tfrecord.arrays.plan import Rows, pick_rows, row_numbers
 from dask_tfrecord.arrays.recut import Recut, recut_arrays
 from dask_tfrecord.arrays.source import BlockFunction, MappedSource, Source, apply, origin_of_mapped
@@ -23,7 +23,7 @@ from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "Held", "Lazy", "as_column", "held_arrays", "joined"]
+__all__ = ["Backing", "Held", "Lazy", "as_column", "held_arrays"]
 
 
 class Backing(Protocol):
@@ -56,6 +56,9 @@ class Backing(Protocol):
 
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Backing:
         """Every chunk passed through a function."""
+
+    def joined(self, names: Sequence[str], added: Held, schema: Schema) -> Held:
+        """Make chunks of these columns and of those that are added."""
 
     def rows(self, key: Any) -> Backing:
         """Only those rows."""
@@ -123,6 +126,13 @@ class Lazy:
         """Every chunk passed through a function, within the task that decodes it."""
         return Lazy(MappedSource(self.source, columns, function, schema), self.borders, self.number)
 
+    def joined(self, names: Sequence[str], added: Held, schema: Schema) -> Held:
+        """Make chunks of these columns and of those that are added: read when the others are there."""
+        plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
+        parts = shared(self.source, "source"), shared(plan, "plan"), shared(schema, "schema")
+        blocks = chunk_array(_read_beside, f"tfrecord-beside-{token}", self.number, added.blocks, *parts)
+        return Held(blocks, schema, added.sizes, added.origin, added.recut)
+
     def rows(self, key: Any) -> Lazy:
         """Only those rows: replanned, so that nothing else is read."""
         source = self.source.select(key)
@@ -178,6 +188,11 @@ class Held:
         """Every chunk passed through a function."""
         mapped = _each_chunk(_apply, (function, schema), self.chunks(columns))
         return Held(mapped, schema, self.sizes, origin_of_mapped(self.origin), self.recut)
+
+    def joined(self, names: Sequence[str], added: Held, schema: Schema) -> Held:
+        """Make chunks of these columns and of those that are added."""
+        blocks = _each_chunk(_join, schema, self.chunks(names), added.blocks)
+        return Held(blocks, schema, added.sizes, added.origin, self.recut + added.recut)
 
     def rows(self, key: Any) -> Held:
         """Only those rows, in the chunks that `Lazy` would make of them; just the rows picked leave their chunk."""
@@ -258,11 +273,6 @@ def held_arrays(
     return Held(blocks, schema, sizes, origin, recut_arrays(arrays.items(), sizes))
 
 
-def joined(first: da.Array, second: Held, schema: Schema) -> Held:
-    """Chunks of two sets of columns as one."""
-    return Held(_each_chunk(_join, schema, first, second.blocks), schema, second.sizes, second.origin, second.recut)
-
-
 def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
     """``step(*chunks, option)`` for every chunk."""
     token = tokenize([array.name for array in chunks], option)
@@ -294,6 +304,16 @@ def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
     return _checked(
         {name: conform(schema[name], block, f"array {name!r} came") for name, block in zip(schema, blocks, strict=True)}
     )
+
+
+def _read_beside(
+    added: Chunk,
+    source: Source,
+    plan: tuple[tuple[str, ...], NDArray[np.int64] | None],
+    schema: Schema,
+    block_id: tuple[int] = (0,),
+) -> Chunk:
+    return _join(read_chunk(source, plan, block_id), added, schema)
 
 
 def _join(first: Chunk, second: Chunk, schema: Schema) -> Chunk:

@@ -14,7 +14,7 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_column, held_arrays, joined
+from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_column, held_arrays
 from dask_tfrecord.arrays.checking import verify_rows
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_table, text_table
@@ -250,7 +250,7 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         schema = self.schema
         added = held_arrays(self._assigned, schema.select(self._assigned), self._backing.sizes, self._backing.origin)
         own = [name for name in self._names if name not in self._assigned]
-        return joined(self._backing.chunks(own), added, schema) if own else added
+        return self._backing.joined(own, added, schema) if own else added
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Dataset:

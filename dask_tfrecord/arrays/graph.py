@@ -34,6 +34,7 @@ __all__ = [
     "alone",
     "chunk_array",
     "lazy_chunks",
+    "read_chunk",
     "refuse_query_planning",
     "shared",
     "view",
@@ -169,10 +170,13 @@ def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64]
     """
     plan = (tuple(sorted(names)), borders)
     key = f"tfrecord-decode-{tokenize(source, plan, number)}"
-    return chunk_array(_read, key, number, shared(source, "source"), shared(plan, "plan"))
+    return chunk_array(read_chunk, key, number, shared(source, "source"), shared(plan, "plan"))
 
 
-def _read(source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)) -> Chunk:
+def read_chunk(
+    source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
+) -> Chunk:
+    """Read the features and the rows of a chunk that a plan, of names and borders, says."""
     names, borders = plan
     (number,) = block_id
     if not names:

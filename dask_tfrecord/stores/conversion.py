@@ -203,7 +203,11 @@ def _tasks(order: Order, writer: Writer) -> tuple[Delayed, Work]:
     there = journal.verified()
     units = list(order.layout.units(feed.schema))
     spans = [(unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0) for unit in units]
-    jobs = ((span, (unit,)) for span, unit in zip(spans, units, strict=True) if unit.number not in there)
+    jobs = (
+        (span, list(feed.schema) if unit.array is None else [unit.array.feature], (unit,))
+        for span, unit in zip(spans, units, strict=True)
+        if unit.number not in there
+    )
     written = feed.run(write_unit, jobs, _finish, (order.target, journal, len(units)), begin)
     nrows = order.layout.nrows
     reading = Reading.of(feed.source, nrows, spans, [unit.number in there for unit in units])

@@ -125,7 +125,7 @@ class Feed:
     def run(
         self,
         step: Callable[..., Any],
-        jobs: Iterable[tuple[tuple[int, int], tuple[Any, ...]]],
+        jobs: Iterable[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
         last: Callable[..., Any],
         first: tuple[Any, ...],
         *shared: Delayed,
@@ -136,8 +136,8 @@ class Feed:
         ----------
         step : callable
             Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` gives rows in `Pieces`.
-        jobs : iterable of ((int, int), tuple)
-            The rows and the arguments of each task.
+        jobs : iterable of ((int, int), sequence of str, tuple)
+            The rows, the columns and the arguments of each task.
         last : callable
             Called as ``last(*first, results)``.
         first : tuple
@@ -150,14 +150,14 @@ class Feed:
         keys = [delayed.key for delayed in shared]
         cuts: dict[Any, Any] = {}
         tasks: dict[Any, Any] = {
-            (name, number): (step, *keys, *arguments, *self._rest(*rows, cuts))
-            for number, (rows, arguments) in enumerate(jobs)
+            (name, number): (step, *keys, *arguments, *self._rest(*rows, tuple(names), cuts))
+            for number, (rows, names, arguments) in enumerate(jobs)
         }
         needed: list[Any] = [self.rows, *shared]
         graph = HighLevelGraph.from_collections(end, tasks | cuts | {end: (last, *first, list(tasks))}, needed)
         return Delayed(end, graph)
 
-    def _rest(self, start: int, stop: int, cuts: dict[Any, Any]) -> tuple[Any, ...]:
+    def _rest(self, start: int, stop: int, names: tuple[str, ...], cuts: dict[Any, Any]) -> tuple[Any, ...]:
         """Find what gives a task its rows, and add what cuts them out of chunks."""
         if self.source is not None:
             return _itself, self.rows.key
@@ -166,13 +166,13 @@ class Feed:
         high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
         chunks: list[Any] = [(self.rows.name, chunk) for chunk in range(low, high)]
         borders = self.borders[low : high + 1].tolist()
-        # Who waits for the next chunk would keep this one, for a few of its rows.
-        for place in {0, len(chunks) - 1} if len(chunks) > 1 else ():
-            begin, end = borders[place : place + 2]
+        # Who waits for other chunks would keep this one, for a few of its rows or a column.
+        for place, (begin, end) in enumerate(list(pairwise(borders))):
             first, past = max(start, begin), min(stop, end)
-            if 2 * (past - first) <= end - begin:
-                cut = (f"tfrecord-cut-{self.token}", low + place, first, past)
-                cuts[cut] = (_cut, chunks[place], first - begin, past - begin)
+            few = 2 * (past - first) <= end - begin or len(names) < len(self.schema)
+            if len(chunks) > 1 and few:
+                cut = (f"tfrecord-cut-{self.token}", low + place, first, past, *names)
+                cuts[cut] = (_cut, chunks[place], first - begin, past - begin, names)
                 chunks[place], borders[place], borders[place + 1] = cut, first, past
         return _Chunks, chunks, borders, self.schema
 
@@ -181,7 +181,7 @@ class Feed:
         if not any(map(is_flat, self.schema.values())):
             return Tally.joined(self.schema, [])
         spans = list(pairwise(self.borders.tolist()))
-        jobs = ((span, (span, self.schema, unit_rows, most_rows)) for span in spans)
+        jobs = ((span, list(self.schema), (span, self.schema, unit_rows, most_rows)) for span in spans)
         counting = self.run(count_rows, jobs, Tally.joined, (self.schema,))
         with Bar("Measuring", len(spans)) as bar, followed(self.tasks(count_rows), lambda *_: bar.advance()):
             (tally,) = dask.compute(counting)
@@ -216,10 +216,10 @@ class Feed:
         return blocks
 
 
-def _cut(chunk: Any, start: int, stop: int) -> Chunk:
+def _cut(chunk: Any, start: int, stop: int, names: Sequence[str]) -> Chunk:
     """Copy some rows of a chunk, so that they don't keep it."""
     index = np.arange(start, stop)
-    return Chunk({name: take_rows(block, index) for name, block in chunk[0].items()})
+    return Chunk({name: take_rows(chunk[0][name], index) for name in names})
 
 
 def _itself(source: Pieces) -> Pieces:

@@ -195,7 +195,7 @@ def to_tfrecord(
     shared = dask.delayed(plan, name=f"tfrecord-plan-{feed.token}", traverse=False)
     begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
     spans = list(pairwise(borders.tolist()))
-    jobs = (((start, stop), (ShardJob(path, start, stop),)) for (start, stop), path in zip(spans, paths, strict=True))
+    jobs = ((rows, list(feed.schema), (ShardJob(path, *rows),)) for rows, path in zip(spans, paths, strict=True))
     written = feed.run(write_shard, jobs, _finish, (metadata, paths, names.storage_options), begun)
     if not compute:
         return written
