@@ -1,4 +1,4 @@
-"""Measure the peak memory of `Dataset.compute` and `Dataset.to_zarr`, at two sizes of data.
+"""Measure the peak memory of `Dataset.compute` and `Dataset.to_zarr`, at three sizes of data.
 
 Each measurement is a process of its own. What counts is its peak resident memory (VmHWM) less what was resident after
 the imports. The limits: for `compute` the result plus 64 MiB per thread; for `to_zarr` 100 MiB plus three write units
@@ -6,10 +6,10 @@ per thread, four where the store is sharded, whatever the size of the data. A wr
 chunk, or a shard, of all dense features together, or of one ragged feature's values. What the plan of the conversion
 says that it adds to a worker is a limit, too: it is the column "plan".
 
-    python benchmarks/memory.py DATA [NAME …] [--sizes 0.5 5] [--workers 2]
+    python benchmarks/memory.py DATA [NAME …] [--sizes 0.5 5 20] [--tasks compute "to_zarr"] [--workers 2]
 
 DATA is what `make_data.py` wrote; larger sets repeat its shards as hard links. Stores are written beside them and
-removed. Linux only. The exit status is 1 if a limit was passed.
+removed, one at a time. What memory can't hold is not computed. Linux only. The exit status is 1 if a limit was passed.
 """
 
 import argparse
@@ -40,7 +40,16 @@ SHARDED = {
     "tokens": (2_000, 24_000),
     "jpeg": (16, 256),
 }
+NAMES = ("images_raw", "vectors", "tokens", "tabular")
+# A result may take three times the bytes of its files.
+MOST_OF_MEMORY = 1 / 3
 TASKS = ("compute", "to_zarr", "to_zarr sharded")
+
+
+def available() -> int:
+    """Find how much memory nobody uses, in bytes."""
+    found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(found["MemAvailable"].split()[0]) * 1024
 
 
 def footprint(array: NDArray[Any]) -> int:
@@ -108,19 +117,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(SHARDED)}; default: vectors, images_raw"
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(SHARDED)}; default: {', '.join(NAMES)}"
     )
-    parser.add_argument("--sizes", nargs="+", type=float, default=[0.5, 5], help="GB of stored data")
+    parser.add_argument("--sizes", nargs="+", type=float, default=[0.5, 5, 20], help="GB of stored data")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
     arguments = parser.parse_args()
     passed = False
     print("data        task               GB   peak MiB   limit MiB    plan MiB")
-    for name in arguments.names or ["vectors", "images_raw"]:
+    for name in arguments.names or NAMES:
         for size in arguments.sizes:
             # Beside the data, because hard links don't cross file systems.
             with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
                 total = repeat(arguments.data, name, size * 1e9, Path(scratch))
-                for task in TASKS:
+                for task in arguments.tasks:
+                    if task == "compute" and total > MOST_OF_MEMORY * available():
+                        print(f"{name:12}{task:16}{total / 1e9:>5.1f}  is more than this machine has memory for")
+                        continue
                     store = Path(scratch, "store.zarr")
                     figures = measure_apart(task, f"{scratch}/{name}-*.tfrecord", name, arguments.workers, store)
                     shutil.rmtree(store, ignore_errors=True)
