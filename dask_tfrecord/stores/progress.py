@@ -5,12 +5,14 @@ How tasks are followed and where a bar is seen is in `dask_tfrecord.arrays.progr
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +143,9 @@ class Summary:
             what += f" of {many(self.features, 'feature')}"
         if self.before:
             what += f" ({self.before:,} of {many(self.tasks, 'write unit')} before)"
-        said = [f"Wrote {self.place}: {what} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
+        # What lies here is named as people do.
+        place = self.place.removeprefix(f"{Path.cwd()}{os.sep}")
+        said = [f"Wrote {place}: {what} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
         said.append(f"{decimal(int(self.rate))}/s")
         if self.peak:
             said.append(f"peak memory {decimal(self.peak)}")
