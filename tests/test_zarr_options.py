@@ -15,6 +15,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from dask.callbacks import Callback
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -323,11 +324,11 @@ def test_arrays_in_the_same_chunks_are_taken_as_they_are(tmp_path: Path) -> None
 
 def test_a_rechunk_is_announced(tmp_path: Path) -> None:
     whole = np.arange(40.0 * 6).reshape(40, 6)
-    ds = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10), "c": da.arange(40, chunks=20)})
-    assigned = ds[["a"]].assign(b=da.from_array(whole, chunks=(7, 6)), d=da.from_array(whole, chunks=(10, 3)))
+    ds = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10)})
+    assigned = ds.assign(b=da.from_array(whole, chunks=(7, 6)), d=da.from_array(whole, chunks=(10, 3)))
     with dask.config.set(scheduler="threads", num_workers=2):
         plan = assigned.plan_zarr()
-        aligned = assigned[["a"]].assign(b=da.from_array(whole, chunks=(10, 6)), d=da.from_array(whole, chunks=10))
+        aligned = ds.assign(b=da.from_array(whole, chunks=(10, 6)), d=da.from_array(whole, chunks=10))
         before = aligned.plan_zarr(chunks=plan.unit_rows).memory
     assert [each.name for each in plan.rechunks] == ["b", "d"]
     assert [each.held_nbytes for each in plan.rechunks] == [21 * 6 * 8, 10 * 6 * 8]
@@ -349,7 +350,8 @@ def test_a_rechunk_is_announced(tmp_path: Path) -> None:
         with xr.open_zarr(tmp_path / store) as opened:
             assert opened["b"].to_numpy().tolist() == opened["d"].to_numpy().tolist() == whole.tolist()
     with pytest.warns(da.PerformanceWarning, match="'c' is rechunked from 2 chunks of up to 20 to 4 chunks"):
-        ds.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr")
+        others = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10), "c": da.arange(40, chunks=20)})
+        others.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr")
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8))
@@ -372,3 +374,41 @@ def _until(sizes: list[int], rows: int) -> list[int]:
         found.append(min(size, rows))
         rows -= found[-1]
     return found
+
+
+class Alive(Callback):  # type: ignore[misc]
+    """Counts the whole chunks of a data set that are there at once, where tasks run one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(posttask=self._look)
+        self.most = self.seen = 0
+
+    def _look(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+        names = [str(key[0]) for key in state["cache"] if isinstance(key, tuple)]
+        chunks = sum(name.startswith(("tfrecord-beside-", "tfrecord-join-", "tfrecord-collect-")) for name in names)
+        self.seen += any(name.startswith("tfrecord-cut-") for name in names)
+        self.most = max(self.most, chunks)
+
+
+@pytest.mark.parametrize("units", [3, 7])
+@pytest.mark.parametrize("kind", ["assigned", "arrays"])
+def test_chunks_do_not_pile_up(tmp_path: Path, kind: str, units: int) -> None:
+    rows, size = 800, 40
+    dataset = dtf.Dataset.from_arrays(
+        {"label": da.arange(rows, chunks=size), "t": da.zeros((rows, 5), chunks=(size, 5))}
+    )
+    if kind == "assigned":
+        message = messages.Example()
+        message.features.feature["label"].int64_list.value.append(5)
+        testing.write_oracle(tmp_path / "part", [message.SerializeToString()] * rows)
+        read = dtf.read_tfrecord(tmp_path / "part", {"label": dtf.FixedLenFeature((), "int64")}, chunks=size)
+        dataset = read.assign(half=read["label"] / 2)
+    alive = Alive()
+    with dask.config.set(scheduler="sync"), alive:
+        # Units lie across the borders of most chunks.
+        dataset.to_zarr(tmp_path / "store.zarr", chunks=units)
+    assert alive.seen
+    assert alive.most <= 2
+    found = dtf.from_zarr(tmp_path / "store.zarr").compute()
+    for name, wanted in dataset.compute().items():
+        assert found[name].tolist() == wanted.tolist()

@@ -169,7 +169,7 @@ class Feed:
         # Who waits for other chunks would keep this one, for a few of its rows or a column.
         for place, (begin, end) in enumerate(list(pairwise(borders))):
             first, past = max(start, begin), min(stop, end)
-            few = 2 * (past - first) <= end - begin or len(names) < len(self.schema)
+            few = 2 * (stop - start) <= end - begin or len(names) < len(self.schema)
             if len(chunks) > 1 and few:
                 cut = (f"tfrecord-cut-{self.token}", low + place, first, past, *names)
                 cuts[cut] = (_cut, chunks[place], first - begin, past - begin, names)
