@@ -5,18 +5,16 @@ It is noted on the group, so that who goes on with the conversion can be told wh
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
 from typing import Any
 
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.source import MappedSource, Source
+from dask_tfrecord.arrays.source import MappedSource
+from dask_tfrecord.stores.functions import function_name
 
 __all__ = ["Fingerprint"]
 
@@ -51,11 +49,8 @@ class Fingerprint:
     @classmethod
     def of(cls, dataset: Dataset, options: Mapping[str, Any]) -> Fingerprint:
         """Take that of a data set whose rows are counted."""
-        source = dataset.source
-        rows = tokenize(dataset) if source is None else tokenize(source, list(_functions(source)))
-        return cls(
-            dict(dataset.origin), json.loads(dataset.schema.to_json()), dataset.nrecords or 0, dict(options), rows
-        )
+        schema = json.loads(dataset.schema.to_json())
+        return cls(dict(dataset.origin), schema, dataset.nrecords or 0, dict(options), _rows(dataset))
 
     @classmethod
     def noted(cls, notes: Mapping[str, Any]) -> Fingerprint:
@@ -149,23 +144,12 @@ def _some(told: list[str], what: str) -> Iterator[str]:
         yield f"… {len(told):,} {what} in all"
 
 
-def _functions(source: Source) -> Iterator[str]:
-    """Name what functions do: dask knows one that can be imported by its name alone."""
+def _rows(dataset: Dataset) -> str:
+    """Name the rows of a data set, so that another process finds the same name."""
+    source, mapped = dataset.source, []
+    if source is None:
+        return tokenize(dataset)
     while isinstance(source, MappedSource):
-        function: Any = source.function
-        while isinstance(function, functools.partial):
-            function = function.func
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            yield hashlib.sha256(repr(list(_code(code))).encode()).hexdigest()
+        mapped.append((source.columns, source.schema, function_name(source.function)))
         source = source.source
-
-
-def _code(code: CodeType) -> Iterator[Any]:
-    """Find what a function does: its instructions, names and constants, but not where it stands in a file."""
-    yield code.co_code.hex(), code.co_names, code.co_varnames
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield constant if not isinstance(constant, frozenset) else sorted(map(repr, constant))
+    return tokenize(source, mapped)
