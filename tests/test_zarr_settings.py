@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import zarr
 import zarr.storage
 
 import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
 from dask_tfrecord.stores import freeing
 from dask_tfrecord.stores.zarr import frugal
 
@@ -97,3 +99,32 @@ def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch
         freeing.freed(quarters * quarter)
         given_back.append(len(times))
     assert given_back == [0, 0, 0, 1, 1, 1, 2, 3, 3]
+
+
+ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
+
+
+@pytest.mark.parametrize("grid", [{}, {"chunks": 7}, {"chunks": 4, "shards": 20}], ids=str)
+@pytest.mark.parametrize(("writing", "reading"), [(ZARRS, {}), ({}, ZARRS), (ZARRS, ZARRS)], ids=str)
+def test_a_users_zarrs_and_zarr_read_the_same(
+    tmp_path: Path, grid: dict[str, Any], writing: dict[str, str], reading: dict[str, str]
+) -> None:
+    pytest.importorskip("zarrs")
+    records = []
+    for number in range(103):
+        message = messages.Example()
+        held = message.features.feature
+        held["label"].int64_list.value.append(number % 2)
+        held["vector"].float_list.value.extend([number, -0.0, 1 / (number + 1)])
+        held["tokens"].int64_list.value.extend(range(number % 9))
+        held["name"].bytes_list.value.append(b"\0" * (number % 4))
+        records.append(message.SerializeToString())
+    testing.write_oracle(tmp_path / "part.tfrecord", records)
+    dataset = dtf.read_tfrecord(tmp_path / "part.tfrecord")
+    with zarr.config.set(writing):
+        dataset.to_zarr(tmp_path / "store.zarr", **grid)
+    with zarr.config.set(reading):
+        found = dtf.from_zarr(tmp_path / "store.zarr").compute()
+    for name, wanted in dataset.compute().items():
+        assert found[name].dtype == wanted.dtype
+        assert [np.asarray(row).tobytes() for row in found[name]] == [np.asarray(row).tobytes() for row in wanted]
