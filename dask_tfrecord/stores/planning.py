@@ -164,7 +164,8 @@ def to_zarr(
     Dense and text columns are one array each. Columns of bytes and of ragged rows are ``NAME.values`` and
     ``NAME.row_splits``, with ``NAME.row_splits_1`` and so on where rows are made of rows, and ``NAME.byte_splits``
     where those are of bytes; arrays of their own shapes have these in ``NAME.shapes``. ``/`` in a name becomes ``.``;
-    the group's attributes keep the true names, the schema with its class names, and the sources.
+    the group's attributes keep the true names, the schema with its class names, the sources and the release that wrote it;
+    each array has its ``feature``, ``feature_class`` and ``class_names``.
 
     Parameters
     ----------
@@ -196,6 +197,17 @@ def to_zarr(
     filters : "auto", None, what `zarr.create_array` takes, or a mapping of such by feature or flat array
         Of dense arrays and values; where rows end is not filtered, unless a mapping names that array. ``"auto"`` is
         none.
+    dimension_names : mapping of str to sequence of str, optional
+        Names of the axes behind ``record``, by feature: those of a row where it is dense, as ``{"image": ("height",
+        "width", "channel")}``, those of an item where rows differ in length. Axes of one name have one length, and no
+        name is that of an array. By default those of an xarray Dataset, else ``NAME.dim_1`` and so on.
+    fill_values : mapping of str to scalar, optional
+        What readers take for chunks that are not there, by feature or flat array; a feature's is that of its dense
+        array, or of its values. By default the scalar ``default_value`` of a dense feature, else zero or ``""``. All
+        chunks are written, and no value is masked: xarray does that by an attribute that is not set.
+    consolidated : bool, default True
+        Gather the metadata of all arrays in that of the group, so that it is opened by one request. Without it give
+        xarray's `open_zarr` ``consolidated=False``, too.
     memory_limit : int, str or None, default "auto"
         Bytes that a worker may take, such as ``"2 GiB"``. ``"auto"`` is the limit of distributed's workers, and none
         on threads and processes of this machine.
@@ -220,10 +232,16 @@ def to_zarr(
     UnknownFeatureError
         If an option names what is neither a feature nor a flat array.
     ValueError
-        If rows are not counted, `chunks` and `shards` do not fit each other, workers have too little memory, or the
-        group would replace the one that the data set is read from.
+        If rows are not counted, `chunks` and `shards` do not fit each other, names of axes do not fit the arrays or a
+        fill value not its dtype, workers have too little memory, or the group would replace the one that the data set
+        is read from.
     IncompleteStoreError
         If tasks ran in other processes and wrote to a store that lies in the memory of this one.
+
+    Warns
+    -----
+    dask.array.PerformanceWarning
+        If an array is rechunked, because its chunks are not those of the rows that it stands beside; a plan says so.
 
     See Also
     --------
