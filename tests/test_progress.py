@@ -160,6 +160,19 @@ def test_config_switches_it_off(shards: Path, tmp_path: Path, looking: Callable[
 
 
 @POSIX
+def test_workers_are_silent_on_the_terminal_of_who_started_them(
+    shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = looking()
+    assert progress.is_seen()
+    monkeypatch.setattr("multiprocessing.parent_process", object)
+    assert not progress.is_seen()
+    with at_once():
+        dtf.read_tfrecord(shards)
+    assert terminal.close() == ""
+
+
+@POSIX
 def test_what_fails_leaves_nothing_on_the_screen(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
@@ -330,6 +343,17 @@ def test_the_summary_is_what_was_written(compression: str | None, scheduler: str
     assert first.decoded == sum(array.nbytes for array in ds.plan_zarr(chunks=70).arrays)
     assert all(each.seconds > 0 and each.before == 0 for each in found)
     assert all(each.rate == pytest.approx((each.nbytes_in or 0) / each.seconds) for each in found)
+
+
+@pytest.mark.slow
+def test_the_summary_of_other_processes_is_what_was_written(shards: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shards)
+    with dask.config.set(scheduler="processes", num_workers=2), summed_up() as found:
+        ds.to_zarr(tmp_path / "some.zarr", chunks=70)
+    (summary,) = found
+    assert (summary.records, summary.nbytes_in) == (ROWS, size(shards))
+    assert summary.nbytes_out == chunks_size(tmp_path / "some.zarr")
+    assert os.name == "nt" or summary.peak > 10 << 20
 
 
 def test_rows_that_are_no_records_are_decoded_bytes(tmp_path: Path) -> None:

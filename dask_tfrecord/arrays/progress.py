@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import multiprocessing
 import pickle
 import sys
 import threading
@@ -38,8 +39,9 @@ _patience: ContextVar[float] = ContextVar("patience", default=PATIENCE)
 
 
 def is_seen() -> bool:
-    """Whether somebody looks, at a terminal or a notebook, and ``dask-tfrecord.progress`` is not off."""
-    if not dask.config.get("dask-tfrecord.progress", True):
+    """Whether somebody looks at this process, and ``dask-tfrecord.progress`` is not off."""
+    # Workers inherit the terminal of who started them.
+    if multiprocessing.parent_process() is not None or not dask.config.get("dask-tfrecord.progress", True):
         return False
     return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
