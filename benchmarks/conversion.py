@@ -37,8 +37,8 @@ from compare import resident, run
 NAMES = ("images_raw", "vectors", "tokens", "tabular")
 OURS, THEIRS, ALONE = "dask_tfrecord", "tensorflow", "zarr alone"
 HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
-# Columns whose rows differ in size, and the array of their splits.
-FLAT = {"tokens": "row_splits", "id": "byte_splits", "str_0": "byte_splits", "str_1": "byte_splits"}
+# Columns whose rows differ in size: flat values, and where each row ends.
+FLAT = ("tokens", "id", "str_0", "str_1")
 
 
 def create(like: Path, store: Path) -> Any:
@@ -84,7 +84,7 @@ def flatten(column: Any) -> dict[str, Any]:
     splits = np.zeros(len(column) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, column), np.int64, len(column)), out=splits[1:])
     if isinstance(column[0], bytes):
-        return {"values": np.frombuffer(b"".join(column), np.uint8), "byte_splits": splits, "row_splits": splits}
+        return {"values": np.frombuffer(b"".join(column), np.uint8), "row_splits": splits}
     return {"values": np.concatenate(column), "row_splits": splits}
 
 
@@ -100,9 +100,8 @@ def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], in
         group = create(like, store)
         for column, values in columns.items():
             if column in FLAT:
-                parts = flatten(values)
-                for part in ("values", FLAT[column]):
-                    group[f"{column}.{part}"][:] = parts[part]
+                for part, flat in flatten(values).items():
+                    group[f"{column}.{part}"][:] = flat
             else:
                 group[column][:] = np.asarray(values)
         return len(values)
@@ -157,7 +156,7 @@ def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) ->
         shards = [dask.delayed(parse)(path) for path in files]
         written = []
         for array, target in group.arrays():
-            values = array.removesuffix(".row_splits").removesuffix(".byte_splits") + ".values"
+            values = array.removesuffix(".row_splits") + ".values"
             parts = []
             first = 0
             for number, shard in enumerate(shards):
