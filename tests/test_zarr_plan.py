@@ -112,7 +112,7 @@ def test_what_is_planned_is_what_is_written(ds: dtf.Dataset, tmp_path: Path, opt
 def test_units_are_tasks(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any]) -> None:
     plan = ds.plan_zarr(**options)
     written = plan.to_zarr(tmp_path / "store.zarr", compute=False)
-    tasks = [key for key in dict(written.dask) if isinstance(key, tuple) and "write_unit" in key[0]]
+    tasks = [key for key in dict(written.dask) if isinstance(key, tuple) and "write-unit" in key[0]]
     assert len(tasks) == plan.write_units
     noted: Any = zarr.open_group(tmp_path / "store.zarr").attrs["dask_tfrecord"]
     assert plan.unit_rows == noted["unit_rows"]
