@@ -194,7 +194,8 @@ def test_slices_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> 
         (np.s_[-3:, 0, 1], [(3, 47, 3)]),
         (np.s_[49:51], [(0, 49, 1), (1, 0, 1)]),
         (np.s_[:0], []),
-        (np.s_[10:40:15], [(0, 10, 1), (0, 25, 1)]),
+        # Of a stretch with records between, those wanted are told.
+        (np.s_[10:40:15], [(0, 10, 2)]),
     ]
     for key, records in cases:
         np.testing.assert_array_equal(image[key].compute(), IMAGES[key])
