@@ -1,7 +1,8 @@
 """Records into blocks: runs of records go through the native decoder, what it refuses becomes the public error.
 
-This is the one way from the bytes of shards to NumPy. A run names a stretch of consecutive records of one shard and a
-place to start reading from; the decoder is fed windows of a few MiB, so memory is the output and one window.
+This is the one way from the bytes of shards to NumPy. A run names records of one shard, consecutive ones or some of a
+stretch, and a place to start reading from; the decoder is fed windows of a few MiB, so memory is the output and one
+window. Records of a stretch that are not wanted are passed by their headers.
 """
 
 from __future__ import annotations
