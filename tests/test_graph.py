@@ -365,6 +365,7 @@ def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> N
         (picked["x"],),
         (picked["x"], mapped),
         (picked["x"][:3].sum(),),
+        (mapped.assign(z=y + 1).map_blocks(dict), mapped),
     ]
     seen: dict[Any, frozenset[Any]] = {}
     for graph in graphs:
@@ -375,7 +376,7 @@ def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> N
                 fused = any("tfrecord-" in str(one) and str(name) in str(one) for one in dependencies)
                 raise AssertionError(f"{key}: {set(seen[key])} and {set(dependencies)} {fused}")
     names = {str(key[0] if isinstance(key, tuple) else key).split("-")[1] for key in seen}
-    assert {"decode", "label", "image", "values", "padded", "collect", "join", "apply", "rows"} <= names
+    assert {"decode", "label", "image", "values", "padded", "collect", "beside", "join", "apply", "rows"} <= names
 
 
 def no_tasks(client: Client) -> dict[str, Any]:
