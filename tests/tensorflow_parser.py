@@ -52,11 +52,13 @@ def bytes_of(cls, arguments):
 
 def decode_raw(tensor, shape, dtype):
     stored = np.dtype(dtype)
-    kind, little = tf.as_dtype(stored.name), stored.str[0] != ">"
-    if -1 in shape:
-        return [tf.reshape(tf.io.decode_raw(one, kind, little_endian=little), shape) for one in tensor]
-    array = tf.io.decode_raw(tensor, kind, little_endian=little)
+    array = tf.io.decode_raw(tensor, tf.as_dtype(stored.name), little_endian=stored.str[0] != ">")
     return tf.reshape(array, (len(tensor), *shape))
+
+
+def decode_raw_rows(tensor, shape, dtype):
+    """Of differing length: one by one, as a batch of them is refused."""
+    return [tf.squeeze(decode_raw(tensor[row : row + 1], shape, dtype), 0) for row in range(len(tensor))]
 
 
 def parse_tensor(tensor, shape, dtype):
@@ -82,6 +84,7 @@ def as_it_is(tensor):
 AFTERWARDS = {
     "ImageFeature": decode_images,
     "RawFeature": decode_raw,
+    "RawRows": decode_raw_rows,
     "TensorFeature": parse_tensor,
     "TextFeature": as_it_is,
 }

@@ -142,6 +142,8 @@ def said(feature: Any) -> Said:
             (type(one).__name__, one.key if isinstance(one, KeyedPartition) else one.length)  # type: ignore[attr-defined]
             for one in feature.partitions
         ]
+    if isinstance(feature, RawFeature) and feature.ragged_rank:
+        return "RawRows", arguments
     return type(feature).__name__, arguments
 
 
