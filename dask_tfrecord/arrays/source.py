@@ -137,7 +137,9 @@ class RecordSource:
 
     def sized(self) -> RecordSource:
         """Rows whose images are not decoded where their number or shape differs from row to row."""
-        return RecordSource.make(self.collection, SizeParser(self.parser.schema), self.rows, self.check_crc)
+        # Asked for by every task: no token is made of all shards again.
+        token = f"{self.token}-sized"
+        return RecordSource(self.collection, SizeParser(self.parser.schema), self.rows, self.check_crc, token)
 
     def select(self, key: Any) -> RecordSource:
         """Restrict the source to those rows."""
