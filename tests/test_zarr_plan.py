@@ -270,7 +270,7 @@ def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
     arrays = {"x": da.zeros((4000, 1 << 17), chunks=(10, -1))}
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=3, processes=False, memory_limit="3 GiB", dashboard_address=None
+            n_workers=1, threads_per_worker=3, processes=False, memory_limit="3 GiB", dashboard_address=":0"
         ) as cluster,
         Client(cluster),
     ):
