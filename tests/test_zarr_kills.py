@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import zarr
 from distributed import Client, KilledWorker, LocalCluster
+from numbered_shards import write_shards
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import IncompleteStoreError
 
 pytestmark = [
@@ -54,20 +54,10 @@ if __name__ == "__main__":
 """
 
 
-def example(row: int) -> bytes:
-    message = messages.Example()
-    message.features.feature["label"].int64_list.value.append(row)
-    message.features.feature["tokens"].int64_list.value.extend(range(row, row + row * 13 % 117))
-    message.features.feature["name"].bytes_list.value.append(b"row %d" % row)
-    return message.SerializeToString()
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
-    for number in range(SHARDS):
-        payloads = map(example, range(number * ROWS, number * ROWS + ROWS))
-        testing.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+    write_shards(folder, SHARDS, ROWS, most_tokens=117)
     return folder
 
 
