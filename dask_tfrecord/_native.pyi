@@ -26,7 +26,7 @@ def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[byt
 def take_rows(
     values: NDArray[np.uint8], splits: NDArray[np.int64], item: int, index: NDArray[np.int64], out: NDArray[np.uint8]
 ) -> None:
-    """Copy the rows of `index`, of items of `item` bytes, one behind the other; they are just as many bytes as `out`."""
+    """Copy the rows of `index`, of items of `item` bytes, one behind the other; they fill `out` to its end."""
 
 def pad_rows(
     values: NDArray[np.uint8], splits: NDArray[np.int64], filler: bytes, length: int, out: NDArray[np.uint8]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -16,6 +16,9 @@ __all__ = ["MemoryBudget", "Workers"]
 # Measured: what reading, codecs and allocators take whatever the size of units is, and what is there after the imports.
 _OVERHEAD_NBYTES = 100 << 20
 _IMPORTS_NBYTES = 200 << 20
+# Measured as well: what dask keeps of a task; some 5,000 tasks have room in what is taken anyhow.
+_TASK_NBYTES = 8 << 10
+_FEW_TASKS_NBYTES = 40 << 20
 # How often a unit is in memory while it is written: decoded, encoded, and on its way; a shard is put together, too.
 _COPIES, _SHARDED_COPIES = 3, 4
 
@@ -30,10 +33,13 @@ class Workers:
         Tasks at once in one process: the most of all workers.
     memory_limit : int or None
         Bytes that a worker may take: the least of all workers. None where nobody limits it.
+    schedules : bool
+        Whether the worker's process holds all tasks of a computation, too: it does on threads.
     """
 
     threads: int
     memory_limit: int | None
+    schedules: bool = True
 
     @classmethod
     def active(cls) -> Workers:
@@ -42,8 +48,9 @@ class Workers:
         client: Any = getattr(scheduler, "__self__", None)
         if hasattr(client, "scheduler_info"):
             return cls._of_cluster(client.scheduler_info(n_workers=-1)["workers"].values())
-        module = getattr(scheduler, "__module__", "")
-        if module.endswith("multiprocessing") or getattr(scheduler, "__name__", "") == "get_sync":
+        if getattr(scheduler, "__module__", "").endswith("multiprocessing"):
+            return cls(1, None, schedules=False)
+        if getattr(scheduler, "__name__", "") == "get_sync":
             return cls(1, None)
         pool = dask.config.get("pool", None)
         threads = getattr(pool, "_max_workers", None) or dask.config.get("num_workers", None) or CPU_COUNT
@@ -53,7 +60,7 @@ class Workers:
     def _of_cluster(cls, workers: Iterable[Mapping[str, Any]]) -> Workers:
         found = [(int(worker["nthreads"]), int(worker.get("memory_limit") or 0)) for worker in workers]
         limits = [limit for _, limit in found if limit]
-        return cls(max((threads for threads, _ in found), default=1), min(limits, default=None))
+        return cls(max((threads for threads, _ in found), default=1), min(limits, default=None), schedules=False)
 
     def limited(self, memory_limit: int | str | None) -> Workers:
         """Take the user's limit; ``"auto"`` is the workers' own."""
@@ -62,7 +69,7 @@ class Workers:
         nbytes = None if memory_limit is None else int(parse_bytes(memory_limit))
         if nbytes is not None and nbytes < 1:
             raise ValueError(f"memory_limit is a number of bytes, such as '2 GiB'; got {memory_limit!r}")
-        return Workers(self.threads, nbytes)
+        return replace(self, memory_limit=nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,8 @@ class MemoryBudget:
     read_nbytes : int
         Decoded bytes of the rows that a task has in hand beside its unit.
     overhead_nbytes : int
-        What reading, codecs and the allocator take besides, whatever the size of units is.
+        What reading, codecs and the allocator take besides, whatever the size of units is; and tasks, where they are
+        many and in the same process.
     imports_nbytes : int
         What a worker takes before the conversion begins.
     """
@@ -106,12 +114,14 @@ class MemoryBudget:
         return self.imports_nbytes + self.added_nbytes
 
     @classmethod
-    def of(cls, threads: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int) -> MemoryBudget:
-        """Find the unit that takes most; each has decoded bytes, and may be of shards."""
+    def of(cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int) -> MemoryBudget:
+        """Find the unit that takes most, of so many tasks; each has decoded bytes, and may be of shards."""
         costs = {name: nbytes * (_SHARDED_COPIES if sharded else _COPIES) for name, (nbytes, sharded) in units.items()}
         unit = max(costs, key=costs.__getitem__)
         nbytes, sharded = units[unit]
-        return cls(threads, _SHARDED_COPIES if sharded else _COPIES, unit, nbytes, read_nbytes)
+        many = max(0, tasks * _TASK_NBYTES - _FEW_TASKS_NBYTES) if workers.schedules else 0
+        copies = _SHARDED_COPIES if sharded else _COPIES
+        return cls(workers.threads, copies, unit, nbytes, read_nbytes, _OVERHEAD_NBYTES + many)
 
     def arithmetic(self) -> str:
         """Write the sum out."""

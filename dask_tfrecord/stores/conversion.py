@@ -252,7 +252,7 @@ def _check_written(target: Target, journal: Journal, units: int) -> None:
         If a unit lacks, or does not lie there as it was written.
     """
     missing = units - len(journal.verified())
-    if missing and not isinstance(target.store, str):
+    if missing and target.is_of_one_process:
         raise IncompleteStoreError(_ELSEWHERE, target.place)
     if missing:
         raise IncompleteStoreError(

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 # Decoded bytes of a write unit and of a chunk within a shard, where nobody says otherwise.
-UNIT_NBYTES = 4 << 20
+UNIT_NBYTES = 8 << 20
 CHUNK_NBYTES = 1 << 20
 # Decoded bytes that a unit of rows may span where most of them are flat: its task reads those only for their lengths.
 SPAN_NBYTES = 32 << 20

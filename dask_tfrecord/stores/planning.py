@@ -129,7 +129,7 @@ def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None
         layout.grid.unit,
         layout.nunits,
         tuple(ArrayPlan.of(spec, options, schema, sizes) for spec in layout.arrays),
-        MemoryBudget.of(workers.threads, _units(layout, sizes), read),
+        MemoryBudget.of(workers, layout.nunits, _units(layout, sizes), read),
         workers.memory_limit,
         recut,
         dataset,
@@ -164,8 +164,8 @@ def to_zarr(
     Dense and text columns are one array each. Columns of bytes and of ragged rows are ``NAME.values`` and
     ``NAME.row_splits``, with ``NAME.row_splits_1`` and so on where rows are made of rows, and ``NAME.byte_splits``
     where those are of bytes; arrays of their own shapes have these in ``NAME.shapes``. ``/`` in a name becomes ``.``;
-    the group's attributes keep the true names, the schema with its class names, the sources and the release that wrote it;
-    each array has its ``feature``, ``feature_class`` and ``class_names``.
+    the group's attributes keep the true names, the schema with its class names, the sources and the release that wrote
+    it; each array has its ``feature``, ``feature_class`` and ``class_names``.
 
     Parameters
     ----------

@@ -237,12 +237,18 @@ class Target:
         array = group.get(name)
         if not isinstance(array, zarr.Array):
             raise IncompleteStoreError(f"{name!r} is no array of the group: mode='w' writes it anew", self.place)
-        # Chunks of zeros are left out otherwise, and complex ones of negative zeros with them.
-        return array.with_config({"write_empty_chunks": True})
+        # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
+        metadata: Any = array.metadata
+        return zarr.Array(zarr.AsyncArray(metadata, array.store_path, {"write_empty_chunks": True}))
 
     def objects(self, group: zarr.Group) -> Objects:
         """Find what the group is made of."""
         return _Stored(group.store, group.path) if self.directory is None else Files(str(self.directory))
+
+    @property
+    def is_of_one_process(self) -> bool:
+        """Whether the store lies in the memory of the process that made it."""
+        return isinstance(self.store, zarr.storage.MemoryStore | dict)
 
     def remove_torn(self) -> None:
         """Remove what zarr left of files that it was writing when a process was killed."""
