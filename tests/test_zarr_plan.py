@@ -266,6 +266,19 @@ def test_more_threads_take_more() -> None:
         assert dtf.plan_zarr(arrays).memory.threads == 1
 
 
+def test_many_tasks_take_memory_where_they_are_held() -> None:
+    arrays = {"x": np.zeros(20_000)}
+
+    def overhead(scheduler: str, chunks: int) -> int:
+        with dask.config.set(scheduler=scheduler, num_workers=2):
+            return dtf.plan_zarr(arrays, chunks=chunks).memory.overhead_nbytes
+
+    few, many = overhead("threads", 5), overhead("threads", 1)
+    assert (few, overhead("processes", 1)) == (100 * MIB, 100 * MIB)
+    # 8 KiB of each task, of which 40 MiB have room in what is taken anyhow.
+    assert many == 60 * MIB + 20_000 * 8192
+
+
 def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
     arrays = {"x": da.zeros((4000, 1 << 17), chunks=(10, -1))}
     with (

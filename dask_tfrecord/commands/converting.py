@@ -27,7 +27,7 @@ __all__ = ["to_zarr"]
 @click.argument("store")
 @split_option
 @columns_option
-@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 4 MiB]")
+@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 8 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
 @click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")

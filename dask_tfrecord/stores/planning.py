@@ -187,7 +187,7 @@ def to_zarr(
         rows are, such as ``"tokens.values"``, has the number of its entries.
     shards : int or mapping of str to int, optional
         Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
-    target_chunk_bytes : int or str, default "4 MiB"
+    target_chunk_bytes : int or str, default "8 MiB"
         Decoded bytes that the rows of a chunk take in all arrays that are cut where rows are, and those of a chunk of
         flat values; ``"1 MiB"`` where sharded. Rows are fewer if bytes and ragged columns make them long.
     target_shard_bytes : int or str, optional
