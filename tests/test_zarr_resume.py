@@ -203,6 +203,16 @@ def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) 
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
+def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zarr.Array, "__setitem__", lambda *_: None)
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is"),
+    ):
+        ds[["label"]].to_zarr(store, chunks=7)
+    assert not store.exists()
+
+
 @pytest.mark.parametrize("step", ["close", "remove_torn", "consolidate"])
 def test_finishing_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     owner = journal.Journal if step == "close" else Target

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.stores.layout import ArraySpec, Layout, RowGrid, Tally
 from dask_tfrecord.stores.objects import Objects
 from dask_tfrecord.stores.write_report import WriteReport
@@ -75,8 +76,17 @@ class Journal:
         return self.objects.sizes([plan])[plan] is not None
 
     def mark(self, number: int, report: WriteReport, names: Iterable[str]) -> WriteReport:
-        """Note that a unit is written, by what its objects are now."""
+        """Note that a unit is written, by what its objects are now.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If one is not there.
+        """
         sizes = self.objects.sizes(names)
+        lost = [name for name, size in sizes.items() if size is None]
+        if lost:
+            raise IncompleteStoreError(f"{lost[0]!r} was written and is not there: the store has lost it")
         report = replace(report, stored=sum(size or 0 for size in sizes.values()))
         mark = {**asdict(report), "objects": sizes}
         self.objects.put(self._unit(number), json.dumps(mark, ensure_ascii=False).encode())
