@@ -183,8 +183,10 @@ def do(arguments: argparse.Namespace) -> None:
     data, (name,), store, like = arguments.data, arguments.names, arguments.store, arguments.like
     import dask
     import zarr
+    from dask.base import get_scheduler
 
     dask.config.set(scheduler="threads", num_workers=arguments.cores)
+    get_scheduler()  # imports distributed where it is installed, which is no work of ours
     works = {
         OURS: lambda: ours(data, name, store, arguments.sharded),
         THEIRS: lambda: theirs(data, name, store, like, arguments.counts),
