@@ -53,13 +53,10 @@ class Begun:
         What it calls itself.
     layout : Layout or None
         What it writes; None where all of it is written.
-    complete : bool
-        Whether it is finished.
     """
 
     identity: str
     layout: Layout | None
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,9 +106,10 @@ def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"
     if checked(mode) == "w":
         raise ValueError("mode='w' replaces what is there, and resume=True goes on with it: give one of them")
     noted = target.noted()
-    if "id" not in noted:
+    identity = str(noted.get("id"))
+    # It becomes the name of a folder.
+    if "id" not in noted or not identity.isalnum():
         return None
-    identity = noted["id"]
     layout = Journal(target.objects(target.open("r")), identity).layout()
     written = bool(noted.get("written") or noted.get("complete"))
     if not written and layout is None:
@@ -122,7 +120,7 @@ def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"
             f"what was begun there is not what is asked for now: {'; '.join(differences)}. mode='w' writes it anew",
             target.place,
         )
-    return Begun(identity, None if written else layout, bool(noted.get("complete")))
+    return Begun(identity, None if written else layout)
 
 
 def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, compute: bool) -> Delayed | None:
