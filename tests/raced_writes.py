@@ -128,7 +128,8 @@ class RecordingStore(WrapperStore[Store]):
         await self._store.set_if_not_exists(key, value)
 
     async def delete(self, key: str) -> None:
-        if _CHUNK.fullmatch(key):
+        # Before a shard is written, what might lie in its place is deleted.
+        if _CHUNK.fullmatch(key) and await self._store.exists(key):
             _note(self.log, "write", _TASK.get(), key)
         await self._store.delete(key)
 

@@ -124,3 +124,14 @@ def test_a_users_zarrs_reads_the_same(tmp_path: Path, grid: dict[str, Any]) -> N
     for name, wanted in dataset.compute().items():
         assert found[name].dtype == wanted.dtype
         assert [np.asarray(row).tobytes() for row in found[name]] == [np.asarray(row).tobytes() for row in wanted]
+
+
+@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 4}], ids=str)
+def test_a_users_zarrs_leaves_no_zeros_out(tmp_path: Path, grid: dict[str, Any]) -> None:
+    pytest.importorskip("zarrs")
+    zeros = np.full(12, -0.0)
+    with zarr.config.set(ZARRS):
+        dtf.to_zarr({"x": zeros}, tmp_path / "store.zarr", **grid)
+        assert zarr.config.get("codec_pipeline.path") == ZARRS["codec_pipeline.path"]
+    assert len(list((tmp_path / "store.zarr" / "x" / "c").iterdir())) == 3
+    assert dtf.from_zarr(tmp_path / "store.zarr")["x"].compute().tobytes() == zeros.tobytes()

@@ -26,7 +26,7 @@ from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.writer import Writer, write_unit
-from dask_tfrecord.stores.zarr import Target, check_forms
+from dask_tfrecord.stores.zarr import Target, check_forms, frugal
 
 __all__ = ["Begun", "Order", "checked", "convert", "find_begun", "finish"]
 
@@ -131,7 +131,8 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
         # What zarr refuses replaces nothing.
         check_forms(order.forms())
     with called_off_on_failure(order.feed.token, lambda: _leave(order, made)):
-        with named(str(target)):
+        # Arrays keep the pipeline of codecs that is set when they are opened.
+        with named(str(target)), frugal():
             writer = uninterrupted(lambda: _create(order, opening) if begun is None else _take_up(order, begun))
         written, work = _tasks(order, writer)
         if not compute:

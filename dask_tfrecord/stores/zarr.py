@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import fsspec.core
 import numpy as np
@@ -285,28 +285,32 @@ class Target:
 
 
 class _Frugal:
-    """How many tasks of this process want zarr to be frugal, and what its setting was before the first of them."""
+    """How many tasks of this process want zarr to be frugal, and what its settings were before the first of them."""
 
-    SETTING = "async.concurrency"
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "async.concurrency": 1,
+        "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    }
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.tasks = 0
-        self.before: Any = None
+        self.before: dict[str, Any] = {}
 
     def enter(self) -> None:
         with self.lock:
             if not self.tasks:
-                self.before = zarr.config.get(self.SETTING)
-                zarr.config.set({self.SETTING: 1})
+                self.before = {name: zarr.config.get(name) for name in self.SETTINGS}
+                zarr.config.set(self.SETTINGS)
             self.tasks += 1
 
     def leave(self) -> None:
         with self.lock:
             self.tasks -= 1
-            # Who has set it in the meantime wants it so.
-            if not self.tasks and zarr.config.get(self.SETTING) == 1:
-                zarr.config.set({self.SETTING: self.before})
+            if not self.tasks:
+                # Who has set one in the meantime wants it so.
+                ours = (name for name, value in self.SETTINGS.items() if zarr.config.get(name) == value)
+                zarr.config.set({name: self.before[name] for name in ours})
 
 
 _FRUGAL = _Frugal()
@@ -314,10 +318,11 @@ _FRUGAL = _Frugal()
 
 @contextmanager
 def frugal() -> Iterator[None]:
-    """Let zarr encode and write one chunk after the other in each task, while this lasts.
+    """Let zarr encode and write one chunk after the other in each task, by itself, while this lasts.
 
-    Of ten at once, which it takes otherwise, as many encoded chunks are in memory beside each other. Its settings are
-    those of the process: the first task to enter changes them, the last one to leave puts them back.
+    Of ten at once, which it takes otherwise, as many encoded chunks are in memory beside each other. Another pipeline
+    of codecs may leave chunks of the fill value out, whatever it is told, and negative zeros with them. The settings
+    are those of the process: the first task to enter changes them, the last one to leave puts them back.
     """
     _FRUGAL.enter()
     try:
