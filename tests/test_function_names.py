@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,24 +35,25 @@ print(function_name(partial(scaled)), end="")
 SAID = {"padding": "", "factor": "2", "operator": "*", "offset": "1"}
 
 
-def name_in_program(**said: str) -> str:
+def name_in_program(folder: Path, **said: str) -> str:
     code = PROGRAM.format(**(SAID | said))
     # As a notebook does it: each cell has a file of its own, whose name tells the process.
     runner = f"import os; exec(compile({code!r}, f'/tmp/{{os.getpid()}}.py', 'exec'))"
-    done = subprocess.run(
-        [sys.executable, "-c", runner], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
-    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Elsewhere than where sources may lie that have no extension.
+    command = [sys.executable, "-c", runner]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.stderr == ""
     return done.stdout
 
 
-def test_another_process_finds_the_same_name() -> None:
-    assert name_in_program() == name_in_program(padding="\n\n# moved\n")
+def test_another_process_finds_the_same_name(tmp_path: Path) -> None:
+    assert name_in_program(tmp_path) == name_in_program(tmp_path, padding="\n\n# moved\n")
 
 
 @pytest.mark.parametrize("change", [{"factor": "3"}, {"operator": "+"}, {"offset": "5"}], ids=str)
-def test_what_it_does_makes_the_name(change: dict[str, str]) -> None:
-    assert name_in_program(**change) != name_in_program()
+def test_what_it_does_makes_the_name(tmp_path: Path, change: dict[str, str]) -> None:
+    assert name_in_program(tmp_path, **change) != name_in_program(tmp_path)
 
 
 class Scaler:
