@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import dask
 from dask.delayed import Delayed
@@ -26,7 +26,7 @@ from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.progress import Reading, Work, shown
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.writer import Writer, write_unit
-from dask_tfrecord.stores.zarr import Target, check_forms, frugal
+from dask_tfrecord.stores.zarr import Target, frugal
 
 __all__ = ["Begun", "Order", "checked", "convert", "find_begun", "finish"]
 
@@ -86,10 +86,6 @@ class Order:
     fingerprint: Fingerprint
     keep: bool
 
-    def forms(self) -> dict[str, dict[str, Any]]:
-        """Say how each array is made, by its name."""
-        return {spec.name: self.options.form(spec, self.feed.schema) for spec in self.layout.arrays}
-
 
 def find_begun(target: Target, fingerprint: Fingerprint, mode: Literal["w", "w-"], resume: bool) -> Begun | None:
     """Find what to go on with, if that is asked for; None if no unit of it is written.
@@ -127,9 +123,6 @@ def convert(order: Order, begun: Begun | None, opening: Literal["w", "w-"], *, c
     """Make the group that a layout says, or take the one that was begun, and its tasks; run them, or hand them back."""
     target, directory = order.target, order.target.directory
     made = [path for path in directory.parents if not path.exists()] if directory is not None else []
-    if opening == "w":
-        # What zarr refuses replaces nothing.
-        check_forms(order.forms())
     with called_off_on_failure(order.feed.token, lambda: _leave(order, made)):
         # Arrays keep the pipeline of codecs that is set when they are opened.
         with named(str(target)), frugal():
@@ -171,7 +164,7 @@ def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
     arrays = {
         # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
         name: group.create_array(name, **form, config={"write_empty_chunks": True})
-        for name, form in order.forms().items()
+        for name, form in order.options.forms(layout, order.feed.schema).items()
     }
     journal = Journal(order.target.objects(group), identity)
     journal.begin(layout)

@@ -6,7 +6,7 @@ It is noted on the group, so that who goes on with the conversion can be told wh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from dask.base import tokenize
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.source import MappedSource
-from dask_tfrecord.stores.functions import function_name
+from dask_tfrecord.stores.functions import function_parts
 
 __all__ = ["Fingerprint"]
 
@@ -37,7 +37,9 @@ class Fingerprint:
     options : mapping
         What the user asked for.
     rows : str
-        Names the rows: which of those files, read and mapped how.
+        Names the rows: which of those files, read how.
+    functions : sequence of mapping
+        What each function given to `map_blocks` does, part by part; the last one first.
     """
 
     source: Mapping[str, Any]
@@ -45,12 +47,14 @@ class Fingerprint:
     records: int
     options: Mapping[str, Any]
     rows: str
+    functions: Sequence[Mapping[str, str]]
 
     @classmethod
     def of(cls, dataset: Dataset, options: Mapping[str, Any]) -> Fingerprint:
         """Take that of a data set whose rows are counted."""
         schema = json.loads(dataset.schema.to_json())
-        return cls(dict(dataset.origin), schema, dataset.nrecords or 0, dict(options), _rows(dataset))
+        rows, functions = _rows(dataset)
+        return cls(dict(dataset.origin), schema, dataset.nrecords or 0, dict(options), rows, functions)
 
     @classmethod
     def noted(cls, notes: Mapping[str, Any]) -> Fingerprint:
@@ -61,6 +65,7 @@ class Fingerprint:
             notes.get("records", 0),
             notes.get("options", {}),
             notes.get("rows", ""),
+            notes.get("functions", []),
         )
 
     def notes(self) -> dict[str, Any]:
@@ -77,10 +82,10 @@ class Fingerprint:
             for name in sorted({*self.options, *now.options})
             if self.options.get(name) != now.options.get(name)
         ]
+        found += _functions(self.functions, now.functions)
         if not found and self.rows != now.rows:
             found.append(
-                "other rows of these files are read, or otherwise: rows[…], errors=, check_crc=, a function given to "
-                "map_blocks, or an array that was assigned"
+                "other rows are read, or otherwise: rows[…], errors=, check_crc=, or an array that was assigned or kept"
             )
         return found
 
@@ -144,12 +149,26 @@ def _some(told: list[str], what: str) -> Iterator[str]:
         yield f"… {len(told):,} {what} in all"
 
 
-def _rows(dataset: Dataset) -> str:
-    """Name the rows of a data set, so that another process finds the same name."""
-    source, mapped = dataset.source, []
+def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Say how functions given to `map_blocks` differ."""
+    if len(then) != len(now):
+        yield f"{len(then)} functions were given to map_blocks and now are {len(now)}"
+        return
+    for number, (before, after) in enumerate(zip(then, now, strict=True)):
+        which = (
+            "a function given to map_blocks" if len(now) == 1 else f"function {len(now) - number} given to map_blocks"
+        )
+        told = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        yield from _some([f"{name} of {which} has changed" for name in told], "parts of functions have changed")
+
+
+def _rows(dataset: Dataset) -> tuple[str, list[dict[str, str]]]:
+    """Name the rows of a data set, and the functions they go through, so that another process finds the same names."""
+    source, columns, functions = dataset.source, [], []
     if source is None:
-        return tokenize(dataset)
+        return tokenize(dataset), []
     while isinstance(source, MappedSource):
-        mapped.append((source.columns, source.schema, function_name(source.function)))
+        columns.append((source.columns, source.schema))
+        functions.append(function_parts(source.function))
         source = source.source
-    return tokenize(source, mapped)
+    return tokenize(source, columns), functions

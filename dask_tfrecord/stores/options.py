@@ -11,7 +11,7 @@ from dask_tfrecord.stores.axis_names import AxisNames
 from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.fill_values import FillValues
 from dask_tfrecord.stores.grid import Wishes
-from dask_tfrecord.stores.layout import ArraySpec, RowGrid, Tally, zarr_layout
+from dask_tfrecord.stores.layout import ArraySpec, Layout, RowGrid, Tally, zarr_layout
 
 __all__ = ["ZarrOptions"]
 
@@ -64,6 +64,10 @@ class ZarrOptions:
         self.names.check(schema, arrays)
         for spec in arrays:
             self.fills.of(spec, schema)
+
+    def forms(self, layout: Layout, schema: Schema) -> dict[str, dict[str, Any]]:
+        """Say how all arrays are made, by their names."""
+        return {spec.name: self.form(spec, schema) for spec in layout.arrays}
 
     def form(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
         """Say how an array is made, in the words of `zarr.create_array`."""

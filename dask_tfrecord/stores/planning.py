@@ -24,7 +24,7 @@ from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
 from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
 from dask_tfrecord.stores.options import ZarrOptions
-from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr import Target, check_forms
 from dask_tfrecord.stores.zarr_plan import ArrayPlan, ZarrPlan, entry_nbytes
 
 __all__ = ["plan_zarr", "to_zarr"]
@@ -123,6 +123,7 @@ def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None
     if layout is None:
         grid, cuts = options.wishes.cut(schema, rows, sizes)
         layout = zarr_layout(schema, rows, grid, feed.tally(grid.unit, grid.most), cuts, options.names.given)
+        check_forms(options.forms(layout, schema))
     read = _read_nbytes(layout, feed, sizes, workers.threads) + sum(each.held_nbytes for each in recut)
     return ZarrPlan(
         layout.nrows,

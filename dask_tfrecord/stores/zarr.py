@@ -332,10 +332,28 @@ def frugal() -> Iterator[None]:
 
 
 def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make arrays in memory, so that zarr refuses what it does not take; by name, what `Group.create_array` takes."""
+    """Make arrays in memory, so that what zarr refuses is refused before anything is written or replaced.
+
+    Parameters
+    ----------
+    forms : mapping of str to mapping
+        What `zarr.Group.create_array` takes, by the name of the array.
+
+    Raises
+    ------
+    ValueError
+        If zarr does not make one; its own error is the cause.
+    """
     group = zarr.create_group(zarr.storage.MemoryStore())
     for name, form in forms.items():
-        group.create_array(name, **form)
+        try:
+            group.create_array(name, **form)
+        except Exception as error:
+            codecs = ", ".join(f"{option}={form[option]!r}" for option in ("compressors", "filters"))
+            raise ValueError(
+                f"zarr makes no array {name!r} of {form['dtype']} with {codecs}: {error}. Codecs are objects of "
+                f"zarr.codecs, such as zarr.codecs.ZstdCodec(level=3), or their JSON values"
+            ) from error
 
 
 def _is_url(store: str) -> bool:
