@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +379,24 @@ def test_shards_that_are_read_are_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="can't be replaced by what is read from it"):
             dtf.copy_tfrecord(tmp_path / "x", tmp_path / name, mode="w")
     assert len(read_payloads(tmp_path / "x")) == 10
+
+
+def test_a_directory_is_not_filled_up_with_more_of_the_same(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(4)}, tmp_path / "set" / "some.tfrecord")
+    for target in (f"{tmp_path}/set/", tmp_path / "set"):
+        for write in (dtf.read_tfrecord(tmp_path / "set").to_tfrecord, partial(dtf.copy_tfrecord, tmp_path / "set")):
+            with pytest.raises(ValueError, match="would hold every record twice"):
+                write(target)
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["some.tfrecord"]
+    dtf.copy_tfrecord(tmp_path / "set", f"{tmp_path}/other/")
+    dtf.copy_tfrecord(tmp_path / "set", tmp_path / "set" / "more.tfrecord")
+
+
+def test_access_points_are_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "indexed_gzip", None)
+    with pytest.raises(dtf.TFRecordError, match=r"dask-tfrecord\[gzip-index\]"):
+        dtf.to_tfrecord({"x": np.arange(4)}, tmp_path / "some.tfrecord", compression="gzip", index=True)
+    assert not list(tmp_path.iterdir())
 
 
 # -- whole or not at all

@@ -27,6 +27,7 @@ __all__ = [
     "AccessPoint",
     "AccessPoints",
     "access_points",
+    "indexing_library",
     "prime",
     "read_access_points",
     "write_access_points",
@@ -187,6 +188,23 @@ def read_access_points(file: Shard) -> AccessPoints:
     return AccessPoints(file, size, nbytes, table, window_size)
 
 
+def indexing_library() -> Any:
+    """Import what makes access points into gzip.
+
+    Raises
+    ------
+    TFRecordError
+        If it is not installed.
+    """
+    try:
+        import indexed_gzip
+    except ImportError as error:
+        raise TFRecordError(
+            "access points into gzip need indexed_gzip: pip install 'dask-tfrecord[gzip-index]'"
+        ) from error
+    return indexed_gzip
+
+
 def write_access_points(shard: Shard, path: str) -> int:
     """Inflate a gzip file once, and write access points into it.
 
@@ -209,12 +227,7 @@ def write_access_points(shard: Shard, path: str) -> int:
     CorruptRecordError
         If the gzip data are damaged.
     """
-    try:
-        import indexed_gzip
-    except ImportError as error:
-        raise TFRecordError(
-            "access points into gzip need indexed_gzip: pip install 'dask-tfrecord[gzip-index]'", Place(shard.path)
-        ) from error
+    indexed_gzip = indexing_library()
     made = io.BytesIO()
     with open_stored(shard) as stored:
         stored.expect(shard.size)

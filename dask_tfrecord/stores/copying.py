@@ -132,7 +132,7 @@ def copy_tfrecord(
     parts = _parts(shards, names, records_per_shard, check_crc)
     paths = names.paths(len(parts))
     names.check_free(paths, mode)
-    refuse_sources(paths, shards.paths)
+    refuse_sources(names, paths, shards.paths)
     plan = _Plan(kept, check_crc, Publisher(uuid.uuid4().hex, compression, index, names.storage_options))
     written = _tasks(plan, names, paths, parts, mode)
     if not compute:

@@ -86,6 +86,11 @@ class ShardNames:
         return _directory(self.paths(1)[0])
 
     @property
+    def of_directory(self) -> bool:
+        """Whether a directory was given, and shards have the names that all have there."""
+        return self.template.endswith(f"/{DEFAULT_NAME}")
+
+    @property
     def many(self) -> bool:
         """Whether there can be more than one shard."""
         return any(field == "shard" for _, field, _, _ in Formatter().parse(self.template))

@@ -29,6 +29,7 @@ from dask_tfrecord.columns.tfds_writing import TFDSNames
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.access import indexing_library
 from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.stores.array_likes import as_dataset
 from dask_tfrecord.stores.failure import called_off_on_failure, named
@@ -190,7 +191,7 @@ def to_tfrecord(
     borders = shard_borders(feed.borders, records_per_shard, names, lambda: feed.row_sizes().read)
     paths = names.paths(len(borders) - 1)
     names.check_free(paths, mode)
-    refuse_sources(paths, dataset.origin.get("files", ()))
+    refuse_sources(names, paths, dataset.origin.get("files", ()))
     plan = ShardPlan(encoder, Publisher(feed.token, compression, index, names.storage_options))
     shared = dask.delayed(plan, name=f"tfrecord-plan-{feed.token}", traverse=False)
     begun = dask.delayed(begin, pure=False)(names, paths, mode, shared, dask_key_name=f"tfrecord-begin-{feed.token}")
@@ -217,6 +218,8 @@ def check_options(compression: str | None, index: bool, mode: str, records_per_s
         raise ValueError(
             "zlib data can't be entered but at the beginning, so an index is of no use; write gzip instead"
         )
+    if index and compression == "gzip":
+        indexing_library()
     if records_per_shard is not None and (
         isinstance(records_per_shard, bool)
         or not isinstance(records_per_shard, int | np.integer)
@@ -315,12 +318,17 @@ def shard_borders(
     return borders[cuts]
 
 
-def refuse_sources(paths: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuse to replace what is read."""
+def refuse_sources(names: ShardNames, paths: Sequence[str], sources: Sequence[str]) -> None:
+    """Refuse to replace what is read, and to fill a directory up with more of the same."""
     read = {os.path.realpath(path) if "://" not in path else path for path in sources}
     for path in paths:
         if (os.path.realpath(path) if "://" not in path else path) in read:
             raise ValueError(f"{path} can't be replaced by what is read from it: write to another path")
+    if names.of_directory and names.directory in {os.path.dirname(path) for path in read}:  # noqa: PTH120
+        raise ValueError(
+            f"shards are read from {names.directory}, which would hold every record twice: write to another directory, "
+            f"or give a template of names"
+        )
 
 
 def begin(names: ShardNames, paths: Sequence[str], mode: str, plan: Plan) -> Plan:
