@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.storage import interrupt
 from dask_tfrecord.testing import write_oracle
@@ -62,7 +64,7 @@ JOBS = {
 
 @POSIX
 @pytest.mark.parametrize("job", JOBS)
-def test_control_c_stops_at_once_and_leaves_nothing_behind(folder: Path, job: str) -> None:
+def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: str) -> None:
     before = set(folder.rglob("*"))
     code = f"""
 import dask, dask_tfrecord as dtf
@@ -84,8 +86,15 @@ print("done", flush=True)
         out, errors = process.communicate(timeout=120)
         seconds = time.monotonic() - sent
     assert out == ""
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"
     assert seconds < PATIENCE
+    said = ["KeyboardInterrupt"]
+    if job == "to_zarr" and (folder / "out.zarr").exists():
+        # It had begun to write.
+        said.append("what is written is kept: the same call with resume=True goes on with it")
+        with pytest.raises(IncompleteStoreError, match="resume=True"):
+            dtf.from_zarr(folder / "out.zarr")
+        shutil.rmtree(folder / "out.zarr")
+    assert errors.splitlines()[-len(said) :] == said
     assert set(folder.rglob("*")) == before
 
 

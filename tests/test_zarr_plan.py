@@ -191,6 +191,21 @@ def test_codecs_by_feature_and_by_array(ds: dtf.Dataset, tmp_path: Path) -> None
     assert json.loads(plan.to_json())["arrays"][1]["compressors"][0]["name"] == "zstd"
 
 
+def test_row_splits_have_codecs_of_their_own(tmp_path: Path) -> None:
+    values = {"tokens": np.array([np.arange(n) for n in range(9)], object), "label": np.arange(9)}
+    dtf.to_tfrecord(values, tmp_path / "some.tfrecord")
+    plan = dtf.read_tfrecord(tmp_path / "some.tfrecord").plan_zarr(compressors={"tokens.row_splits": None})
+    assert [array.name for array in plan.arrays if not array.compressors] == ["tokens.row_splits"]
+
+
+@pytest.mark.parametrize("given", [np.arange(3), None, [1]])
+def test_what_is_no_mapping(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(TypeError, match="arrays is a data set, or a mapping"):
+        dtf.to_zarr(given, tmp_path / "store.zarr")
+    with pytest.raises(TypeError, match="store is a path"):
+        dtf.to_zarr({"x": np.arange(3)}, None)
+
+
 def test_a_codec_may_be_a_mapping(tmp_path: Path) -> None:
     gzip = {"name": "gzip", "configuration": {"level": 1}}
     dtf.to_zarr({"name": np.arange(5)}, tmp_path / "codec.zarr", compressors=gzip)
@@ -206,8 +221,14 @@ def test_items_are_shuffled_by_their_size(tmp_path: Path) -> None:
     assert (blosc.typesize, blosc.cname.value, blosc.shuffle.value) == (8, "lz4", "shuffle")
 
 
-@pytest.mark.parametrize("option", ["chunks", "shards", "compressors", "filters"])
-@pytest.mark.parametrize("name", ["lable", "tokens.row_splits"])
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *((option, "lable") for option in ("chunks", "shards", "compressors", "filters")),
+        ("chunks", "tokens.row_splits"),
+        ("shards", "tokens.row_splits"),
+    ],
+)
 def test_names_that_are_none(ds: dtf.Dataset, option: str, name: str) -> None:
     options: dict[str, Any] = {option: {name: 4}}
     with pytest.raises(UnknownFeatureError, match=rf"{option}: .*{name}"):

@@ -8,7 +8,8 @@ from typing import Any
 
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.grid import check_names
-from dask_tfrecord.stores.layout import ArraySpec
+from dask_tfrecord.stores.layout import ArraySpec, array_name
+from dask_tfrecord.stores.levels import is_flat
 
 __all__ = ["Codecs", "codec_names", "codec_values"]
 
@@ -30,7 +31,7 @@ class Codecs:
     filters: Any = "auto"
 
     def check(self, schema: Schema) -> None:
-        """Refuse names that are neither of a feature nor of a flat array.
+        """Refuse names that are neither of a feature nor of a flat array, that of row splits included.
 
         Raises
         ------
@@ -39,7 +40,8 @@ class Codecs:
         """
         for option, value in (("compressors", self.compressors), ("filters", self.filters)):
             if _is_by_name(value):
-                check_names(option, value, schema)
+                splits = {f"{array_name(name)}.row_splits" for name in schema if is_flat(schema[name])}
+                check_names(option, [name for name in value if name not in splits], schema)
 
     def values(self) -> dict[str, Any]:
         """Write them as JSON values, by which a conversion is known."""

@@ -106,6 +106,8 @@ def plan_zarr(
 
 
 def _counted(arrays: Mapping[str, Any]) -> Dataset:
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"arrays is a data set, or a mapping of names to arrays; got {type(arrays).__name__}")
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(of_one_dimension(arrays))
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")

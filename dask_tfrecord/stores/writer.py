@@ -99,7 +99,8 @@ class _Places:
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
         """Write entries of one array."""
         self.nbytes += block_nbytes(entries)
-        if stop == start:
+        if not entries.size:
+            # Zarr has no objects for rows without a value.
             return
         array, inner = self.writer.arrays[spec.name], (0,) * (len(spec.shape) - 1)
         units = range(start // spec.unit, -(-stop // spec.unit))

@@ -82,6 +82,8 @@ class Target:
         parts = [part for part in (component or "").replace("\\", "/").split("/") if part]
         if {".", ".."} & set(parts):
             raise ValueError(f"component is the path of a group within the store; got {component!r}")
+        if store is None:
+            raise TypeError("store is a path, a URL or a zarr store; got None")
         options = dict(storage_options or {}) or None
         if type(store) is zarr.storage.LocalStore and not store.read_only:
             store = store.root
