@@ -108,8 +108,18 @@ class _Filler:
             blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
             for name, block in blocks.items():
                 if name not in dense:
-                    self.results[name][place] = to_array(block)
+                    _put(self.results[name], place, to_array(block))
         return np.empty(len(numbers), np.object_)
+
+
+def _put(result: NDArray[Any], place: slice | NDArray[np.int64], rows: NDArray[Any]) -> None:
+    """Put rows into their places."""
+    if result.dtype.kind == "T" and isinstance(place, np.ndarray):
+        # NumPy 2.0 loses long strings that are assigned by an index.
+        for at, row in zip(place.tolist(), rows, strict=True):
+            result[at] = row
+    else:
+        result[place] = rows
 
 
 def gather(
