@@ -14,12 +14,10 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.stores.array_likes import of_one_dimension
-from dask_tfrecord.stores.axis_names import AxisNames
 from dask_tfrecord.stores.budget import MemoryBudget, Workers
 from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.conversion import checked, find_begun, finish
 from dask_tfrecord.stores.feed import Feed, RowSizes
-from dask_tfrecord.stores.fill_values import FillValues
 from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
 from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
@@ -94,15 +92,9 @@ def plan_zarr(
     ((100, 8), 10, 64000)
     """
     dataset = _counted(arrays)
-    options = ZarrOptions(
-        Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
-        Codecs(compressors, filters),
-        AxisNames.of(arrays, dimension_names),
-        FillValues(fill_values),
-        consolidated,
-    )
-    options.check(dataset.schema)
-    return _plan(dataset, options, memory_limit, None)
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    options = ZarrOptions.of(arrays, dataset.schema, wishes, codecs, dimension_names, fill_values, consolidated)
+    return _plan(dataset, options, Fingerprint.of(dataset, options.values()), memory_limit, None)
 
 
 def _counted(arrays: Mapping[str, Any]) -> Dataset:
@@ -115,7 +107,13 @@ def _counted(arrays: Mapping[str, Any]) -> Dataset:
     return dataset
 
 
-def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None, layout: Layout | None) -> ZarrPlan:
+def _plan(
+    dataset: Dataset,
+    options: ZarrOptions,
+    fingerprint: Fingerprint,
+    memory_limit: int | str | None,
+    layout: Layout | None,
+) -> ZarrPlan:
     """Plan a conversion, of which the layout may be there."""
     schema, rows = dataset.schema, dataset.nrecords or 0
     workers = Workers.active().limited(memory_limit)
@@ -138,7 +136,7 @@ def _plan(dataset: Dataset, options: ZarrOptions, memory_limit: int | str | None
         dataset,
         layout,
         options,
-        Fingerprint.of(dataset, options.values()),
+        fingerprint,
     )
 
 
@@ -268,18 +266,13 @@ def to_zarr(
     if not resume:
         target.check_free(checked(mode), arrays.origin if isinstance(arrays, Dataset) else {})
     dataset = _counted(arrays)
-    options = ZarrOptions(
-        Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
-        Codecs(compressors, filters),
-        AxisNames.of(arrays, dimension_names),
-        FillValues(fill_values),
-        consolidated,
-    )
-    options.check(dataset.schema)
-    begun = find_begun(target, Fingerprint.of(dataset, options.values()), mode, resume)
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    options = ZarrOptions.of(arrays, dataset.schema, wishes, codecs, dimension_names, fill_values, consolidated)
+    fingerprint = Fingerprint.of(dataset, options.values())
+    begun = find_begun(target, fingerprint, mode, resume)
     if begun is not None and begun.layout is None:
         return finish(target, begun, compute=compute)
-    plan = _plan(dataset, options, memory_limit, begun.layout if begun else None)
+    plan = _plan(dataset, options, fingerprint, memory_limit, begun.layout if begun else None)
     for each in plan.rechunks:
         warnings.warn(str(each), da.PerformanceWarning, stacklevel=2)
     return plan.write(target, begun, mode, resume, compute)
