@@ -108,8 +108,8 @@ class _Look:
         elif type(value) is tuple:
             # One or two of the same: that is up to whoever compiles.
             yield from self._each(value)
-        elif type(value) is frozenset:
-            yield sorted(_Look(self._module).name(each) for each in value)
+        elif type(value) in (set, frozenset):
+            yield type(value).__name__, sorted(_Look(self._module).name(each) for each in value)
         elif id(value) in self._seen:
             yield "seen", self._seen[id(value)]
         else:
@@ -125,8 +125,6 @@ class _Look:
             yield from self._each(value)
         elif kind is dict:
             yield from self._each(item for pair in value.items() for item in pair)
-        elif kind is set:
-            yield sorted(_Look(self._module).name(each) for each in value)
         elif isinstance(value, FunctionType):
             yield value.__module__, value.__qualname__
             if value.__module__ == self._module:
