@@ -1,8 +1,10 @@
-"""Files that tests read: those TensorFlow wrote for this project, and those of other people's programs."""
+"""What tests share: files of TensorFlow and of other people's programs, an interpreter with TensorFlow, a cluster."""
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +35,16 @@ def tensorflow() -> str:
     if not python:
         pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")
     return python
+
+
+@pytest.fixture(scope="module")
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A real cluster of two processes, each of as many threads as the module says by `THREADS`."""
+    from distributed import Client, LocalCluster
+
+    threads = getattr(request.module, "THREADS", 1)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=threads, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

@@ -24,7 +24,7 @@ import dask
 import numpy as np
 import pytest
 from dask.diagnostics import ProgressBar
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.utils import key_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -491,15 +491,6 @@ def test_stored_bytes_of_rows_are_known_where_records_are(tmp_path: Path) -> Non
 
 
 # -- on a cluster ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def listeners(dask_scheduler: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import parsing_cases
 import pytest
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client
 from parsing_compare import ask_tensorflow, feature
 from test_corpus import bits as corpus_bits
 from test_golden import CASES, check, expected, shard, spec
@@ -484,15 +483,6 @@ def test_s3(tmp_path: Path) -> None:
         assert ints(tmp_path / "here") == list(range(8))
     finally:
         server.stop()
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.mark.cluster

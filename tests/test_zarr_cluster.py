@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -17,40 +16,22 @@ import numpy as np
 import pytest
 import zarr
 from any_columns import FEATURES, dataset_of, listed, rows_like
-from distributed import Client, LocalCluster
+from distributed import Client
+from numbered_shards import write_shards
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError
 
+# Of each of the two workers.
+THREADS = 2
 ROWS = 600
-
-
-def example(rng: random.Random, row: int) -> bytes:
-    message = messages.Example()
-    held = message.features.feature
-    held["label"].int64_list.value.append(row)
-    held["name"].bytes_list.value.append(f"row {row}".encode())
-    held["tokens"].int64_list.value.extend(rng.randrange(1000) for _ in range(rng.randrange(200)))
-    return message.SerializeToString()
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, rng = tmp_path_factory.mktemp("shards"), random.Random(3)
-    for number in range(3):
-        payloads = [example(rng, number * ROWS // 3 + row) for row in range(ROWS // 3)]
-        testing.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder, 3, ROWS // 3, most_tokens=200)
     return folder
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def files(store: Path) -> dict[str, bytes]:

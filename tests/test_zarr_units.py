@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import zarr
 from dask.delayed import Delayed
-from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 from raced_writes import Event, RecordingStore, Shuffled, ShuffledPool, events, recorded
 from test_images import png
@@ -30,6 +29,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.features import RowLengths
 
+# Of each of the two workers.
+THREADS = 4
 SIZES = (937, 1, 0, 981, 0, 903, 1)
 FEW = (6, 1, 0, 7)
 SCHEMA = dtf.Schema(
@@ -319,15 +320,6 @@ def test_threads_write_each_chunk_once_ten_times(case: Case, tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------------------------------------------------ cluster
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=4, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.mark.cluster
