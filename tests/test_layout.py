@@ -25,19 +25,19 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores import feed, layout
+from dask_tfrecord.stores import feed, layout, units
 from dask_tfrecord.stores.feed import count_rows
 from dask_tfrecord.stores.layout import (
     Layout,
     RowGrid,
     Tally,
-    Unit,
     array_name,
     check_storable,
     default_rows,
     zarr_layout,
 )
 from dask_tfrecord.stores.levels import Levels, flat_arrays, is_flat
+from dask_tfrecord.stores.units import Job, Unit, jobs_of, single_jobs, units_of
 
 PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes")
 # Letters that names are confused by.
@@ -172,14 +172,18 @@ def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         planned, blocks = data.draw(layouts(monkeypatch))
-        units = list(planned.units(SCHEMA))
-        most = planned.grid.most
+        monkeypatch.setattr(units, "_MANY_JOBS", data.draw(st.sampled_from([1, 8, 256])))
+        found = list(units_of(planned, SCHEMA))
+        # Some may be there already.
+        missing = [unit for unit in found if data.draw(st.integers(0, 9)) or len(found) > 50]
+        jobs = [*jobs_of(planned, missing)]
+        single = [*single_jobs(planned, missing)]
     for spec in planned.arrays:
         if spec.part != "dense":
             assert spec.shape == expected(blocks, spec.feature, spec.part).shape
         written = np.zeros(spec.shape[0], int)
         writers: dict[int, int] = {}
-        for number, unit in enumerate(units):
+        for number, unit in enumerate(found):
             if unit.array is not None and unit.array != spec:
                 continue
             if unit.array is None and not spec.by_rows:
@@ -193,8 +197,12 @@ def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.Data
     items = {
         (name, row): items_in(rows_of(block, 0, row)) for name, block in blocks.items() for row in range(len(block) + 1)
     }
-    for unit in units:
-        check_rows(unit, planned, blocks, items, most)
+    for unit in found:
+        check_rows(unit, blocks, items)
+    assert [job.units for job in single] == [(unit,) for unit in missing]
+    assert sorted(unit.number for job in jobs for unit in job.units) == [unit.number for unit in missing]
+    for job in (*jobs, *single):
+        check_reading(job, planned.grid.most)
 
 
 def written_by(unit: Unit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int]:
@@ -206,20 +214,24 @@ def written_by(unit: Unit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int
     return unit.start * per_row, unit.stop * per_row + (unit.stop == nrows)
 
 
-def check_rows(
-    unit: Unit, planned: Layout, blocks: dict[str, Block], items: dict[tuple[str, int], tuple[int, ...]], most: int
-) -> None:
-    """The rows that are read are consecutive, in pieces, and begin and end with the items that the unit says."""
-    assert all(before[1] == after[0] for before, after in pairwise(unit.spans))
-    assert all(0 < stop - start <= most for start, stop in unit.spans) or not planned.nrows
-    first, past = (unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0)
+def check_reading(job: Job, most: int) -> None:
+    """What its units need is read once, in order and in pieces, and nothing else is."""
+    assert all(before[1] <= after[0] for before, after in pairwise(job.spans))
+    assert all(0 < stop - start <= most for start, stop in job.spans)
+    read = [row for span in job.spans for row in range(*span)]
+    assert set(read) == {row for unit in job.units for row in range(unit.first, unit.past)}
+    for unit in job.units:
+        covered = [span for span in job.spans if span[0] < unit.past and span[1] > unit.first]
+        assert all(unit.first <= start and stop <= unit.past for start, stop in covered)
+
+
+def check_rows(unit: Unit, blocks: dict[str, Block], items: dict[tuple[str, int], tuple[int, ...]]) -> None:
+    """The rows that are read begin and end with the items that the unit says."""
+    first, past = unit.first, unit.past
     if unit.array is None:
         assert (first, past) == (unit.start, unit.stop)
     for name, before in unit.before.items():
-        if unit.spans:
-            assert (before, unit.past[name]) == (items[name, first], items[name, past])
-        else:
-            assert before == unit.past[name]
+        assert (before, unit.after[name]) == (items[name, first], items[name, past])
     if unit.array is not None:
         spec = unit.array
         at = first_entry(unit)
@@ -273,7 +285,7 @@ def test_a_group_without_rows_still_has_splits() -> None:
     empty = {name: zero_rows(feature) for name, feature in SCHEMA.items() if is_flat(feature)}
     tally = count_rows((0, 0), SCHEMA, 5, 5, lambda: Held(empty))
     planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), Tally.joined(SCHEMA, [tally]))
-    assert [(unit.start, unit.stop) for unit in planned.units(SCHEMA) if unit.array is None] == [(0, 0)]
+    assert [(unit.start, unit.stop) for unit in units_of(planned, SCHEMA) if unit.array is None] == [(0, 0)]
     assert {spec.shape[0] for spec in planned.arrays if "splits" in spec.part} == {1}
     assert {spec.shape[0] for spec in planned.arrays if "splits" not in spec.part} == {0}
 
@@ -284,11 +296,12 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
     rows = conform(schema["image"], np.array([image] * 101, object), "image")
     tally = count_rows((0, 101), schema, 101, 1000, lambda: Held({"image": rows}))
     planned = zarr_layout(schema, 101, RowGrid(101, 101, 1000), Tally.joined(schema, [tally]))
-    for unit in planned.units(schema):
-        assert all((stop - start) * len(image) <= 2 << 20 for start, stop in unit.spans)
-        rows_read = unit.spans[-1][1] - unit.spans[0][0]
+    found = list(units_of(planned, schema))
+    for unit in found:
         if unit.array is not None:
-            assert rows_read * len(image) <= (unit.stop - unit.start) + 2 * (600 << 10)
+            assert (unit.past - unit.first) * len(image) <= (unit.stop - unit.start) + 2 * (600 << 10)
+    for job in jobs_of(planned, found):
+        assert all((stop - start) * len(image) <= 2 << 20 for start, stop in job.spans)
 
 
 # ---------------------------------------------------------------------------------------------------- what it says

@@ -305,7 +305,7 @@ def test_what_is_computed_later_shows_nothing_by_itself(
         dask.compute(written, copied)
     assert "Writ" not in terminal.close()
     names = {key_split(key) for each in (written, copied) for key in dict(each.dask)}
-    assert {"tfrecord-write-unit", "tfrecord-write-shard"} <= names
+    assert {"tfrecord-write-units", "tfrecord-write-shard"} <= names
 
 
 def test_tasks_of_others_are_not_counted() -> None:
@@ -342,7 +342,7 @@ def test_the_summary_is_what_was_written(compression: str | None, scheduler: str
     assert resharded.nbytes_out == size(out, "b-*")
     assert picked.nbytes_out == (out / "c").stat().st_size
     assert (first.features, written.features, picked.features) == (2, 2, None)
-    assert (written.tasks, resharded.tasks, picked.tasks) == (3, 4, 1)
+    assert (written.units, resharded.units, picked.units) == (3, 4, 1)
     assert first.decoded == sum(array.nbytes for array in ds.plan_zarr(chunks=70).arrays)
     assert all(each.seconds > 0 and each.before == 0 for each in found)
     assert all(each.rate == pytest.approx((each.nbytes_in or 0) / each.seconds) for each in found)
@@ -390,7 +390,7 @@ def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path
         mapped.to_zarr(store, chunks=100, resume=True)
     # The last one had nothing to write.
     (summary,) = found
-    assert (summary.records, summary.tasks, summary.before) == (ROWS, 6, 2)
+    assert (summary.records, summary.units, summary.before) == (ROWS, 6, 2)
     (store / "label" / "flag").unlink(missing_ok=True)
     assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(store))
     # Records are of differing length; a third of them is about a third of the bytes.
@@ -417,7 +417,7 @@ def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path
     ],
 )
 def test_the_summary_says(changed: dict[str, Any], said: str) -> None:
-    values = {"place": "train.zarr", "records": 1_200_000, "features": 18, "tasks": 40, "before": 0, "seconds": 12.31}
+    values = {"place": "train.zarr", "records": 1_200_000, "features": 18, "units": 40, "before": 0, "seconds": 12.31}
     values |= {"nbytes_in": 475_000_000, "decoded": 900_000_000, "nbytes_out": 210_000_000}
     values |= {"rate": 38.6e6, "peak": 215_000_000}
     assert str(Summary(**values | changed)) == said  # type: ignore[arg-type]
@@ -552,7 +552,7 @@ def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, c
         mapped.to_zarr(tmp_path / "some.zarr", chunks=10)
     (summary,) = found
     assert (tmp_path / "flag").exists()
-    assert (summary.records, summary.tasks) == (ROWS, 60)
+    assert (summary.records, summary.units) == (ROWS, 60)
     assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(tmp_path / "some.zarr"))
     eventually(lambda: client.run_on_scheduler(listeners) == 0)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
 import pickle
 import random
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from numpy.typing import NDArray
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.stores.layout import UNIT_NBYTES, Layout, Unit, array_name
+from dask_tfrecord.stores import units
+from dask_tfrecord.stores.layout import UNIT_NBYTES, Layout, array_name
 
 GOLDEN = (
     "scalars.tfrecord",
@@ -404,12 +407,14 @@ class Busy(Callback):  # type: ignore[misc]
         self.seen = now
 
 
+@pytest.mark.parametrize("jobs", [1, 4, 256])
 @pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 6}, {"chunks": 31}], ids=str)
 def test_every_chunk_is_written_once_by_one_task(
-    ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dask_tfrecord.stores.layout.UNIT_NBYTES", 64)
     monkeypatch.setattr("dask_tfrecord.stores.layout.CHUNK_NBYTES", 16)
+    monkeypatch.setattr(units, "_MANY_JOBS", jobs)
     store = tmp_path / "store.zarr"
     written: Delayed = ds.to_zarr(store, **grid, compute=False)
     with Busy(store) as busy:
@@ -418,8 +423,9 @@ def test_every_chunk_is_written_once_by_one_task(
     assert {name: keys for name, keys in busy.writers.items() if len(keys) != 1} == {}
     group = zarr.open_group(store, mode="r")
     for name, array in group.arrays():
-        units = [math.ceil(size / unit) for size, unit in zip(array.shape, array.shards or array.chunks, strict=True)]
-        assert sum(written.startswith(f"{name}/c") for written in busy.writers) == math.prod(units)
+        counts = [math.ceil(size / unit) for size, unit in zip(array.shape, array.shards or array.chunks, strict=True)]
+        assert sum(written.startswith(f"{name}/c") for written in busy.writers) == math.prod(counts)
+    assert_same(dtf.from_zarr(store).compute(), ds.compute())
 
 
 @pytest.fixture
@@ -435,14 +441,14 @@ def test_any_order_and_any_number_of_threads_make_the_same(
     ds.to_zarr(tmp_path / "first.zarr", chunks=3, compute=False).compute(scheduler="sync")
     wanted = files(tmp_path / "first.zarr")
     assert len(wanted) > 100
-    units = Layout.units
 
-    def shuffled(plan: Layout, schema: dtf.Schema) -> list[Unit]:
-        found = list(units(plan, schema))
+    def shuffled(plan: Layout, missing: list[units.Unit]) -> list[units.Job]:
+        # As they come, or all in one: what lies together is the same.
+        found = list(rng.choice([units.jobs_of, units.single_jobs])(plan, missing))
         rng.shuffle(found)
         return found
 
-    monkeypatch.setattr(Layout, "units", shuffled)
+    monkeypatch.setattr("dask_tfrecord.stores.conversion.jobs_of", shuffled)
     for seed in range(4):
         rng = random.Random(seed)
         store = tmp_path / f"{seed}.zarr"
@@ -460,6 +466,28 @@ def test_processes_make_the_same(ds: dtf.Dataset, tmp_path: Path) -> None:
         kept = ds.persist()
     assert files(tmp_path / "processes.zarr") == files(tmp_path / "threads.zarr")
     assert_identity(kept, tmp_path / "kept.zarr", chunks=8)
+
+
+def test_flat_values_are_written_with_the_rows_in_which_they_begin(ds: dtf.Dataset, tmp_path: Path) -> None:
+    plan = ds.plan_zarr(chunks=4)
+    written = plan.to_zarr(tmp_path / "store.zarr", compute=False)
+    with Busy(tmp_path / "store.zarr") as busy:
+        written.compute(scheduler="sync")
+    by_rows = {key for name, keys in busy.writers.items() if name.startswith("label/c") for key in keys}
+    flat = {key for name, keys in busy.writers.items() if ".values/c" in name for key in keys}
+    assert len(by_rows) == plan.tasks == math.ceil(plan.nrecords / 4)
+    assert flat <= by_rows
+
+
+def test_conversions_run_within_an_event_loop_of_somebody_else(ds: dtf.Dataset, tmp_path: Path) -> None:
+    async def convert(name: str) -> None:
+        with dask.config.set(scheduler="sync"):
+            ds.to_zarr(tmp_path / name)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, convert("store.zarr")).result()
+    asyncio.run(convert("main.zarr"))
+    assert files(tmp_path / "store.zarr") == files(tmp_path / "main.zarr")
 
 
 def test_a_writer_travels(ds: dtf.Dataset, tmp_path: Path) -> None:

@@ -204,7 +204,10 @@ def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) 
 
 
 def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr.Array, "__setitem__", lambda *_: None)
+    async def lose(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(zarr.AsyncArray, "setitem", lose)
     with (
         dask.config.set(scheduler="sync"),
         pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is"),

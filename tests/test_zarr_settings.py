@@ -16,7 +16,7 @@ import zarr.storage
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.stores import freeing
-from dask_tfrecord.stores.zarr import frugal
+from dask_tfrecord.stores.zarr_settings import frugal
 
 
 def concurrency() -> Any:

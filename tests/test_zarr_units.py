@@ -63,7 +63,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "chunks": dict.fromkeys(SCHEMA, 420) | {"label": 84, "vector": 35, "tokens": 210, "picture": 140} | ENTRIES,
         "shards": {"vector": 105, "picture": 420, "tokens.values": 18002, "words.byte_splits": 1509},
     },
-    "two units": {"chunks": 100_000},
+    "two tasks": {"chunks": 2000},
     "rows": {"chunks": 1, "target_chunk_bytes": 64},
     "row shards": {"chunks": 1, "shards": 5, "target_chunk_bytes": 16, "target_shard_bytes": 80},
 }
@@ -218,7 +218,7 @@ def few_rows(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 @pytest.fixture
 def case(request: pytest.FixtureRequest, shards: Shards, few_rows: Shards) -> Case:
     name: str = request.param
-    names = ["label", "vector", "tokens"] if name == "two units" else list(SCHEMA)
+    names = ["label", "vector", "tokens"] if name == "two tasks" else list(SCHEMA)
     return Case(few_rows if name in ("rows", "row shards") else shards, names, GRIDS[name])
 
 
@@ -269,14 +269,14 @@ def assert_shuffled(runs: list[list[Event]]) -> None:
 
 
 def convert(dataset: dtf.Dataset, folder: Path, grid: Mapping[str, Any], seed: int) -> list[Event]:
-    """Convert on whatever scheduler is active; give what happened. Each unit has a task of its own."""
+    """Convert on whatever scheduler is active; give what happened. Each task has something to write."""
     with dask.annotate(priority=Shuffled(seed)):
         plan = dataset.plan_zarr(**grid)
     written = plan.to_zarr(RecordingStore.at(folder / "store.zarr", folder / "log", seed), compute=False)
     assert isinstance(written, Delayed)
     recorded(written, folder / "log", seed).compute()
     happened = events(folder / "log")
-    assert len(begun(happened)) == plan.write_units
+    assert len(begun(happened)) == plan.tasks
     return happened
 
 
@@ -308,8 +308,8 @@ def test_threads_write_each_chunk_once(case: Case, tmp_path: Path, seed: int) ->
     assert_shuffled([converted_on_threads(case, tmp_path, seed)])
 
 
-@pytest.mark.parametrize("case", ["two units"], indirect=True)
-def test_more_threads_than_units_write_each_chunk_once(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["two tasks"], indirect=True)
+def test_more_threads_than_tasks_write_each_chunk_once(case: Case, tmp_path: Path) -> None:
     assert len(converted_on_threads(case, tmp_path, 3)) == 2
 
 
@@ -333,8 +333,8 @@ def test_a_cluster_writes_each_chunk_once(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("case", ["two units"], indirect=True)
-def test_more_workers_than_units_write_each_chunk_once(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["two tasks"], indirect=True)
+def test_more_workers_than_tasks_write_each_chunk_once(case: Case, tmp_path: Path) -> None:
     assert len(converted(case, tmp_path, 1)) == 2
 
 

@@ -86,8 +86,10 @@ class MemoryBudget:
         The unit that takes most: ``"rows"``, or the name of a flat array.
     unit_nbytes : int
         Its decoded bytes.
+    beside_nbytes : int
+        Decoded bytes of the units of other arrays that the same task has begun beside it.
     read_nbytes : int
-        Decoded bytes of the rows that a task has in hand beside its unit.
+        Decoded bytes of the rows that a task has in hand.
     overhead_nbytes : int
         What reading, codecs and the allocator take besides, whatever the size of units is; and tasks, where they are
         many and in the same process.
@@ -99,6 +101,7 @@ class MemoryBudget:
     copies: int
     unit: str
     unit_nbytes: int
+    beside_nbytes: int
     read_nbytes: int
     overhead_nbytes: int = _OVERHEAD_NBYTES
     imports_nbytes: int = _IMPORTS_NBYTES
@@ -106,7 +109,8 @@ class MemoryBudget:
     @property
     def added_nbytes(self) -> int:
         """Bytes that the conversion adds to what a worker takes before it."""
-        return self.overhead_nbytes + self.threads * (self.copies * self.unit_nbytes + self.read_nbytes)
+        task = self.copies * self.unit_nbytes + self.beside_nbytes + self.read_nbytes
+        return self.overhead_nbytes + self.threads * task
 
     @property
     def peak_nbytes(self) -> int:
@@ -114,21 +118,39 @@ class MemoryBudget:
         return self.imports_nbytes + self.added_nbytes
 
     @classmethod
-    def of(cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int) -> MemoryBudget:
-        """Find the unit that takes most, of so many tasks; each has decoded bytes, and may be of shards."""
+    def of(
+        cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int, *, together: bool
+    ) -> MemoryBudget:
+        """Find the unit that takes most.
+
+        Parameters
+        ----------
+        workers : Workers
+            Who computes.
+        tasks : int
+            How many there are.
+        units : mapping of str to (int, bool)
+            Decoded bytes of each kind of unit, and whether it is of shards.
+        read_nbytes : int
+            Decoded bytes of the rows that a task has in hand.
+        together : bool
+            Whether a task has a unit of each kind begun at once, or one alone.
+        """
         costs = {name: nbytes * (_SHARDED_COPIES if sharded else _COPIES) for name, (nbytes, sharded) in units.items()}
         unit = max(costs, key=costs.__getitem__)
         nbytes, sharded = units[unit]
         many = max(0, tasks * _TASK_NBYTES - _FEW_TASKS_NBYTES) if workers.schedules else 0
         copies = _SHARDED_COPIES if sharded else _COPIES
-        return cls(workers.threads, copies, unit, nbytes, read_nbytes, _OVERHEAD_NBYTES + many)
+        beside = sum(of for of, _ in units.values()) - nbytes if together else 0
+        return cls(workers.threads, copies, unit, nbytes, beside, read_nbytes, _OVERHEAD_NBYTES + many)
 
     def arithmetic(self) -> str:
         """Write the sum out."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        beside = f"{format_bytes(self.beside_nbytes)} other units + " if self.beside_nbytes else ""
         return (
             f"{format_bytes(self.imports_nbytes)} imports + {format_bytes(self.overhead_nbytes)} reading and codecs + "
-            f"{threads} * ({self.copies} * {format_bytes(self.unit_nbytes)} unit of {self.unit} + "
+            f"{threads} * ({self.copies} * {format_bytes(self.unit_nbytes)} unit of {self.unit} + {beside}"
             f"{format_bytes(self.read_nbytes)} rows in hand) = {format_bytes(self.peak_nbytes)}"
         )
 
@@ -136,7 +158,8 @@ class MemoryBudget:
         """Say what to change if a worker may not take that much; None if it may."""
         if memory_limit is None or self.peak_nbytes <= memory_limit:
             return None
-        room = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * self.read_nbytes
+        task = self.beside_nbytes + self.read_nbytes
+        room = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
         fits = room // (self.threads * self.copies)
         said = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}: "
         said += f"{self.arithmetic()}. "

@@ -1,4 +1,4 @@
-"""Conversions to Zarr, run: begun or gone on with, one task per write unit, and finished.
+"""Conversions to Zarr, run: begun or gone on with, in tasks that write some units each, and finished.
 
 What a store looks like is decided in `dask_tfrecord.stores.layout` and shown by `dask_tfrecord.stores.planning`; what
 tasks do is in `dask_tfrecord.stores.writer`, what is kept to go on with in `dask_tfrecord.stores.journal`.
@@ -24,9 +24,11 @@ from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.layout import Layout
 from dask_tfrecord.stores.options import ZarrOptions
 from dask_tfrecord.stores.progress import Reading, Work, shown
+from dask_tfrecord.stores.units import jobs_of, single_jobs, units_of
 from dask_tfrecord.stores.write_report import WriteReport
-from dask_tfrecord.stores.writer import Writer, write_unit
-from dask_tfrecord.stores.zarr import Target, frugal
+from dask_tfrecord.stores.writer import Writer, write_units
+from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr_settings import frugal
 
 __all__ = ["Begun", "Order", "checked", "convert", "find_begun", "finish"]
 
@@ -193,18 +195,27 @@ def _tasks(order: Order, writer: Writer) -> tuple[Delayed, Work]:
     plan = dask.delayed(writer, name=f"tfrecord-writer-{token}", traverse=False)
     begin = dask.delayed(_begin, pure=False)(plan, dask_key_name=f"tfrecord-begin-{token}")
     there = journal.verified()
-    units = list(order.layout.units(feed.schema))
-    spans = [(unit.spans[0][0], unit.spans[-1][1]) if unit.spans else (0, 0) for unit in units]
-    jobs = (
-        (span, list(feed.schema) if unit.array is None else [unit.array.feature], (unit,))
-        for span, unit in zip(spans, units, strict=True)
-        if unit.number not in there
+    units = list(units_of(order.layout, feed.schema))
+    made = jobs_of if feed.source is not None else single_jobs
+    jobs = list(made(order.layout, [unit for unit in units if unit.number not in there]))
+    written = feed.run(
+        write_units,
+        ((job.rows, job.features(feed.schema), (job,)) for job in jobs),
+        _finish,
+        (order.target, journal, len(units)),
+        begin,
     )
-    written = feed.run(write_unit, jobs, _finish, (order.target, journal, len(units)), begin)
-    nrows = order.layout.nrows
-    reading = Reading.of(feed.source, nrows, spans, [unit.number in there for unit in units])
+    reading = Reading.of(
+        feed.source, order.layout.nrows, [job.rows for job in jobs], [job.rows for job in made(order.layout, units)]
+    )
     return written, Work(
-        str(order.target), feed.tasks(write_unit), nrows, len(feed.schema), reading, list(there.values())
+        str(order.target),
+        feed.tasks(write_units),
+        order.layout.nrows,
+        len(feed.schema),
+        reading,
+        len(units),
+        list(there.values()),
     )
 
 

@@ -139,7 +139,7 @@ def copy_tfrecord(
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
     reading = Reading(np.array([_nbytes(part) for part in parts], np.float64), 0.0, int(shards.sizes.sum()))
-    work = Work(os.fspath(target), _task_name(plan), None, None, reading)
+    work = Work(os.fspath(target), _task_name(plan), None, None, reading, len(parts))
     with called_off_on_failure(plan.publisher.identity, lambda: names.remove(paths, missing)), shown(work):
         dask.compute(written)
     return None

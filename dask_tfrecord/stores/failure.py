@@ -5,6 +5,7 @@ Writes under way are counted by conversion, because a computation that fails doe
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections import Counter
@@ -57,11 +58,19 @@ def call_off(identity: str) -> None:
 
 
 def uninterrupted(step: Callable[[], Result]) -> Result:
-    """Do something whole, although Ctrl-C may be pressed: zarr would go on with it in a thread of its own."""
-    if threading.current_thread() is not threading.main_thread():
+    """Do something whole, although Ctrl-C may be pressed, and where no event loop runs that could not run another."""
+    if threading.current_thread() is not threading.main_thread() and not _in_event_loop():
         return step()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(step).result()
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -92,11 +92,12 @@ class Journal:
         self.objects.put(self._unit(number), json.dumps(mark, ensure_ascii=False).encode())
         return report
 
-    def written(self, number: int) -> WriteReport | None:
-        """Tell what was written of a unit, if it has a mark."""
-        unit = self._unit(number)
-        mark = _read(self.objects.get([unit])[unit])
-        return None if mark is None else _report(mark)
+    def written(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
+        """Tell what was written of units, of those that have a mark."""
+        names = {number: self._unit(number) for number in numbers}
+        found = self.objects.get(names.values())
+        marks = {number: _read(found[name]) for number, name in names.items()}
+        return {number: _report(mark) for number, mark in marks.items() if mark is not None}
 
     def verified(self) -> dict[int, WriteReport]:
         """Find the units that are written and lie there as they were; marks of others are removed."""

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,9 @@ __all__ = [
     "Layout",
     "RowGrid",
     "Tally",
-    "Unit",
     "array_name",
     "check_storable",
     "default_rows",
-    "row_units",
     "zarr_layout",
 ]
 
@@ -41,6 +39,9 @@ UNIT_NBYTES = 8 << 20
 CHUNK_NBYTES = 1 << 20
 # Decoded bytes that a unit of rows may span where most of them are flat: its task reads those only for their lengths.
 SPAN_NBYTES = 32 << 20
+# Units of a flat array that begin in a unit of rows, more or less, and the decoded bytes that they have at least.
+FLAT_UNITS = 4
+FLAT_NBYTES = 128 << 10
 # Decoded bytes of flat features that a task has in hand at once, and between two borders of a tally.
 PIECE_NBYTES = 2 << 20
 GRANULE_NBYTES = 512 << 10
@@ -89,14 +90,16 @@ class Cuts:
     chunk_nbytes: int | None = None
     shard_nbytes: int | None = None
 
-    def flat(self, name: str, item_nbytes: int, length: int, sharded: bool) -> tuple[int, int]:
-        """Entries of a chunk and of a write unit of a flat array."""
+    def flat(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
+        """Entries of a chunk and of a write unit of a flat array, which has that many entries in so many row units."""
         if name in self.entries:
             return self.entries[name]
         item = max(1, item_nbytes)
-        chunk_nbytes = self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES)
+        # What begins in a unit of rows is written with it, and so is small beside it.
+        most = max(FLAT_NBYTES, int(length * item / max(units, 1.0) / FLAT_UNITS))
+        chunk_nbytes = min(self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES), most)
         chunk = max(1, min(chunk_nbytes // item, length))
-        whole = max(1, (self.shard_nbytes or UNIT_NBYTES) // item)
+        whole = max(1, min(self.shard_nbytes or UNIT_NBYTES, most) // item)
         # The index of a shard has an entry for each chunk that it could hold.
         return chunk, chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
 
@@ -139,33 +142,6 @@ class ArraySpec:
     def by_rows(self) -> bool:
         """Whether it is cut where rows are."""
         return self.part in _BY_ROWS
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What one task writes, and from which rows.
-
-    Attributes
-    ----------
-    number : int
-        Which of the layout's units it is.
-    array : ArraySpec or None
-        The flat array of which entries are written; None for rows of everything that is laid out by rows.
-    start, stop : int
-        Entries of that array, or rows.
-    spans : tuple of (int, int)
-        First row and past-the-last row of what is read at once, one after the other.
-    before, past : dict of str to tuple of int
-        Items of each level of the flat features, rows first, before the first row that is read and past the last.
-    """
-
-    number: int
-    array: ArraySpec | None
-    start: int
-    stop: int
-    spans: tuple[tuple[int, int], ...]
-    before: Mapping[str, tuple[int, ...]]
-    past: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,54 +214,16 @@ class Layout:
     arrays: tuple[ArraySpec, ...]
     tally: Tally
 
-    def units(self, schema: Schema) -> Iterator[Unit]:
-        """Every write unit, rows first."""
-        number = count()
-        for start, stop in row_units(0, self.nrows, self.grid.unit):
-            yield self._row_unit(next(number), start, stop)
-        for array in self.arrays:
-            if not array.by_rows:
-                level, stride = Levels.of(schema[array.feature]).place(array.part)
-                before = self.tally.items[array.feature][:, level] * stride
-                for start in range(0, array.shape[0], array.unit):
-                    stop = min(start + array.unit, array.shape[0])
-                    yield self._flat_unit(next(number), array, before, start, stop)
-
     @property
     def nunits(self) -> int:
         """How many write units there are."""
         flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
-        return max(1, math.ceil(self.nrows / self.grid.unit)) + sum(flat)
+        return self.nrow_units + sum(flat)
 
-    def _row_unit(self, number: int, start: int, stop: int) -> Unit:
-        tally = self.tally
-        if not tally.items:
-            return Unit(number, None, start, stop, tuple(row_units(start, stop, self.grid.most)), {}, {})
-        low, high = np.searchsorted(tally.rows, [start, stop]).tolist()
-        return Unit(
-            number,
-            None,
-            start,
-            stop,
-            tally.spans(low, high, self.grid.most),
-            tally.at(low, tally.items),
-            tally.at(high, tally.items),
-        )
-
-    def _flat_unit(self, number: int, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int) -> Unit:
-        """Between the borders that hold entries ``start`` to ``stop``: rows that lie across an end of it, too."""
-        low = int(np.searchsorted(before, start, side="right")) - 1
-        # The last entry of splits belongs to no row.
-        high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
-        names = (array.feature,)
-        spans = self.tally.spans(low, high, self.grid.most)
-        return Unit(number, array, start, stop, spans, self.tally.at(low, names), self.tally.at(high, names))
-
-
-def row_units(first: int, past: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into units; where there are none, one unit still is, which writes the first split."""
-    for start in range(first, max(past, first + 1), rows):
-        yield start, min(start + rows, past)
+    @property
+    def nrow_units(self) -> int:
+        """How many of them are of rows; one where there are none, which has the first split."""
+        return max(1, math.ceil(self.nrows / self.grid.unit))
 
 
 def default_rows(nbytes: int, laid_by_rows: float, altogether: float) -> int:
@@ -405,7 +343,7 @@ def _flat_arrays(
     sharded = rows[0] != rows[1]
 
     def flat(part: str, item_nbytes: int, length: int) -> tuple[int, int]:
-        return cuts.flat(f"{name}.{part}", item_nbytes, length, sharded)
+        return cuts.flat(f"{name}.{part}", item_nbytes, length, nrows / grid.unit, sharded)
 
     dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
     yield spec("values", items[-1], dtype, flat("values", levels.item_nbytes, items[-1]), *inner)

@@ -55,7 +55,8 @@ def _title(plan: ZarrPlan) -> str:
         _many(plan.nrecords, "record"),
         _many(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
-        f"{_many(plan.write_units, 'write unit')}, those of rows {_many(plan.unit_rows, 'record')} each",
+        f"{_many(plan.write_units, 'write unit')}, those of rows {_many(plan.unit_rows, 'record')} each, "
+        f"in {_many(plan.tasks, 'task')}",
     ]
     return f"<dask_tfrecord.ZarrPlan: {', '.join(parts)}>"
 

@@ -22,6 +22,7 @@ from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
 from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
 from dask_tfrecord.stores.options import ZarrOptions
+from dask_tfrecord.stores.units import count_jobs
 from dask_tfrecord.stores.zarr import Target, check_forms
 from dask_tfrecord.stores.zarr_plan import ArrayPlan, ZarrPlan, entry_nbytes
 
@@ -125,12 +126,15 @@ def _plan(
         layout = zarr_layout(schema, rows, grid, feed.tally(grid.unit, grid.most), cuts, options.names.given)
         check_forms(options.forms(layout, schema))
     read = _read_nbytes(layout, feed, sizes, workers.threads) + sum(each.held_nbytes for each in recut)
+    together = feed.source is not None
+    tasks = count_jobs(layout) if together else layout.nunits
     return ZarrPlan(
         layout.nrows,
         layout.grid.unit,
         layout.nunits,
+        tasks,
         tuple(ArrayPlan.of(spec, options, schema, sizes) for spec in layout.arrays),
-        MemoryBudget.of(workers, layout.nunits, _units(layout, sizes), read),
+        MemoryBudget.of(workers, tasks, _units(layout, sizes), read, together=together),
         workers.memory_limit,
         recut,
         dataset,
@@ -160,7 +164,7 @@ def to_zarr(
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
-    """Write columns to a Zarr group, one task per write unit and no rechunking.
+    """Write columns to a Zarr group, each chunk or shard by one task, and no rechunking.
 
     Dense and text columns are one array each. Columns of bytes and of ragged rows are ``NAME.values`` and
     ``NAME.row_splits``, with ``NAME.row_splits_1`` and so on where rows are made of rows, and ``NAME.byte_splits``
@@ -189,8 +193,9 @@ def to_zarr(
     shards : int or mapping of str to int, optional
         Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
     target_chunk_bytes : int or str, default "8 MiB"
-        Decoded bytes that the rows of a chunk take in all arrays that are cut where rows are, and those of a chunk of
-        flat values; ``"1 MiB"`` where sharded. Rows are fewer if bytes and ragged columns make them long.
+        Decoded bytes that the rows of a chunk take in all arrays that are cut where rows are; ``"1 MiB"`` where
+        sharded. Rows are fewer if bytes and ragged columns make them long. A chunk of flat values has no more, and
+        about a quarter of what such rows have, so that few records are read for two tasks.
     target_shard_bytes : int or str, optional
         The same for a shard; arrays are sharded if it is given.
     compressors : "auto", None, what `zarr.create_array` takes, or a mapping of such by feature or flat array
@@ -252,7 +257,8 @@ def to_zarr(
     -----
     Sizes of bytes and ragged columns are counted first, which reads them once more; of images that differ in size only
     the headers are looked at. The group is marked incomplete until all of it is written; a conversion that fails
-    removes what it wrote. Each task reads its rows in pieces, and holds what it writes and one piece.
+    removes what it wrote. Each task reads its rows in pieces, and holds what it writes and one piece; flat values are
+    written with the rows in which they begin.
 
     Examples
     --------

@@ -47,7 +47,13 @@ class Reading:
     nbytes: int | None
 
     @classmethod
-    def of(cls, source: Source | None, nrows: int, spans: Sequence[tuple[int, int]], there: Sequence[bool]) -> Reading:
+    def of(
+        cls,
+        source: Source | None,
+        nrows: int,
+        spans: Sequence[tuple[int, int]],
+        whole: Sequence[tuple[int, int]] = (),
+    ) -> Reading:
         """Find what tasks read of rows.
 
         Parameters
@@ -58,15 +64,15 @@ class Reading:
             How many it has.
         spans : sequence of (int, int)
             First row and past-the-last row of each task.
-        there : sequence of bool
-            Whether it was done before.
+        whole : sequence of (int, int), optional
+            The same of all tasks that there would be if nothing were done.
         """
-        table = np.array([*spans, (0, nrows)], np.int64)
+        table = np.array([*spans, *whole, (0, nrows)], np.int64)
         nbytes = stored_nbytes(source, table)
         read = (table[:, 1] - table[:, 0]).astype(np.float64) if nbytes is None else nbytes
-        done = np.array(there, bool)
+        now, of_all = read[: len(spans)], read[len(spans) : -1]
         stored = None if nbytes is None else round(float(nbytes[-1]))
-        return cls(read[:-1][~done], float(read[:-1][done].sum()), stored)
+        return cls(now, max(float(of_all.sum() - now.sum()), 0.0), stored)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +91,8 @@ class Work:
         How many each of them has; None where nobody looks.
     reading : Reading
         What is read for it.
+    units : int
+        How many write units or shards it is, those that are there included.
     there : sequence of WriteReport
         What was written before.
     """
@@ -94,6 +102,7 @@ class Work:
     records: int | None
     features: int | None
     reading: Reading
+    units: int
     there: Sequence[WriteReport] = ()
 
 
@@ -109,7 +118,7 @@ class Summary:
         How many.
     features : int or None
         How many each of them has.
-    tasks, before : int
+    units, before : int
         How many write units or shards it is, and how many of them were there before.
     seconds : float
         How long it took.
@@ -128,7 +137,7 @@ class Summary:
     place: str
     records: int
     features: int | None
-    tasks: int
+    units: int
     before: int
     seconds: float
     nbytes_in: int | None
@@ -142,7 +151,7 @@ class Summary:
         if self.features is not None:
             what += f" of {many(self.features, 'feature')}"
         if self.before:
-            what += f" ({self.before:,} of {many(self.tasks, 'write unit')} before)"
+            what += f" ({self.before:,} of {many(self.units, 'write unit')} before)"
         # What lies here is named as people do.
         place = self.place.removeprefix(f"{Path.cwd()}{os.sep}")
         said = [f"Wrote {place}: {what} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
@@ -242,7 +251,7 @@ class _Written:
                 work.place,
                 self._records,
                 work.features,
-                len(work.reading.tasks) + len(work.there),
+                work.units,
                 len(work.there),
                 seconds,
                 nbytes_in,

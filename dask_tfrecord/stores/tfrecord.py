@@ -201,8 +201,8 @@ def to_tfrecord(
     if not compute:
         return written
     missing = [path for path in names.directories(paths) if not path.exists()]
-    reading = Reading.of(feed.source, dataset.nrecords, spans, [False] * len(spans))
-    work = Work(os.fspath(urlpath), feed.tasks(write_shard), dataset.nrecords, len(schema), reading)
+    reading = Reading.of(feed.source, dataset.nrecords, spans)
+    work = Work(os.fspath(urlpath), feed.tasks(write_shard), dataset.nrecords, len(schema), reading, len(spans))
     with called_off_on_failure(feed.token, lambda: names.remove(paths, missing)), shown(work):
         dask.compute(written)
     return None

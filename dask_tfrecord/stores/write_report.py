@@ -1,8 +1,9 @@
-"""What one task has written: added up, it is how far a conversion has come."""
+"""What is written of a unit, and by a task: added up, it is how far a conversion has come."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +12,12 @@ __all__ = ["WriteReport", "peak_memory"]
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What one task has written.
+    """What is written of a unit, or by a task.
 
     Attributes
     ----------
     records : int
-        Rows; none for a unit of flat values.
+        Rows; none of flat values.
     nbytes : int
         Decoded bytes.
     stored : int
@@ -30,6 +31,16 @@ class WriteReport:
     nbytes: int
     stored: int = 0
     peak: int = 0
+
+    @classmethod
+    def joined(cls, reports: Sequence[WriteReport]) -> WriteReport:
+        """Add reports up."""
+        return cls(
+            sum(report.records for report in reports),
+            sum(report.nbytes for report in reports),
+            sum(report.stored for report in reports),
+            max((report.peak for report in reports), default=0),
+        )
 
 
 def peak_memory() -> int:

@@ -1,12 +1,13 @@
-"""What the tasks of a conversion do: read the rows of a write unit in pieces, and write the unit whole.
+"""What the tasks of a conversion do: read rows in pieces, and write each unit whole when it is full.
 
-No task holds more than its unit and a piece of rows.
+No task holds more than the units that it has begun, one of each array, and a piece of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,16 @@ from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
 from dask_tfrecord.stores.freeing import freed
 from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.layout import ArraySpec, Unit
+from dask_tfrecord.stores.layout import ArraySpec
 from dask_tfrecord.stores.levels import Levels, flat_arrays
+from dask_tfrecord.stores.units import Job, Unit
 from dask_tfrecord.stores.write_report import WriteReport, peak_memory
-from dask_tfrecord.stores.zarr import Target, frugal
+from dask_tfrecord.stores.zarr import Put, Target
+from dask_tfrecord.stores.zarr_settings import frugal
 
-__all__ = ["Writer", "write_unit"]
+__all__ = ["Writer", "write_units"]
+
+_Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,46 +64,48 @@ class Writer:
     arrays: Mapping[str, Any]
 
 
-def write_unit(writer: Writer, unit: Unit, source: Callable[..., Pieces], *rest: Any) -> WriteReport:
-    """Write a unit from the rows that ``source(*rest)`` gives, if it is not there."""
-    report = _written(writer, unit)
-    if report is None:
-        places, pieces = _Places(writer), source(*rest)
-        with frugal():
-            if unit.array is None:
-                _write_rows(places, unit, pieces.sized())
-            else:
-                _write_flat(places, unit.array, unit, pieces)
-        report = places.mark(unit)
-        freed(report.nbytes)
+def write_units(writer: Writer, job: Job, source: Callable[..., Pieces], *rest: Any) -> WriteReport:
+    """Write the units of a job from the rows that ``source(*rest)`` gives, those that are not there."""
+    # The worker that had their reports may be lost.
+    there = writer.journal.written(unit.number for unit in job.units)
+    units = [unit for unit in job.units if unit.number not in there]
+    reports = list(there.values())
+    if units and not _is_finished(writer):
+        with frugal(), writer.target.writing() as put:
+            places = [_Place(writer, put, unit) for unit in units]
+            _write(places, job.spans, source(*rest))
+        reports += [place.report for place in places]
+    report = replace(WriteReport.joined(reports), peak=peak_memory())
     tell(report)
     return report
 
 
-def _written(writer: Writer, unit: Unit) -> WriteReport | None:
-    """Tell what is written of a unit: the worker that had its report may be lost, or all is finished.
+def _is_finished(writer: Writer) -> bool:
+    """Whether all is written, by tasks that nobody heard of.
 
     Raises
     ------
     IncompleteStoreError
         If another conversion has taken the place of this one.
     """
-    report = writer.journal.written(unit.number)
-    if report is None and not writer.journal.is_kept() and writer.target.note(writer.journal.identity)["written"]:
-        return WriteReport(0, 0)
-    return report
+    return not writer.journal.is_kept() and bool(writer.target.note(writer.journal.identity)["written"])
 
 
-class _Places:
-    """Where a task puts the entries of its unit."""
+class _Place:
+    """Where the entries of a unit go."""
 
-    def __init__(self, writer: Writer) -> None:
-        self.writer, self.nbytes = writer, 0
-        self._objects: list[str] = []
+    def __init__(self, writer: Writer, put: Put, unit: Unit) -> None:
+        self.writer, self.unit, self.report = writer, unit, WriteReport(0, 0)
+        self._put = put
+        self._nbytes, self._objects = 0, list[str]()
+
+    def covers(self, span: _Span) -> bool:
+        """Whether rows that are read at once are rows of the unit; all of them are then."""
+        return self.unit.first <= span[0] < self.unit.past
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
         """Write entries of one array."""
-        self.nbytes += block_nbytes(entries)
+        self._nbytes += block_nbytes(entries)
         if not entries.size:
             # Zarr has no objects for rows without a value.
             return
@@ -110,7 +117,7 @@ class _Places:
             if spec.unit != spec.chunk or stop % spec.unit:
                 # Zarr would read what there is of a shard, and of a chunk at the end, and that may be torn.
                 self.writer.journal.objects.drop(objects)
-            array[start:stop] = entries
+            self._put(array, start, stop, entries)
 
         with under_way(self.writer.run) as on:
             if on:
@@ -118,89 +125,154 @@ class _Places:
                     uninterrupted(write)
         self._objects += objects
 
-    def mark(self, unit: Unit) -> WriteReport:
+    def close(self) -> None:
         """Note that the unit is written."""
-        report = WriteReport(0 if unit.array else unit.stop - unit.start, self.nbytes, peak=peak_memory())
-        with under_way(self.writer.run) as on:
-            if not on:
-                return report
-            with named(str(self.writer.target)):
-                return uninterrupted(lambda: self.writer.journal.mark(unit.number, report, self._objects))
+        writer, number = self.writer, self.unit.number
+        report = WriteReport(0 if self.unit.array else self.unit.stop - self.unit.start, self._nbytes)
+        with under_way(writer.run) as on:
+            if on:
+                with named(str(writer.target)):
+                    self.report = uninterrupted(lambda: writer.journal.mark(number, report, self._objects))
+        freed(self._nbytes)
 
 
-def _write_rows(places: _Places, unit: Unit, pieces: Pieces) -> None:
-    """Write rows of everything that is laid out by rows: of what differs in size, the splits alone."""
-    writer = places.writer
-    # Numbers are decoded into their place where there are several pieces; what is flat leaves its splits and goes.
-    several = {
-        name: np.empty((unit.stop - unit.start, *feature.block_shape), feature.block_dtype)
-        for name, feature in writer.schema.items()
-        if len(unit.spans) > 1 and feature.block_dtype.kind in "biufc"
-    }
-    flat = [_Entries(writer, spec, unit) for spec in writer.specs if spec.by_rows and spec.part != "dense"]
-    whole: dict[str, list[Block]] = {
-        spec.feature: [] for spec in writer.specs if spec.part == "dense" and spec.feature not in several
-    }
-    for blocks in pieces.pieces(tuple(writer.schema), unit.spans, several):
-        for name in whole:
-            whole[name].append(blocks[name])
-        for entries in flat:
-            entries.add(blocks[entries.spec.feature])
-    for entries in flat:
-        entries.write(places)
-    for spec in writer.specs:
-        if spec.part == "dense":
-            parts = whole.pop(spec.feature, None) or [zero_rows(writer.schema[spec.feature])]
-            rows = several[spec.feature] if spec.feature in several else concatenate(parts)
-            places.put(spec, unit.start, unit.stop, np.asarray(rows))
+def _write(places: Sequence[_Place], spans: Sequence[_Span], pieces: Pieces) -> None:
+    """Read what units need, each piece of rows once, and write each unit as its last rows come."""
+    schema = places[0].writer.schema
+    rows = [_Rows(place, sum(map(place.covers, spans))) for place in places if place.unit.array is None]
+    flat = [_Entries(place, place.unit.array) for place in places if place.unit.array is not None]
+
+    def wanted(span: _Span) -> tuple[_Rows | None, tuple[str, ...]]:
+        """Find the unit of rows that a span is in, and the features that are wanted of it."""
+        for unit in rows:
+            if unit.place.covers(span):
+                return unit, tuple(schema)
+        features = {entries.spec.feature for entries in flat if entries.place.covers(span)}
+        return None, tuple(name for name in schema if name in features)
+
+    for (unit, names), run in groupby(spans, wanted):
+        read = list(run) if names else []
+        values = [entries for entries in flat if any(map(entries.place.covers, read))]
+        takers: list[_Rows | _Entries] = [*values, *filter(None, [unit])]
+        # For splits alone nothing else has to be decoded.
+        source = pieces if values else pieces.sized()
+        into = {} if unit is None else unit.arrays
+        for span, blocks in zip(read, source.pieces(names, read, into), strict=True):
+            for taker in takers:
+                if taker.place.covers(span):
+                    taker.add(blocks)
+                    if span[1] == taker.place.unit.past:
+                        taker.close()
+    without_rows: list[_Rows | _Entries] = [*rows, *flat]
+    for taker in without_rows:
+        if taker.place.unit.first == taker.place.unit.past:
+            taker.close()
 
 
-def _write_flat(places: _Places, spec: ArraySpec, unit: Unit, pieces: Pieces) -> None:
-    """Write entries of one flat array."""
-    entries = _Entries(places.writer, spec, unit)
-    for blocks in pieces.pieces((spec.feature,), unit.spans):
-        entries.add(blocks[spec.feature])
-    entries.write(places)
+class _Rows:
+    """Rows of everything that is laid out by rows: of what differs in size, the splits alone."""
+
+    def __init__(self, place: _Place, npieces: int) -> None:
+        self.place, self._npieces = place, npieces
+        writer, unit = place.writer, place.unit
+        self._dense = [spec for spec in writer.specs if spec.part == "dense"]
+        self._splits = [_Entries(place, spec) for spec in writer.specs if spec.by_rows and spec.part != "dense"]
+        self._blocks: dict[str, list[Block]] = {spec.feature: [] for spec in self._dense}
+        self._nrows = unit.stop - unit.start
+        self._arrays: dict[str, NDArray[Any]] | None = None
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Arrays that numbers are decoded into, where they come in several pieces."""
+        if self._arrays is None:
+            schema = self.place.writer.schema
+            several = [name for name in self._blocks if self._npieces > 1 and schema[name].block_dtype.kind in "biufc"]
+            self._arrays = {
+                name: np.empty((self._nrows, *schema[name].block_shape), schema[name].block_dtype) for name in several
+            }
+        return self._arrays
+
+    def add(self, blocks: Mapping[str, Block]) -> None:
+        """Take the next rows."""
+        for name, found in self._blocks.items():
+            if name not in self.arrays:
+                found.append(blocks[name])
+        for entries in self._splits:
+            entries.add(blocks)
+
+    def close(self) -> None:
+        """Write what is not written, and note that the unit is."""
+        for entries in self._splits:
+            entries.end()
+        unit, arrays = self.place.unit, dict(self.arrays)
+        for spec in self._dense:
+            parts = self._blocks.pop(spec.feature) or [zero_rows(self.place.writer.schema[spec.feature])]
+            rows = arrays.pop(spec.feature) if spec.feature in arrays else concatenate(parts)
+            self.place.put(spec, unit.start, unit.stop, np.asarray(rows))
+        self._arrays = {}
+        self.place.close()
 
 
 class _Entries:
-    """Entries of a flat array, filled in from blocks of rows that follow each other."""
+    """Entries of a flat array, filled in from blocks of rows that follow each other, and written when all are there."""
 
-    def __init__(self, writer: Writer, spec: ArraySpec, unit: Unit) -> None:
-        self.spec, self.unit = spec, unit
-        self.levels = Levels.of(writer.schema[spec.feature])
-        self.level, self.stride = self.levels.place(spec.part)
-        self.start, self.stop = unit.start, unit.stop
+    def __init__(self, place: _Place, spec: ArraySpec) -> None:
+        self.place, self.spec = place, spec
+        writer, unit = place.writer, place.unit
+        self._levels = Levels.of(writer.schema[spec.feature])
+        self._level, self._stride = self._levels.place(spec.part)
+        self._start, self._stop = unit.start, unit.stop
         if unit.array is None:
             # The last unit writes the end of the last row, too.
-            end = 1 if spec.part in self.levels.splits and unit.stop == writer.nrows else 0
-            self.start, self.stop = unit.start * self.stride, unit.stop * self.stride + end
-        self.items = unit.before[spec.feature]
-        self.buffer = np.empty((self.stop - self.start, *spec.shape[1:]), spec.dtype)
+            end = 1 if spec.part in self._levels.splits and unit.stop == writer.nrows else 0
+            self._start, self._stop = unit.start * self._stride, unit.stop * self._stride + end
+        self._items = unit.before[spec.feature]
+        self._filled = self._start
+        self._buffer: NDArray[Any] | None = None
 
-    def add(self, block: Block) -> None:
-        """Take what a block of the next rows has for the array."""
+    def add(self, blocks: Mapping[str, Block]) -> None:
+        """Take what the next rows have for the array."""
+        block = blocks[self.spec.feature]
         splits, values = flat_arrays(block)
         entries: NDArray[Any] = values
         if self.spec.part == "shapes" and isinstance(block, ArraysBlock):
             entries = block.shapes
-        elif self.spec.part in self.levels.splits:
-            entries = splits[self.level][:-1] + self.items[self.level + 1]
-        at = self.items[self.level] * self.stride
-        low, high = max(at, self.start), min(at + len(entries), self.stop)
+        elif self.spec.part in self._levels.splits:
+            entries = splits[self._level][:-1] + self._items[self._level + 1]
+        at = self._items[self._level] * self._stride
+        low, high = max(at, self._start), min(at + len(entries), self._stop)
         if low < high:
-            self.buffer[low - self.start : high - self.start] = entries[low - at : high - at]
+            self._fill(low, entries[low - at : high - at])
         added = (len(block), *(int(ends[-1]) for ends in splits))
-        self.items = tuple(before + more for before, more in zip(self.items, added, strict=True))
+        self._items = tuple(before + more for before, more in zip(self._items, added, strict=True))
 
-    def write(self, places: _Places) -> None:
-        """Write all of them."""
+    def end(self) -> None:
+        """Write the end of the last row, which no row begins with.
+
+        Raises
+        ------
+        SchemaError
+            If there were not as many entries as were counted.
+        """
         name, spec = self.spec.feature, self.spec
-        if self.items != self.unit.past[name]:
+        if self._items != self.place.unit.after[name]:
             raise SchemaError(
                 f"the values of feature {name!r} are not as many as when they were counted: a file has changed since, "
                 f"or a function given to map_blocks does not return the same when it is called again"
             )
-        if spec.part in self.levels.splits and self.start < self.stop == spec.shape[0]:
-            self.buffer[-1] = self.items[self.level + 1]
-        places.put(spec, self.start, self.stop, self.buffer)
+        if spec.part in self._levels.splits and self._start < self._stop == spec.shape[0]:
+            self._fill(self._stop - 1, np.array([self._items[self._level + 1]]))
+
+    def close(self) -> None:
+        """Write what is not written, and note that the unit is."""
+        self.end()
+        self.place.close()
+
+    def _fill(self, start: int, entries: NDArray[Any]) -> None:
+        if self._buffer is None:
+            self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), self.spec.dtype)
+        self._filled = start + len(entries)
+        self._buffer[start - self._start : self._filled - self._start] = entries
+        if self._filled == self._stop:
+            self.place.put(self.spec, self._start, self._stop, self._buffer)
+            self._buffer = None

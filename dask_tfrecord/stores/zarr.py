@@ -1,6 +1,6 @@
 """Zarr groups: where they are, what this library notes on them, and the objects that they are made of.
 
-The only module that imports zarr.
+Only this module and `dask_tfrecord.stores.zarr_settings` import zarr.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import asyncio
 import json
 import os
 import re
-import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import fsspec.core
 import numpy as np
@@ -32,8 +31,9 @@ from zarr.core.sync import sync
 from dask_tfrecord.errors import IncompleteStoreError, Place
 from dask_tfrecord.stores.failure import remove_directory
 from dask_tfrecord.stores.objects import Files, Objects
+from dask_tfrecord.stores.own_loop import own_loop
 
-__all__ = ["FORMAT", "JOURNAL", "Target", "check_forms", "frugal"]
+__all__ = ["FORMAT", "JOURNAL", "Put", "Target", "check_forms"]
 
 _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
@@ -56,6 +56,8 @@ _NO_GROUPS = (
 _NO_GROUP = "is there and is no Zarr group: give another path"
 
 Answer = TypeVar("Answer")
+# Takes an array, the first entry and the one past the last, and what is written there.
+Put = Callable[[Any, int, int, NDArray[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,18 @@ class Target:
         """Find what the group is made of."""
         return _Stored(group.store, group.path) if self.directory is None else Files(str(self.directory))
 
+    @contextmanager
+    def writing(self) -> Iterator[Put]:
+        """Give what writes to arrays of the group, as long as this lasts; in a directory, without any other thread."""
+        if self.directory is None:
+            # The connections of a store belong to zarr's own event loop.
+            yield lambda array, start, stop, entries: array.__setitem__(slice(start, stop), entries)
+            return
+        with own_loop() as loop:
+            yield lambda array, start, stop, entries: loop.run_until_complete(
+                array.async_array.setitem(slice(start, stop), entries)
+            )
+
     @property
     def is_of_one_process(self) -> bool:
         """Whether the store lies in the memory of the process that made it."""
@@ -284,53 +298,6 @@ class Target:
         if not isinstance(array, zarr.Array):
             raise IncompleteStoreError(f"{name!r} is no array of the group", self.place)
         return np.asarray(array[start:stop])
-
-
-class _Frugal:
-    """How many tasks of this process want zarr to be frugal, and what its settings were before the first of them."""
-
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        "async.concurrency": 1,
-        "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    }
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.tasks = 0
-        self.before: dict[str, Any] = {}
-
-    def enter(self) -> None:
-        with self.lock:
-            if not self.tasks:
-                self.before = {name: zarr.config.get(name) for name in self.SETTINGS}
-                zarr.config.set(self.SETTINGS)
-            self.tasks += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.tasks -= 1
-            if not self.tasks:
-                # Who has set one in the meantime wants it so.
-                ours = (name for name, value in self.SETTINGS.items() if zarr.config.get(name) == value)
-                zarr.config.set({name: self.before[name] for name in ours})
-
-
-_FRUGAL = _Frugal()
-
-
-@contextmanager
-def frugal() -> Iterator[None]:
-    """Let zarr encode and write one chunk after the other in each task, by itself, while this lasts.
-
-    Of ten at once, which it takes otherwise, as many encoded chunks are in memory beside each other. Another pipeline
-    of codecs may leave chunks of the fill value out, whatever it is told, and negative zeros with them. The settings
-    are those of the process: the first task to enter changes them, the last one to leave puts them back.
-    """
-    _FRUGAL.enter()
-    try:
-        yield
-    finally:
-        _FRUGAL.leave()
 
 
 def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:

@@ -106,7 +106,9 @@ class ZarrPlan:
     unit_rows : int
         Rows of a unit, which one task writes for all features.
     write_units : int
-        Units, and so tasks: of rows, and of each flat array.
+        Units, of rows and of each flat array: what is written whole, and noted so that it is not written again.
+    tasks : int
+        Tasks that write them: flat values are written with the rows in which they begin, unless rows are in memory.
     arrays : tuple of ArrayPlan
         What will be written.
     memory : MemoryBudget
@@ -129,6 +131,7 @@ class ZarrPlan:
     nrecords: int
     unit_rows: int
     write_units: int
+    tasks: int
     arrays: tuple[ArrayPlan, ...]
     memory: MemoryBudget
     memory_limit: int | None
@@ -224,6 +227,7 @@ class ZarrPlan:
                 "nrecords": self.nrecords,
                 "unit_rows": self.unit_rows,
                 "write_units": self.write_units,
+                "tasks": self.tasks,
                 "nbytes": self.nbytes,
                 "arrays": arrays,
                 "consolidated": self._options.consolidated,
