@@ -54,6 +54,7 @@ class Column:
         boolean: bool = False,
         list: bool = False,
         optional: bool = False,
+        counted: bool = False,
         cast: int = 0,
         fallback: Sequence[bytes] = (),
         tensor_dtype: int = 0,
@@ -101,7 +102,10 @@ class Decoder:
         NDArray[np.int64] | None,
         NDArray[np.int64] | None,
     ]:
-        """Bytes of the values (None where memory was lent), and where bytes values, steps and rows end, and shapes."""
+        """Bytes of the values, and where bytes values, steps and rows end, and shapes.
+
+        The first are None where memory was lent, and where they were counted alone.
+        """
 
 class Field:
     """What one key of the records holds, in flat arrays: values, and where those of each row or step end."""

@@ -1,4 +1,4 @@
-// Memory that grows, or is lent and does not.
+// Memory that grows, or is lent and does not, or that nothing is kept in.
 #pragma once
 
 #include <cstdlib>
@@ -13,11 +13,19 @@
 
 namespace dtf {
 
-// Bytes of a column: in memory of the caller's (never grown) or its own.
+// Bytes of a column: in memory of the caller's (never grown) or its own; or gone as soon as they are counted.
 class Buffer {
 public:
     Buffer() = default;
     Buffer(std::uint8_t* memory, std::size_t size) : data_(memory), capacity_(size), borrowed_(true) {}
+
+    // Counts what it is given, and keeps none of it.
+    static Buffer counter() {
+        Buffer made;
+        made.keeps_ = false;
+        return made;
+    }
+
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     Buffer(Buffer&& other) noexcept { swap(other); }
@@ -30,31 +38,45 @@ public:
     }
 
     std::size_t size() const { return size_; }
-    std::size_t room() const { return capacity_ - size_; }
+    std::size_t room() const { return capacity_ - kept(); }
     bool borrowed() const { return borrowed_; }
+    bool keeps() const { return keeps_; }
     std::uint8_t* data() { return data_; }
 
-    // A place for n more bytes at the end, or null where the caller's memory has none.
+    // A place for n more bytes at the end, or null where the caller's memory has none. What is not kept is written over
+    // by what comes next.
     std::uint8_t* grow(std::size_t n) {
         if (n == 0) return &nothing_;  // null would say that there is no place
         if (!reserve(n)) return nullptr;
-        std::uint8_t* place = data_ + size_;
+        std::uint8_t* place = data_ + kept();
         size_ += n;
         return place;
+    }
+
+    // Copies n bytes to the end; false where the caller's memory has no place.
+    bool append(const std::uint8_t* from, std::size_t n) {
+        if (!keeps_) {
+            size_ += n;
+            return true;
+        }
+        std::uint8_t* place = grow(n);
+        if (place == nullptr) return false;
+        if (n > 0) std::memcpy(place, from, n);
+        return true;
     }
 
     bool reserve(std::size_t n) {
         if (n <= room()) return true;
         if (borrowed_) return false;
-        if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
-        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
+        if (n > std::numeric_limits<std::size_t>::max() / 4 - kept()) throw std::bad_alloc();
+        if (!resize(kept() + n > 2 * capacity_ ? kept() + n : 2 * capacity_)) throw std::bad_alloc();
         return true;
     }
 
     // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
     void expect(double times) {
         constexpr double worth = 1 << 16, most = 1ull << 40;
-        const double total = times * static_cast<double>(size_);
+        const double total = times * static_cast<double>(kept());
         if (!borrowed_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
             resize(static_cast<std::size_t>(total));
         }
@@ -87,6 +109,8 @@ public:
     }
 
 private:
+    std::size_t kept() const { return keeps_ ? size_ : 0; }
+
     bool resize(std::size_t capacity) {
         void* moved = std::realloc(data_, capacity);
         if (moved == nullptr) return false;
@@ -114,6 +138,7 @@ private:
         std::swap(size_, other.size_);
         std::swap(capacity_, other.capacity_);
         std::swap(borrowed_, other.borrowed_);
+        std::swap(keeps_, other.keeps_);
     }
 
     std::uint8_t nothing_ = 0;
@@ -121,6 +146,7 @@ private:
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
     bool borrowed_ = false;
+    bool keeps_ = true;
 };
 
 }  // namespace dtf

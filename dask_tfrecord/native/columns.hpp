@@ -60,6 +60,7 @@ struct ColumnSpec {
     bool boolean = false;   // raw, located: every byte is 0 or 1
     bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
     bool optional = false;  // a record may lack the list; or, where a fixed count is 0, all of the feature
+    bool counted = false;   // values are judged and counted and not kept: what is left are splits and shapes
     Cast cast = Cast::none;
     std::vector<std::string> fallback;  // fixed: what a record without values has, as it is stored: all of it, or one
                                         // string for each bytes value; empty where such a record is refused
@@ -107,6 +108,7 @@ public:
         plain_ = spec_.layout == Layout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
         casts_ = spec_.cast != Cast::none;
         derived_ = spec_.list || casts_ || has_shapes();
+        if (spec_.counted) values = Buffer::counter();
         if (has_rows()) row_splits.push(std::int64_t{0});
         if (stores_bytes()) value_splits.push(std::int64_t{0});
         if (has_steps()) step_splits.push(std::int64_t{0});
@@ -211,18 +213,17 @@ public:
     }
 
     bool add_int64(std::int64_t value) {
-        return spec_.layout == Layout::fixed && values_found_ >= spec_.count ? counted(1) : store(value);
+        return wanted(1) == 0 ? counted(1) : store(value);
     }
 
     bool add_float(const std::uint8_t* bits) {
         if (spec_.layout == Layout::located) return locate(bits, sizeof(float), 1);
-        if (spec_.layout == Layout::fixed && values_found_ >= spec_.count) return counted(1);
-        return store(load<std::uint32_t>(bits));
+        return wanted(1) == 0 ? counted(1) : store(load<std::uint32_t>(bits));
     }
 
     bool add_packed_int64(Cursor packed) {
         const std::size_t most = wanted(packed.left());  // a value takes at least one byte
-        std::size_t written = 0;
+        std::size_t written = 0, more = 0;
         if (most > 0) {
             Buffer& into = target();
             if (!into.reserve(most * sizeof(std::int64_t))) return false;
@@ -230,11 +231,7 @@ public:
             if (!packed.varints(out, most, written)) return false;
             into.grow(written * sizeof(std::int64_t));
         }
-        values_found_ += written;
-        for (std::uint64_t ignored; !packed.empty(); ++values_found_) {
-            if (!packed.varint(ignored)) return false;
-        }
-        return true;
+        return packed.count_varints(more) && counted(written + more);
     }
 
     bool add_packed_float(Cursor packed) {
@@ -242,12 +239,7 @@ public:
         const std::size_t count = packed.left() / sizeof(float);
         if (spec_.layout == Layout::located) return locate(packed.here(), packed.left(), count);
         const std::size_t size = wanted(count) * sizeof(float);
-        if (size > 0) {
-            std::uint8_t* place = target().grow(size);
-            if (place == nullptr) return false;
-            std::memcpy(place, packed.take(size), size);
-        }
-        return counted(count);
+        return target().append(packed.take(size), size) && counted(count);
     }
 
     bool add_bytes(Cursor value) {
@@ -296,7 +288,7 @@ public:
         return close_one(problem);
     }
 
-    Buffer values;        // as they are stored: numbers of the column's type, or bytes; located: int64
+    Buffer values;        // as they are stored: numbers of the column's type, or bytes; located: int64; none if counted
     Buffer value_splits;  // int64: where each bytes value ends
     Buffer step_splits;   // int64: where each step's values end, in values
     Buffer row_splits;    // int64: where each record's values end, in values, or its steps
@@ -335,10 +327,7 @@ private:
     }
 
     bool append(const std::uint8_t* data, std::size_t size) {
-        std::uint8_t* place = values.grow(size);
-        if (place == nullptr) return false;
-        if (size > 0) std::memcpy(place, data, size);
-        return value_splits.push(static_cast<std::int64_t>(values.size()));
+        return values.append(data, size) && value_splits.push(static_cast<std::int64_t>(values.size()));
     }
 
     // The one value, or the fixed number of them, that a record has.
@@ -405,13 +394,8 @@ private:
     bool fall_back(Problem& problem) {
         for (const std::string& part : spec_.fallback) {
             const auto* data = reinterpret_cast<const std::uint8_t*>(part.data());
-            if (stores_bytes()) {
-                if (!append(data, part.size())) return fail(problem, Fault::full, 0);
-                continue;
-            }
-            std::uint8_t* place = values.grow(part.size());
-            if (place == nullptr) return fail(problem, Fault::full, 0);
-            if (!part.empty()) std::memcpy(place, data, part.size());
+            const bool written = stores_bytes() ? append(data, part.size()) : values.append(data, part.size());
+            if (!written) return fail(problem, Fault::full, 0);
         }
         return true;
     }
@@ -454,7 +438,8 @@ private:
     }
 
     // How many of `count` more values have a place.
-    std::size_t wanted(std::size_t count) const {
+    std::size_t wanted(std::size_t count) {
+        if (!target().keeps()) return 0;
         if (spec_.layout == Layout::ragged) return count;
         if (values_found_ >= spec_.count) return 0;
         const std::size_t left = spec_.count - static_cast<std::size_t>(values_found_);

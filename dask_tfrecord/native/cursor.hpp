@@ -155,6 +155,35 @@ public:
         return true;
     }
 
+    // Goes past the varints that are left and counts them; false if one is malformed.
+    bool count_varints(std::size_t& count) {
+        const std::uint8_t* const from = at_;
+        const std::size_t size = left();
+        if (size > 0 && from[size - 1] >= 0x80) return false;
+        at_ = end_;
+        constexpr std::uint32_t last_bits = 0x80808080u;
+        constexpr std::size_t most_words = 255;  // as far as a byte counts
+        std::size_t inner = 0, at = 0;
+        bool some_long = false;
+        while (size - at >= 4) {
+            const std::size_t words = (size - at) / 4 < most_words ? (size - at) / 4 : most_words;
+            std::uint32_t sums = 0, longs = 0;
+            for (std::size_t i = 0; i < words; ++i) {
+                const std::uint32_t bits = load<std::uint32_t>(from + at + 4 * i) & last_bits;
+                sums += bits >> 7;
+                longs |= bits == last_bits;
+            }
+            sums = (sums & 0x00ff00ffu) + (sums >> 8 & 0x00ff00ffu);
+            inner += (sums & 0xffffu) + (sums >> 16);
+            some_long = some_long || longs != 0;
+            at += 4 * words;
+        }
+        for (; at < size; ++at) inner += from[at] >> 7;
+        count = size - inner;
+        // One of more than ten bytes would have a whole word among its first ten.
+        return !some_long || no_varint_beyond_ten(from, size);
+    }
+
     // Goes past a field of any wire type, groups within groups included, without recursion. The message that the
     // field is in lies itself `level` messages deep.
     bool skip(std::uint32_t tag_of_field, std::size_t level) {
@@ -201,6 +230,16 @@ private:
             if (byte < 0x80) return true;
         }
         return false;
+    }
+
+    static bool no_varint_beyond_ten(const std::uint8_t* from, std::size_t size) {
+        std::uint8_t beyond = 0;
+        for (std::size_t i = 0; i + 10 <= size; ++i) {
+            std::uint8_t inner = 0xff;
+            for (std::size_t k = 0; k < 10; ++k) inner = static_cast<std::uint8_t>(inner & from[i + k]);
+            beyond = static_cast<std::uint8_t>(beyond | inner);
+        }
+        return beyond < 0x80;
     }
 
     // Bit i: byte i of the eight at `from` is the last one of its value.

@@ -102,6 +102,14 @@ void check_fallback(const dtf::ColumnSpec& spec) {
     }
 }
 
+void check_counted(const dtf::ColumnSpec& spec) {
+    if (!spec.counted) return;
+    const dtf::Column column(spec);
+    if (spec.text || !(column.has_rows() || column.stores_bytes())) {
+        throw nb::value_error("what is counted has splits, and is no text");
+    }
+}
+
 void check_tensor(const dtf::TensorSpec& spec) {
     std::size_t left = most_values;
     if (spec.item > 16) throw nb::value_error("no dtype has such items");
@@ -113,8 +121,8 @@ void check_tensor(const dtf::TensorSpec& spec) {
 }
 
 dtf::ColumnSpec column_spec(const nb::bytes& key, int kind, int layout, std::size_t count, std::size_t swap, bool text,
-                            bool boolean, bool list, bool optional, int cast, const nb::sequence& fallback,
-                            int tensor_dtype, std::size_t tensor_item, const nb::sequence& tensor_shape) {
+                            bool boolean, bool list, bool optional, bool counted, int cast,
+                            const nb::sequence& fallback, int tensor_dtype, std::size_t tensor_item, const nb::sequence& tensor_shape) {
     dtf::ColumnSpec spec;
     spec.key.assign(key.c_str(), key.size());
     spec.kind = static_cast<dtf::Kind>(kind);
@@ -125,6 +133,7 @@ dtf::ColumnSpec column_spec(const nb::bytes& key, int kind, int layout, std::siz
     spec.boolean = boolean;
     spec.list = list;
     spec.optional = optional;
+    spec.counted = counted;
     spec.cast = static_cast<dtf::Cast>(cast);
     for (nb::handle item : fallback) {
         nb::bytes part;
@@ -139,6 +148,7 @@ dtf::ColumnSpec column_spec(const nb::bytes& key, int kind, int layout, std::siz
     }
     check(spec);
     check_fallback(spec);
+    check_counted(spec);
     check_tensor(spec.tensor);
     return spec;
 }
@@ -227,7 +237,8 @@ public:
         const auto splits = [](bool there, dtf::Buffer& buffer) {
             return there ? array<std::int64_t>(buffer) : nb::object(nb::none());
         };
-        return nb::make_tuple(column.values.borrowed() ? nb::object(nb::none()) : array<std::uint8_t>(column.values),
+        const bool kept = !column.values.borrowed() && column.values.keeps();
+        return nb::make_tuple(kept ? array<std::uint8_t>(column.values) : nb::object(nb::none()),
                               splits(column.stores_bytes(), column.value_splits),
                               splits(column.has_steps(), column.step_splits),
                               splits(column.has_rows(), column.row_splits),
@@ -378,8 +389,8 @@ NB_MODULE(_native, module) {
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a);
     nb::class_<dtf::ColumnSpec>(module, "Column")
         .def(nb::new_(&column_spec), "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
-             "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "cast"_a = 0,
-             "fallback"_a = nb::tuple(), "tensor_dtype"_a = 0, "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
+             "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
+             "cast"_a = 0, "fallback"_a = nb::tuple(), "tensor_dtype"_a = 0, "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
     nb::class_<PyDecoder>(module, "Decoder")
         .def(nb::init<const nb::sequence&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
              "sequence_example"_a = false)

@@ -107,12 +107,11 @@ public:
             return true;
         }
         const std::size_t size = elements_ * spec_.item;
+        if (!content_.empty()) return values.append(content_.here(), size);
         std::uint8_t* place = values.grow(size);
         if (place == nullptr) return false;
         if (size == 0) return true;
-        if (!content_.empty()) {
-            std::memcpy(place, content_.here(), size);
-        } else if (count_ == 0) {
+        if (count_ == 0) {
             std::memset(place, 0, size);
         } else {
             read_list(place);
@@ -310,7 +309,7 @@ private:
         Cursor rest = content_;
         std::uint32_t size;
         for (std::size_t i = 0; i < elements_ && rest.small_varint(size, UINT32_MAX); ++i) splits.push(end += size);
-        append(values, rest.here(), string_bytes_);
+        values.append(rest.here(), string_bytes_);
     }
 
     void read_string_list(Buffer& values, Buffer& splits) const {
@@ -321,18 +320,14 @@ private:
             if (tag != (list_ << 3 | 2)) {
                 if (!rest.skip(tag, in_tensor)) return;
             } else if (rest.delimited(last)) {
-                append(values, last.here(), last.left());
+                values.append(last.here(), last.left());
                 splits.push(static_cast<std::int64_t>(values.size()));
             }
         }
         for (std::size_t i = count_; i < elements_; ++i) {
-            append(values, last.here(), last.left());
+            values.append(last.here(), last.left());
             splits.push(static_cast<std::int64_t>(values.size()));
         }
-    }
-
-    static void append(Buffer& values, const std::uint8_t* from, std::size_t size) {
-        if (size > 0) std::memcpy(values.grow(size), from, size);
     }
 
     void read_list(std::uint8_t* out) const {

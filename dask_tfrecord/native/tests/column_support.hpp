@@ -33,6 +33,15 @@ inline dtf::ColumnSpec tensor_spec(std::string_view key, dtf::DataType dtype, st
     return made;
 }
 
+// The same columns, but where a column has splits, they are all that is kept.
+inline Specs counting(Specs specs) {
+    for (dtf::ColumnSpec& one : specs) {
+        const dtf::Column column(one);
+        one.counted = !one.text && (column.has_rows() || column.stores_bytes());
+    }
+    return specs;
+}
+
 // A FeatureList message, of its steps' Feature messages.
 inline std::string feature_list(std::initializer_list<std::string_view> features) {
     std::string list;

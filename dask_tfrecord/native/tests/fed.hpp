@@ -39,6 +39,26 @@ inline std::string contents(dtf::Decoder& decoder) {
     return all;
 }
 
+// Where values, steps and rows end, and shapes; not the values.
+inline std::string splits_in(dtf::Decoder& decoder) {
+    std::string all;
+    for (dtf::Column& column : decoder.columns()) {
+        for (dtf::Buffer* buffer : {&column.value_splits, &column.step_splits, &column.row_splits, &column.shapes}) {
+            all += std::to_string(buffer->size()) + ':' + text(*buffer) + '|';
+        }
+    }
+    return all;
+}
+
+inline std::string said_of(const dtf::Problem& problem) {
+    std::string said;
+    for (const std::int64_t part : {static_cast<std::int64_t>(problem.fault), std::int64_t{problem.column},
+                                    problem.step, static_cast<std::int64_t>(problem.found)}) {
+        said += std::to_string(part) + ' ';
+    }
+    return said + problem.text + ' ';
+}
+
 struct Flips {
     std::size_t refused = 0;  // records with a flipped bit that were refused
     std::size_t wrong = 0;    // where the decoder then held something of them, or did not go on as before

@@ -79,6 +79,22 @@ void check_places(const Sample& sample, const std::string& bytes, bool check, Ra
     }
 }
 
+// Record by record: splits are the same whether values are kept or counted, and what is refused is refused either way.
+void check_counts(const Specs& specs, const std::string& bytes, bool check, bool closed, Message message) {
+    dtf::Decoder counter(counting(specs), check, closed, message), reader(specs, check, closed, message);
+    std::size_t at = 0;
+    for (int record = 0; record < 8; ++record) {
+        const Exact block(std::string_view(bytes).substr(at));
+        const dtf::Walk counted = counter.feed(block.data(), block.size(), 1, at);
+        const dtf::Walk read = reader.feed(block.data(), block.size(), 1, at);
+        REQUIRE(counted.stop == read.stop && counted.records == read.records && counted.consumed == read.consumed);
+        REQUIRE(said_of(counter.problem()) == said_of(reader.problem()));
+        REQUIRE(splits_in(counter) == splits_in(reader));
+        if (read.stop != Stop::limit && read.stop != Stop::feature) return;
+        at += 16 + static_cast<std::size_t>(dtf::load<std::uint64_t>(block.data()));
+    }
+}
+
 // Headers one by one, as the format says; where it stops, and why.
 dtf::Walk scan_by_definition(const std::string& bytes, bool check, std::uint64_t limit) {
     dtf::Walk walk;
@@ -166,6 +182,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
 
     check_places(sample, bytes, check, random);
     check_alone(specs, bytes, check, closed, message);
+    check_counts(specs, bytes, check, closed, message);
     check_picks([&] { return dtf::Decoder(specs, check, closed, message); }, bytes, check, random);
     dtf::Decoder growing(specs, check, closed, message);
     const auto all = [] { return UINT64_MAX; };

@@ -193,15 +193,6 @@ struct Outcome {
     std::string columns;
 };
 
-inline std::string said_of(const dtf::Problem& problem) {
-    std::string said;
-    for (const std::int64_t part : {static_cast<std::int64_t>(problem.fault), std::int64_t{problem.column},
-                                    problem.step, static_cast<std::int64_t>(problem.found)}) {
-        said += std::to_string(part) + ' ';
-    }
-    return said + problem.text + ' ';
-}
-
 inline void note(Outcome& outcome, const dtf::Problem& problem) {
     outcome.said += std::to_string(outcome.records) + ' ' + said_of(problem);
 }

@@ -179,9 +179,38 @@ void windows_of_varints_agree_with_one_by_one() {
             wrong += written != expected.size() || fast.left() != slow.left() ||
                      !std::equal(expected.begin(), expected.end(), out.get());
         }
+        dtf::Cursor counted = block.cursor();
+        if (room < packed.size()) continue;
+        wrong += counted.count_varints(written) != holds || (holds && written != expected.size());
     }
     CHECK(wrong == 0);
     CHECK(refused > 1000);
+}
+
+// Ten bytes are the most that a value takes, wherever it lies.
+void varints_are_counted_as_they_are_read() {
+    std::size_t wrong = 0;
+    for (std::size_t size = 0; size < 40; ++size) {
+        for (std::size_t begin = 0; begin <= size; ++begin) {
+            for (std::size_t run = 0; run <= size - begin && run < 13; ++run) {
+                std::string packed(size, '\1');
+                for (std::size_t i = 0; i < run; ++i) packed[begin + i] = '\x80';
+                const Exact block(packed);
+                dtf::Cursor counted = block.cursor(), read = block.cursor();
+                std::vector<std::int64_t> expected;
+                std::size_t count = 99;
+                const bool holds = one_by_one(read, size, expected);
+                wrong += counted.count_varints(count) != holds;
+                wrong += holds && (count != expected.size() || !counted.empty());
+            }
+        }
+    }
+    CHECK(wrong == 0);
+    const std::string many(10000, '\x80');
+    const Exact block(varint(UINT64_MAX) + many + '\1');
+    dtf::Cursor counted = block.cursor();
+    std::size_t count;
+    CHECK(!counted.count_varints(count));
 }
 
 // ---- UTF-8
@@ -864,6 +893,7 @@ const checks::Test tests[] = {
     TEST(varints_of_every_length),
     TEST(lengths_and_tags_keep_to_their_bounds),
     TEST(windows_of_varints_agree_with_one_by_one),
+    TEST(varints_are_counted_as_they_are_read),
     TEST(utf8_of_every_sequence_of_three_bytes),
     TEST(utf8_of_four_bytes_at_the_edges),
     TEST(utf8_beside_runs_of_ascii),
