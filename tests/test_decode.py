@@ -648,6 +648,12 @@ def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Pat
             read(tmp_path / "x", {"i": feature}, 2)
 
 
+def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
+    with pytest.raises(FeatureError, match=r"'i' is missing .*; something else in the record is damaged"):
+        read(tmp_path / "x", {"i": FixedLenFeature((), "int64")}, 1)
+
+
 # ---- threads
 
 

@@ -11,7 +11,7 @@ from dask_tfrecord.columns.recipes import Recipe
 from dask_tfrecord.errors import FeatureError, Place
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.values import stored_kind
-from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.schema import Sampling, near_misses
 
 __all__ = ["Fault", "Refused", "feature_error", "unknown_error"]
@@ -89,7 +89,11 @@ def feature_error(
 
 def _what_is_there(part: Part, payload: bytes) -> str:
     """Say which keys a record has, where one was not found."""
-    record = SequenceExample.FromString(payload)  # an Example is one that has a context alone
+    try:
+        record = SequenceExample.FromString(payload)  # an Example is one that has a context alone
+    except (DecodeError, UnicodeDecodeError):
+        # The decoder does not look into what nobody asked for.
+        return "; something else in the record is damaged"
     features, lists = record.context.feature, record.feature_lists.feature_list
     if part.key in features and not part.steps:
         return "; the key is there, but nothing is set in it"
