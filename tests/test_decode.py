@@ -739,6 +739,11 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
         {"layout": FIXED, "fallback": ["12345678"]},
         {"layout": FIXED, "list": True, "fallback": [b"12345678"]},
         {"kind": BYTES, "layout": FIXED, "count": 2, "fallback": [b""]},
+        {"layout": FIXED, "counted": True},  # has no splits
+        {"layout": SKIPPED, "counted": True},
+        {"kind": BYTES, "layout": RAW, "counted": True},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2], "counted": True},
+        {"kind": BYTES, "counted": True, "text": True},
         {"kind": BYTES, "layout": TENSOR, "tensor_item": 17},
         {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [-2]},
         {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2**40, 2**40]},

@@ -77,7 +77,7 @@ class Source(Protocol):
         """
 
     def sized(self) -> Source:
-        """Give the same rows to whom sizes are enough: images that differ in size may be zeros of their shapes."""
+        """Give the same rows to whom sizes are enough: where rows differ in size, their values may be zeros."""
 
     def select(self, key: Any) -> Source:
         """Restrict the source to those rows."""
@@ -136,7 +136,7 @@ class RecordSource:
         return {**origin_of(self.collection.shards), "schema": json.loads(self.parser.schema.to_json())}
 
     def sized(self) -> RecordSource:
-        """Rows whose images are not decoded where their number or shape differs from row to row."""
+        """Rows whose values are counted, and not decoded, where rows differ in size."""
         # Asked for by every task: no token is made of all shards again.
         token = f"{self.token}-sized"
         return RecordSource(self.collection, SizeParser(self.parser.schema), self.rows, self.check_crc, token)

@@ -32,6 +32,7 @@ __all__ = [
     "take_rows",
     "to_array",
     "to_text",
+    "weightless",
     "zero_rows",
 ]
 
@@ -318,6 +319,11 @@ def _taken(
 
 def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def weightless(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
+    """Zeros that take no memory, whatever their shape: for blocks of which only the splits are wanted."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def zero_rows(feature: Feature) -> Block:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, splits_of
+from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, splits_of, weightless
 from dask_tfrecord.columns.images import ImageError, decode_image, image_shape
 from dask_tfrecord.columns.rows import RowError
 from dask_tfrecord.features import ImageFeature
@@ -67,7 +67,7 @@ def image_zeros(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
     """Zeros in the shapes of images, which their headers tell; they take no memory."""
     shapes = _shapes(feature, files)
     splits = splits_of(shapes.prod(axis=1))
-    return ArraysBlock(np.broadcast_to(np.zeros((), feature.item_dtype), splits[-1:]), splits, shapes)
+    return ArraysBlock(weightless(feature.item_dtype, int(splits[-1])), splits, shapes)
 
 
 def _shapes(feature: ImageFeature, files: BytesBlock) -> NDArray[np.int64]:

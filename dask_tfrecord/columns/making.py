@@ -2,7 +2,8 @@
 
 Each maker is called with the feature as it was asked for, what its parts have of all rows, the number of rows, and an
 array to fill where the column is dense and somebody has one. It works on flat arrays of all rows at once; what is wrong
-with a row is a `RowError` that has its number.
+with a row is a `RowError` that has its number. Where the values of a part were counted alone, zeros that take no memory
+stand for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows, to_text
+from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    splits_of,
+    take_rows,
+    to_text,
+    weightless,
+)
 from dask_tfrecord.columns.encoded import image_arrays, image_rows, image_zeros
 from dask_tfrecord.columns.parts import Taken
 from dask_tfrecord.columns.rows import RowError
@@ -57,17 +67,19 @@ Prepare = Callable[[Feature, Sequence[Taken]], Sequence[Taken]]
 
 def flat_values(part: Taken, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NDArray[Any] | BytesBlock:
     """Line up the values of a part, each of that shape."""
+    numbers: Any
     if part.value_splits is not None:
         values, splits = _bytes_of(part)
         return BytesBlock(values, splits, ((len(splits) - 1) // math.prod(shape), *shape))
-    numbers: Any = part.values
-    shaped: NDArray[Any] = numbers.view(dtype).reshape(-1, *shape)
+    numbers = weightless(dtype, part.total) if part.values is None else part.values.view(dtype)
+    shaped: NDArray[Any] = numbers.reshape(-1, *shape)
     return shaped
 
 
 def _bytes_of(part: Taken) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    assert part.values is not None and part.value_splits is not None
-    return part.values, part.value_splits
+    assert part.value_splits is not None
+    values = weightless(np.uint8, part.total) if part.values is None else part.values
+    return values, part.value_splits
 
 
 def row_splits_of(part: Taken) -> NDArray[np.int64]:
@@ -104,11 +116,14 @@ def raw_rows(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[A
     if len(odd):
         row = int(odd[0])
         raise RowError(row, f"holds {np.diff(splits)[row]} bytes where {feature} takes a multiple of {feature.nbytes}")
+    ends = splits // feature.nbytes
+    if taken[0].values is None:
+        return RaggedBlock(weightless(feature.item_dtype, (int(ends[-1]), *feature.item_shape)), ends)
     if feature.stored_dtype.kind == "b" and (wrong := np.flatnonzero(values > 1)).size:
         row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
         raise RowError(row, f"holds a byte {values[wrong[0]]} where {feature} takes 0 and 1")
     numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
-    return RaggedBlock(numbers.reshape(-1, *feature.item_shape), splits // feature.nbytes)
+    return RaggedBlock(numbers.reshape(-1, *feature.item_shape), ends)
 
 
 def padded_values(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
@@ -149,13 +164,16 @@ def _padded_bytes(
     filling = np.frombuffer(feature.default_value or b"", np.uint8)
     sizes = np.full(len(place), len(filling), np.int64)
     sizes[place] = np.diff(splits)
-    if len(filling):
+    ends = splits_of(sizes)
+    if part.values is None:
+        values = weightless(np.uint8, int(ends[-1]))
+    elif len(filling):
         is_value = np.repeat(place, sizes)
         spread = np.empty(len(is_value), np.uint8)
         spread[is_value] = values
         spread[~is_value] = np.tile(filling, int((~place).sum()))
         values = spread
-    return BytesBlock(values, splits_of(sizes), shape)
+    return BytesBlock(values, ends, shape)
 
 
 def lengths(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:
@@ -202,7 +220,7 @@ def image_sizes(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArra
     values, splits = _bytes_of(taken[0])
     if feature.own_shapes:
         return image_zeros(feature, BytesBlock(values, splits, (len(splits) - 1,)))
-    zeros = np.broadcast_to(np.zeros((), feature.item_dtype), (len(splits) - 1, *feature.item_shape))
+    zeros = weightless(feature.item_dtype, (len(splits) - 1, *feature.item_shape))
     return RaggedBlock(zeros, row_splits_of(taken[0]))
 
 
@@ -226,12 +244,19 @@ def sorted_places(feature: Feature, taken: Sequence[Taken]) -> Sequence[Taken]:
         order = np.empty(len(indices), np.int64)
         _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
         indices = indices[order]
-        flat = take_rows(flat_values(values, feature.item_dtype), order)
-        if isinstance(flat, BytesBlock):
-            values = values._replace(values=flat.values, value_splits=flat.splits)
-        else:
-            values = values._replace(values=np.asarray(flat).view(np.uint8))
+        values = _reordered(values, order, feature.item_dtype)
     return Taken(indices.reshape(-1).view(np.uint8), None, None, splits, None), values
+
+
+def _reordered(part: Taken, order: NDArray[np.int64], dtype: np.dtype[Any]) -> Taken:
+    """Put the values of a part in that order."""
+    if part.values is None:
+        ends = None if part.value_splits is None else splits_of(np.diff(part.value_splits)[order])
+        return part._replace(value_splits=ends)
+    flat = take_rows(flat_values(part, dtype), order)
+    if isinstance(flat, BytesBlock):
+        return part._replace(values=flat.values, value_splits=flat.splits)
+    return part._replace(values=np.asarray(flat).view(np.uint8))
 
 
 def sparse_indices(feature: Feature, taken: Sequence[Taken], rows: int, out: NDArray[Any] | None) -> Block:

@@ -74,7 +74,7 @@ class Taken(NamedTuple):
     Attributes
     ----------
     values : ndarray of uint8, or None
-        The values' bytes; None where they went into memory that was lent.
+        The values' bytes; None where they went into memory that was lent, or were counted alone.
     value_splits : ndarray of int64, or None
         Where each bytes value ends.
     step_splits : ndarray of int64, or None
@@ -90,6 +90,12 @@ class Taken(NamedTuple):
     step_splits: NDArray[np.int64] | None
     row_splits: NDArray[np.int64] | None
     shapes: NDArray[np.int64] | None
+
+    @property
+    def total(self) -> int:
+        """Values of all records: bytes, where the values are those."""
+        ends = next(ends for ends in (self.value_splits, self.step_splits, self.row_splits) if ends is not None)
+        return int(ends[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,8 @@ class Part:
         A feature list.
     optional : bool
         A record may lack the feature list; or, of a shape of no values, the feature: its default is no fallback.
+    counted : bool
+        Values are judged and counted as ever, and not kept: there are splits and shapes alone.
     fallback : tuple of bytes
         What a record without values has instead, as it is stored.
     tensor : tuple of (str, tuple of int), optional
@@ -130,6 +138,7 @@ class Part:
     boolean: bool = False
     steps: bool = False
     optional: bool = False
+    counted: bool = False
     fallback: tuple[bytes, ...] = ()
     tensor: tuple[str, tuple[int, ...]] | None = None
 
@@ -155,6 +164,7 @@ class Part:
             boolean=self.boolean,
             list=self.steps,
             optional=self.optional,
+            counted=self.counted,
             cast=_CASTS.index(self.dtype) + 1 if self.dtype in _CASTS else 0,
             fallback=self.fallback,
             **tensor,

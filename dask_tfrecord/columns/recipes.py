@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,9 +125,10 @@ class StepParser(Parser):
 
 
 class SizeParser(Parser):
-    """Makes the same columns, but of images whose number or shape differs from row to row only the sizes are true.
+    """Makes the same columns, but where rows differ in size, only their sizes are true: splits and shapes.
 
-    Their headers are read and no pixel is decoded; all values are zeros that take no memory.
+    Such values are judged as ever and counted, and not kept; of images the headers are read and no pixel is decoded. In
+    their place are zeros that take no memory.
 
     Parameters
     ----------
@@ -139,19 +140,41 @@ class SizeParser(Parser):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema)
-        self.recipes = {name: _sizing(recipe) for name, recipe in self.recipes.items()}
+        # A key is read in one way: for all columns with its values, if one of them needs these.
+        needed = {part for recipe in self.recipes.values() for part in _looked_at(recipe)}
+        self.recipes = {name: _sizing(recipe, needed) for name, recipe in self.recipes.items()}
 
 
-def _sizing(recipe: Recipe) -> Recipe:
-    feature = recipe.feature
-    if isinstance(feature, ImageFeature) and (feature.own_shapes or feature.ragged_rank):
-        return replace(recipe, make=making.image_sizes)
-    return recipe
+def _looked_at(recipe: Recipe) -> tuple[Part, ...]:
+    """Find the parts of whose values the sizes of rows are made, or that are kept."""
+    column = recipe.feature
+    if recipe.make is making.lengths:
+        return ()
+    if not (column.ragged_rank or column.own_shapes or column.is_bytes or isinstance(recipe.parsed, SparseFeature)):
+        return recipe.parts
+    match recipe.parsed:
+        case ImageFeature():
+            return recipe.parts
+        case RawFeature() if recipe.parsed.stored_dtype.kind == "b":
+            return recipe.parts
+        case SparseFeature():
+            return recipe.parts[:-1]
+        case RaggedFeature():
+            return recipe.parts[1:]
+    return ()
+
+
+def _sizing(recipe: Recipe, needed: Set[Part]) -> Recipe:
+    parts = tuple(part if part in needed else replace(part, counted=True) for part in recipe.parts)
+    column = recipe.feature
+    zeros = isinstance(column, ImageFeature) and (column.own_shapes or column.ragged_rank)
+    return replace(recipe, parts=parts, make=making.image_sizes if zeros else recipe.make)
 
 
 def _counting(recipe: Recipe) -> Recipe:
     make = making.lengths if recipe.parts[0].steps else making.value_steps
-    return replace(recipe, feature=FixedLenFeature((), "int64"), make=make)
+    parts = tuple(replace(part, counted=True) for part in recipe.parts)
+    return replace(recipe, feature=FixedLenFeature((), "int64"), parts=parts, make=make)
 
 
 def _recipes(schema: Schema) -> dict[str, Recipe]:

@@ -1,0 +1,278 @@
+"""Rows of which only sizes are wanted: splits, shapes and errors are those of decoding, and values take no memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bits import bits
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_decode import example, mutate
+from test_every_class import PARTS, collections
+from test_golden import CASES, shard, spec
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
+from dask_tfrecord.columns.decode import Run, decode
+from dask_tfrecord.columns.recipes import Parser, SizeParser
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    KeyedPartition,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    SparseFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.files import find_shards
+
+
+def sizes(block: Block) -> Any:
+    """All of a block but the values of rows that differ in size: of those, dtype and shape."""
+    if isinstance(block, np.ndarray):
+        return bits(block)
+    values = block.values
+    inner = (values.dtype, values.shape) if isinstance(values, np.ndarray) else sizes(values)
+    if isinstance(block, BytesBlock):
+        return "bytes", block.shape, bits(block.splits), inner
+    if isinstance(block, ArraysBlock):
+        return "arrays", bits(block.row_splits), bits(block.shapes), inner
+    return "rows", bits(block.row_splits), inner
+
+
+def flat(block: Block) -> Any:
+    """The values of the innermost rows."""
+    return block if isinstance(block, np.ndarray) else flat(block.values)
+
+
+def outcome(path: Path, parser: Parser, count: int) -> Any:
+    """Sizes of all columns, or what was wrong with which record."""
+    [found] = find_shards(path)
+    run = Run(found, 0, count, 0, 0, found.size, last=True)
+    try:
+        blocks = decode([run], parser, list(parser.columns), rows=count)
+    except TFRecordError as error:
+        return type(error), str(error), error.place
+    return {name: sizes(block) for name, block in blocks.items()}
+
+
+def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
+    """Count and decode the same records; whether they were refused."""
+    testing.write_oracle(path, payloads)
+    wanted = outcome(path, Parser(schema), len(payloads))
+    assert outcome(path, SizeParser(schema), len(payloads)) == wanted
+    return not isinstance(wanted, dict)
+
+
+# ---- the same sizes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_files(golden: Path, case: str) -> None:
+    ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
+    source, nrows = ds.source, ds.nrecords or 0
+    assert source is not None
+    names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
+    pieces = zip(source.sized().pieces(names, spans), source.pieces(names, spans), strict=True)
+    for counted, read in pieces:
+        assert {name: sizes(block) for name, block in counted.items()} == {
+            name: sizes(block) for name, block in read.items()
+        }
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_records_of_every_class(part: str, tmp_path: Path) -> None:
+    refused = 0
+
+    @settings(
+        max_examples=8,
+        phases=[Phase.generate],
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
+    @given(collections(*PARTS[part]), st.booleans())
+    def run(made: tuple[Schema, list[bytes]], alone: bool) -> None:
+        nonlocal refused
+        schema, payloads = made
+        for some in [[payload] for payload in payloads] if alone else [payloads]:
+            refused += compare(tmp_path / "x", schema, some)
+
+    run()
+    assert refused
+
+
+@pytest.mark.parametrize("case", ["varlen", "ragged_partitions", "sequence_example", "serialized_tensors", "scalars"])
+def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
+    source = dtf.read_tfrecord(shard(golden, case), **spec(golden, case)).source
+    assert isinstance(source, RecordSource)
+    payloads, rng = testing.read_payloads(shard(golden, case)), random.Random(case)
+    refused = 0
+    for _ in range(150):
+        payload = rng.choice(payloads)
+        for _ in range(rng.choice((1, 1, 2))):
+            payload = mutate(payload, rng.choice(payloads), rng)
+        refused += compare(tmp_path / "x", source.parser.schema, [payload])
+    assert 15 < refused < 150
+
+
+# ---- what is kept, and what is not
+
+KEPT = {
+    "dense": FixedLenFeature((), "int64"),
+    "text": TextFeature(),
+    "padded": FixedLenSequenceFeature((), "int64", length=3, allow_missing=True),
+    "raw": RawFeature((2,), "uint8"),
+    "tensor": TensorFeature((1,), "float32"),
+}
+COUNTED = {
+    "ints": VarLenFeature("int64"),
+    "small": VarLenFeature("uint8"),
+    "floats": VarLenFeature("float32", shape=(-1, 2)),
+    "words": VarLenFeature("bytes"),
+    "bytes": FixedLenFeature((), "bytes"),
+    "names": FixedLenSequenceFeature((), "bytes", length=3, default_value=b"none", allow_missing=True),
+    "rows": RawFeature((-1, 2), "<f4"),
+    "nested": RaggedFeature("int64", partitions=[RowLengths("lengths")]),
+    "tensors": TensorFeature((-1,), "float32"),
+    "strings": TensorFeature((2,), "bytes"),
+}
+SERIALIZED = {
+    "tensor": b"\x08\x01\x12\x04\x12\x02\x08\x01\x22\x04\0\0\x80\x3f",
+    "tensors": b"\x08\x01\x12\x04\x12\x02\x08\x02\x22\x08\0\0\x80\x3f\0\0\x80\x3f",
+    "strings": b"\x08\x07\x12\x04\x12\x02\x08\x02\x42\x02ab\x42\x01c",
+}
+VALUES = {
+    "dense": [7],
+    "text": ["größe".encode()],
+    "padded": [1, 2],
+    "raw": [b"\1\2"],
+    "ints": [1, -2, 300],
+    "small": [0, 255],
+    "floats": [1.5, 2.5],
+    "words": [b"a", b"", b"bc"],
+    "bytes": [b"abc"],
+    "names": [b"x"],
+    "rows": [b"12345678" * 2],
+    "nested": [1, 2, 3],
+    "lengths": [2, 0, 1],
+    **{name: [tensor] for name, tensor in SERIALIZED.items()},
+}
+
+
+def blocks_of(path: Path, parser: Parser, count: int) -> dict[str, Block]:
+    [found] = find_shards(path)
+    return decode([Run(found, 0, count, 0, 0, found.size, last=True)], parser, list(parser.columns), rows=count)
+
+
+def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> None:
+    schema = Schema({**KEPT, **COUNTED})
+    testing.write_oracle(tmp_path / "x", [example(**VALUES)] * 3)
+    counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (SizeParser(schema), Parser(schema)))
+    for name in COUNTED:
+        assert sizes(counted[name]) == sizes(read[name]), name
+        values = flat(counted[name])
+        assert values.size and not any(values.strides), name
+        assert not np.asarray(values).any() and flat(read[name]).any(), name
+    for name in KEPT:
+        assert bits(counted[name]) == bits(read[name]), name
+
+
+def test_a_key_whose_values_another_column_needs_is_read(tmp_path: Path) -> None:
+    schema = Schema(
+        {
+            "r": RaggedFeature("int64", value_key="v", partitions=[RowLengths("k")]),
+            "k": VarLenFeature("int64"),
+            "v": VarLenFeature("int64"),
+        }
+    )
+    testing.write_oracle(tmp_path / "x", [example(v=[4, 5, 6], k=[1, 2]), example(v=[7], k=[1, 0])])
+    counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (SizeParser(schema), Parser(schema)))
+    assert {name: sizes(block) for name, block in counted.items()} == {
+        name: sizes(block) for name, block in read.items()
+    }
+    assert flat(counted["k"]).tolist() == [1, 2, 1, 0]
+    assert not any(flat(counted["v"]).strides) and not any(flat(counted["r"]).strides)
+
+
+@pytest.mark.parametrize("already_sorted", [False, True])
+@pytest.mark.parametrize("dtype", ["bytes", "float32"])
+def test_sparse_values_are_counted_in_the_order_of_their_places(
+    dtype: str, already_sorted: bool, tmp_path: Path
+) -> None:
+    values: list[Any] = [b"abc", b"", b"d"] if dtype == "bytes" else [1.0, 2.0, 3.0]
+    schema = Schema({"s": SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
+    payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
+    assert not compare(tmp_path / "x", schema, payloads)
+    blocks = blocks_of(tmp_path / "x", SizeParser(schema), 3)
+    assert flat(blocks["s.indices"]).ravel().tolist() == ([7, 0, 3, 8] if already_sorted else [0, 3, 7, 8])
+    assert not any(flat(blocks["s.values"]).strides)
+    assert compare(tmp_path / "x", schema, [example(i=[9], v=values[:1])])
+    assert compare(tmp_path / "x", schema, [example(i=[1, 2], v=values[:1])])
+
+
+def test_bytes_that_are_to_be_booleans_are_looked_at(tmp_path: Path) -> None:
+    schema = Schema({"b": RawFeature((-1,), "bool")})
+    assert not compare(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b""])])
+    assert compare(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b"\1\2"])])
+
+
+def test_images_have_their_headers_read(golden: Path) -> None:
+    ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": ImageFeature()})
+    assert ds.source is not None
+    blocks = ds.source.sized().read(["jpeg"], slice(None))
+    assert sizes(blocks["jpeg"]) == sizes(ds.source.read(["jpeg"], slice(None))["jpeg"])
+    assert not any(flat(blocks["jpeg"]).strides)
+
+
+# ---- sources
+
+
+def test_rows_in_any_order(tmp_path: Path) -> None:
+    schema = Schema({"i": VarLenFeature("int64"), "b": VarLenFeature("bytes"), "n": FixedLenFeature((), "int64")})
+    payloads = [example(i=[row] * (row % 5), b=[b"x" * row] * (row % 3), n=[row]) for row in range(20)]
+    testing.write_oracle(tmp_path / "x", payloads)
+    order = np.array([5, 3, 3, 19, 0])
+    source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order].source
+    assert source is not None
+    counted, read = source.sized().read(list(schema), slice(None)), source.read(list(schema), slice(None))
+    for name in schema:
+        assert sizes(counted[name]) == sizes(read[name])
+        assert sizes(take_rows(counted[name], np.array([1, 0]))) == sizes(take_rows(read[name], np.array([1, 0])))
+
+
+def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows as long as their first value says."""
+    rows = blocks["i"]
+    ends = np.append(0, np.cumsum(rows.values[rows.row_splits[:-1]]))
+    return {"o": RaggedBlock(np.ones(ends[-1]), ends)}
+
+
+def test_functions_are_given_values(tmp_path: Path) -> None:
+    testing.write_oracle(tmp_path / "x", [example(i=[row, 9]) for row in range(10)])
+    ds = dtf.read_tfrecord(tmp_path / "x", {"i": VarLenFeature("int64")})
+    ds.map_blocks(repeated, template={"o": VarLenFeature("float64")}).to_zarr(tmp_path / "z")
+    found = dtf.from_zarr(tmp_path / "z")["o"].compute()
+    assert [row.tolist() for row in found] == [[1.0] * row for row in range(10)]
+
+
+def test_partitions_are_read_to_cut_rows() -> None:
+    """What the columns of a ragged feature are counted by: all partitions with a key are among the parts."""
+    feature = RaggedFeature("int64", partitions=[RowLengths("a"), RowLengths("b")])
+    [recipe] = SizeParser(Schema({"r": feature})).recipes.values()
+    keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
+    assert [(part.key, part.counted) for part in recipe.parts] == [("r", True), *((key, False) for key in keys)]
