@@ -116,10 +116,6 @@ public:
 
     const ColumnSpec& spec() const { return spec_; }
 
-    bool is_named(const std::uint8_t* text, std::size_t size) const {
-        return spec_.key.size() == size && same(reinterpret_cast<const std::uint8_t*>(spec_.key.data()), text, size);
-    }
-
     void expect(double times) {
         for (Buffer* buffer : {&values, &value_splits, &step_splits, &row_splits, &shapes}) buffer->expect(times);
     }

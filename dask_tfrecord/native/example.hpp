@@ -1,6 +1,7 @@
 // tf.train.Example and SequenceExample as protobuf reads them, any legal encoding, straight into columns.
 #pragma once
 
+#include <deque>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_map>
@@ -11,40 +12,66 @@
 
 namespace dtf {
 
-// The keys of one map: which column each stands for. Records of a file mostly repeat the order of their keys, so the
-// column that stood here last time is tried first.
+// The keys of one map: which column each stands for. Records of a file mostly repeat the order of their keys, so what
+// stood here last time is tried first, whether it is a column's or not.
 class Keys {
 public:
+    // Of a key that is no column's: it was judged where it stood before, or it was not.
+    static constexpr int passed = -1, unknown = -2;
+
     void add(const std::string& key, int column) { known_.emplace(key, column); }
     void begin_record() { entry_ = 0; }
 
-    // The column of a key, or -1.
-    DTF_INLINE int find(const std::vector<Column>& columns, Cursor key) {
-        const std::size_t size = key.left();
+    // The column of a key, or one of those two.
+    DTF_INLINE int find(Cursor key) {
         const std::size_t place = entry_++;
-        if (place < predicted_.size()) {
-            const int likely = predicted_[place];
-            if (columns[static_cast<std::size_t>(likely)].is_named(key.here(), size)) return likely;
-        }
+        if (place < expected_.size() && expected_[place].is(key)) return expected_[place].column;
         return look_up(key, place);
     }
 
+    // The key that was just looked for is no column's, and has been judged: where it stands again it need not be.
+    DTF_APART void pass(Cursor key) {
+        if (passed_.size() == most_passed || key.left() > longest_passed) return;
+        passed_.emplace_back(text_of(key));
+        expect(entry_ - 1, passed_.back(), passed);
+    }
+
 private:
-    static constexpr std::size_t most_predicted = 1024;
+    // What stood at a place last time; nothing did where the column is unknown.
+    struct Expected {
+        std::string_view key;
+        int column = unknown;
+
+        bool is(Cursor other) const {
+            return key.size() == other.left() && column != unknown &&
+                   same(reinterpret_cast<const std::uint8_t*>(key.data()), other.here(), key.size());
+        }
+    };
+
+    static constexpr std::size_t most_expected = 1024, longest_passed = 100;
+    // Of records that never repeat their order, no more is learnt at some time.
+    static constexpr std::size_t most_passed = 1024;
+
+    static std::string_view text_of(Cursor key) {
+        return {reinterpret_cast<const char*>(key.here()), key.left()};
+    }
 
     DTF_APART int look_up(Cursor key, std::size_t place) {
-        const auto known = known_.find(std::string_view(reinterpret_cast<const char*>(key.here()), key.left()));
-        if (known == known_.end()) return -1;
-        if (place < predicted_.size()) {
-            predicted_[place] = known->second;
-        } else if (place == predicted_.size() && place < most_predicted) {
-            predicted_.push_back(known->second);
-        }
+        const auto known = known_.find(text_of(key));
+        if (known == known_.end()) return unknown;
+        expect(place, known->first, known->second);
         return known->second;
     }
 
+    void expect(std::size_t place, std::string_view key, int column) {
+        if (place >= most_expected) return;
+        if (place >= expected_.size()) expected_.resize(place + 1);
+        expected_[place] = {key, column};
+    }
+
     std::unordered_map<std::string_view, int> known_;  // views of the columns' own keys
-    std::vector<int> predicted_;
+    std::deque<std::string> passed_;                   // keys that no column has, as far as they are remembered
+    std::vector<Expected> expected_;
     std::size_t entry_ = 0;
 };
 
@@ -357,18 +384,22 @@ private:
 
     // The column of a key, or none where it is not wanted; false if the key is an error.
     DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
-        const int known = keys.find(columns_, key);
+        const int known = keys.find(key);
         column = nullptr;
-        if (known < 0) return unknown(key);
+        if (known == Keys::passed) return true;
+        if (known == Keys::unknown) return unknown(key, keys);
         Column& found = columns_[static_cast<std::size_t>(known)];
         if (found.spec().layout != Layout::skipped) column = &found;
         return true;
     }
 
-    bool unknown(Cursor key) {
+    bool unknown(Cursor key, Keys& keys) {
         const std::size_t size = key.left();
         if (!is_utf8(key.here(), size)) return false;  // as protobuf: a string that is none is malformed
-        if (!closed_) return true;
+        if (!closed_) {
+            keys.pass(key);
+            return true;
+        }
         problem_.fault = Fault::unknown_key;
         const auto* text = reinterpret_cast<const char*>(key.here());
         std::size_t shown = size < longest_shown ? size : longest_shown;

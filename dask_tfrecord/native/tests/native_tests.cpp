@@ -644,6 +644,36 @@ void keys_in_any_order_find_their_columns() {
     }
 }
 
+// What stood at a place before is not judged again; anything else is.
+void keys_of_no_column_are_judged_wherever_they_stand() {
+    const Specs specs{spec("k", Kind::int64, Layout::fixed), spec("", Kind::int64, Layout::fixed)};
+    const std::string wanted = entry("k", int64_list({1})), empty = entry("", int64_list({2}));
+    const std::string some = entry("one", "") + entry("two", ""), longer(101, 'x');
+    const std::vector<std::string> good{example(some + wanted + empty), example(some + wanted + empty),
+                                        example(wanted + some + empty), example(empty + wanted + entry(longer, "")),
+                                        example(entry(longer, "") + empty + wanted), example(some + wanted + empty)};
+    Fed fed(specs, good);
+    CHECK(fed.whole() && items<std::int64_t>(fed.column(0).values) == Ints(good.size(), 1));
+    CHECK(items<std::int64_t>(fed.column(1).values) == Ints(good.size(), 2));
+    for (const std::string_view bad : {"\xff", "on\xc3", "tw\xe4"}) {
+        fed.feed({example(entry("one", "") + entry(bad, "") + wanted + empty)});
+        CHECK(fed.fault() == Fault::malformed && fed.walk.records == 0);
+    }
+    CHECK(Fed(specs, {good[0], good[0]}, true).fault() == Fault::unknown_key);
+
+    // More of them than are remembered, in an order that changes.
+    std::vector<std::string> many;
+    for (std::size_t record = 0; record < 4; ++record) {
+        std::string entries;
+        for (std::size_t i = 0; i < 1100; ++i) entries += entry(std::to_string((i + record) % 1100), "");
+        many.push_back(example(entries + empty + wanted));
+    }
+    Fed again(specs, many);
+    CHECK(again.whole() && items<std::int64_t>(again.column(0).values) == Ints(many.size(), 1));
+    again.feed({example(entry("0", "") + entry("\xff", "") + wanted + empty)});
+    CHECK(again.fault() == Fault::malformed);
+}
+
 Specs all_layouts() {
     return {spec("i", Kind::int64, Layout::fixed, 2), spec("b", Kind::bytes, Layout::fixed, 1, 1, true),
             spec("r", Kind::bytes, Layout::raw, 4, 2), spec("f", Kind::floats, Layout::ragged, 1),
@@ -915,6 +945,7 @@ const checks::Test tests[] = {
     TEST(one_message_in_many_encodings),
     TEST(what_is_overridden_leaves_nothing),
     TEST(keys_in_any_order_find_their_columns),
+    TEST(keys_of_no_column_are_judged_wherever_they_stand),
     TEST(blocks_cut_anywhere_give_the_same),
     TEST(limits_stop_between_records),
     TEST(lent_memory_is_filled_to_the_byte_and_not_past_it),
