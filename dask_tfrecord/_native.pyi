@@ -71,6 +71,9 @@ class Decoder:
     def lend(self, column: int, memory: NDArray[np.uint8]) -> None:
         """Let a dense column write into `memory`, which holds every row to come."""
 
+    def offer(self, column: int, memory: NDArray[np.uint8]) -> None:
+        """Let values of rows that differ in size begin in `memory`; where it is too small they move to their own."""
+
     def feed(
         self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int, offset: int = 0
     ) -> tuple[int, int, int, int]:

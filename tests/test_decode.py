@@ -827,6 +827,42 @@ def test_more_records_than_lent_memory_holds() -> None:
     assert memory.view(np.int64).tolist() == [1, 2, 1, 2, 0, 0]
 
 
+@pytest.mark.parametrize("places", [0, 1, 5, 6, 7, 100])
+def test_values_begin_in_offered_memory_and_move_where_it_is_too_small(places: int) -> None:
+    block = np.concatenate([frame(example(k=[1, 300, 2], b=[b"xy"])), frame(example(k=[3, 4, 5], b=[b"", b"zzzz"]))])
+    numbers, letters = np.zeros(places, np.int64), np.zeros(places, np.uint8)
+    decoder = _native.Decoder([spec(b"k", INT64, RAGGED), spec(b"b", BYTES, RAGGED)], False, False)
+    decoder.offer(0, numbers.view(np.uint8))
+    decoder.offer(1, letters)
+    decoder.expect(1e6)
+    assert decoder.feed(block, 0, len(block), -1)[0] == 2
+    values, _, _, ends, _ = decoder.take(0)
+    assert ends is not None and ends.tolist() == [0, 3, 6]
+    assert (values is None) == (places >= 6)
+    held = numbers[:6] if values is None else values.view(np.int64)
+    assert held.tolist() == [1, 300, 2, 3, 4, 5]
+    values, splits, _, ends, _ = decoder.take(1)
+    assert splits is not None and ends is not None and (splits.tolist(), ends.tolist()) == ([0, 2, 2, 6], [0, 1, 3])
+    assert (letters[:6] if values is None else values).tobytes() == b"xyzzzz"
+
+
+def test_memory_that_can_not_be_offered() -> None:
+    columns = [spec(b"k", INT64, RAGGED), spec(b"f", INT64, FIXED), spec(b"c", INT64, RAGGED, counted=True)]
+    decoder = _native.Decoder(columns, False, False)
+    whole = np.empty(64, np.uint8)
+    with pytest.raises(ValueError, match="aligned"):
+        decoder.offer(0, whole[1 + -whole.ctypes.data % 8 :])
+    for column in (1, 2):
+        with pytest.raises(ValueError, match="only columns that keep values"):
+            decoder.offer(column, whole)
+    with pytest.raises(IndexError):
+        decoder.offer(3, whole)
+    record = frame(example(k=[1], f=[1], c=[1]))
+    decoder.feed(record, 0, len(record), -1)
+    with pytest.raises(ValueError, match="before records are fed"):
+        decoder.offer(0, whole)
+
+
 def test_bytes_of_splits_that_are_none() -> None:
     values = np.frombuffer(b"abcdef", np.uint8)
     assert _native.bytes_list(values, np.array([0, 2, 2, 6])) == [b"ab", b"", b"cdef"]

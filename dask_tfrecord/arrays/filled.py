@@ -11,7 +11,7 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import Collection, Rows, pick_rows, row_numbers
-from dask_tfrecord.arrays.source import RecordSource, fill, parts
+from dask_tfrecord.arrays.source import Out, RecordSource, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows
 from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.columns.recipes import Parser, Recipe
@@ -134,7 +134,7 @@ class FilledSource:
         return fill(filled, out)
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows of one span after the other."""
         return (self.read(names, key, into) for key, into in parts(spans, out))

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import Collection, Rows, finer_borders, pick_rows, row_runs
 from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
     Block,
+    BytesBlock,
     RaggedBlock,
     block_nbytes,
     concatenate,
@@ -33,13 +35,27 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.files import Shards
 
-__all__ = ["BlockFunction", "MappedSource", "RecordSource", "Source", "origin_of", "origin_of_mapped", "user_blocks"]
+__all__ = [
+    "BlockFunction",
+    "MappedSource",
+    "Out",
+    "RecordSource",
+    "Room",
+    "Source",
+    "origin_of",
+    "origin_of_mapped",
+    "user_blocks",
+]
 
 # Where rows that are read to learn how large they are get cut, and decoded bytes of which there are enough.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
 _PROBE_NBYTES = 8 << 20
 
 BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
+# Gives memory that flat values of some rows may begin in, if it has any. Who can't use it need not.
+Room = Callable[[tuple[int, int]], NDArray[Any] | None]
+# Where rows go: arrays that are filled, and rooms where rows differ in size.
+Out = Mapping[str, NDArray[Any] | Room]
 
 
 class Source(Protocol):
@@ -69,11 +85,11 @@ class Source(Protocol):
         """
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows ``start`` to ``stop`` of one span after the other, in one pass where they ascend.
 
-        Arrays of `out` are filled from their beginning, span by span.
+        Arrays of `out` are filled from their beginning, span by span. A `Room` is asked at the beginning of each.
         """
 
     def sized(self) -> Source:
@@ -172,7 +188,7 @@ class RecordSource:
         return fill(taken, out)
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows of one span after the other; a shard is entered once if they ascend."""
         if not (isinstance(self.rows, range) and self.rows.step > 0):
@@ -240,7 +256,7 @@ class MappedSource:
         return fill(apply(self.function, blocks, self.schema, names), out)
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows of one span after the other, each passed through the function by itself."""
         spans, again = tee(spans)
@@ -262,14 +278,16 @@ def probe_rows(source: Source, names: Sequence[str]) -> dict[str, Block]:
     return {name: concatenate([blocks[name] for blocks in found]) for name in names}
 
 
-def parts(
-    spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None
-) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:
-    """Each span as a slice, and the parts of the arrays that its rows go to."""
+def parts(spans: Iterable[tuple[int, int]], out: Out | None) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:
+    """Each span as a slice, and the parts of the arrays that its rows go to, or the memory that their values may."""
     done = 0
     for start, stop in spans:
         place = slice(done, done + stop - start)
-        yield slice(start, stop), {name: array[place] for name, array in (out or {}).items()}
+        into = {
+            name: into[place] if isinstance(into, np.ndarray) else into((start, stop))
+            for name, into in (out or {}).items()
+        }
+        yield slice(start, stop), {name: memory for name, memory in into.items() if memory is not None}
         done = place.stop
 
 
@@ -326,7 +344,8 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
 def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
     """Copy dense blocks into the arrays that were given for them."""
     for name, array in (out or {}).items():
-        if name in blocks:
+        # Flat values may lie anywhere.
+        if name in blocks and not isinstance(blocks[name], RaggedBlock | BytesBlock | ArraysBlock):
             array[:] = to_array(blocks[name])
             blocks[name] = array
     return blocks

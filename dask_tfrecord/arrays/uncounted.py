@@ -10,7 +10,7 @@ from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.plan import ByteChunks
-from dask_tfrecord.arrays.source import Source, origin_of
+from dask_tfrecord.arrays.source import Out, Source, origin_of
 from dask_tfrecord.columns.blocks import Block, block_nbytes
 from dask_tfrecord.columns.decode import Run, decode
 from dask_tfrecord.columns.recipes import Parser
@@ -114,7 +114,7 @@ class UncountedSource:
         return decode(runs, self.parser, names, rows=None, check_crc=self.check_crc)
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Refuse: nobody knows where a row is."""
         raise ValueError(_REFUSED)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block
-from dask_tfrecord.columns.parts import Taken, unset_column
+from dask_tfrecord.columns.parts import Part, Taken, unset_column
 from dask_tfrecord.columns.recipes import Parser, Recipe
 from dask_tfrecord.columns.recognise import refusal
 from dask_tfrecord.columns.refusals import Refused, feature_error, unknown_error
@@ -103,12 +103,13 @@ def decode(
     check_crc : bool, default True
         Check both CRCs of every record that is decoded.
     out : mapping of str to ndarray, optional
-        Contiguous arrays of shape ``(rows, *shape)`` that numeric features are decoded into.
+        Contiguous arrays of shape ``(rows, *shape)`` that numeric features are decoded into. Where rows differ in size,
+        memory that flat values lie in from its beginning on, if they fit and the decoder makes them as they are.
 
     Returns
     -------
     dict of str to Block
-        In the order of `names`; those of `out` are the arrays given.
+        In the order of `names`; dense ones of `out` are the arrays given.
 
     Raises
     ------
@@ -169,6 +170,7 @@ class _Job:
     ) -> None:
         self.parser, self.rows, self.out = parser, rows, out
         self.recipes = {name: parser.recipes[name] for name in names}
+        self.offered: dict[Part, NDArray[Any]] = {}
         self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
         self.records = 0  # decoded so far
         self.runs: list[tuple[int, Run]] = []  # and which of the records is the first of each run
@@ -185,6 +187,10 @@ class _Job:
         """Arrays that the decoder writes into."""
         places = {part: index for index, part in enumerate(self.parts)}
         for name, recipe in self.recipes.items():
+            if recipe.keeps_values and name in self.out:
+                (part,) = recipe.parts
+                self.offered[part] = self.out[name].reshape(-1)
+                self.decoder.offer(places[part], self.offered[part].view(np.uint8))
             if recipe.make is None:
                 array = self.out.get(name)
                 if array is None:
@@ -203,6 +209,9 @@ class _Job:
     def blocks(self) -> dict[str, Block]:
         """Hand out what was decoded, column by column."""
         taken = {part: Taken(*self.decoder.take(index)) for index, part in enumerate(self.parts)}
+        for part, memory in self.offered.items():
+            if taken[part].values is None:
+                taken[part] = taken[part]._replace(values=memory[: taken[part].total].view(np.uint8))
         prepared: dict[str, Sequence[Taken]] = {}
         blocks = {}
         for name, recipe in self.recipes.items():
@@ -221,7 +230,7 @@ class _Job:
         if name in self.arrays:
             return self.arrays[name]
         if recipe.make is not None:
-            return recipe.make(recipe.parsed, taken, self.records, self.out.get(name))
+            return recipe.make(recipe.parsed, taken, self.records, self.out.get(name) if recipe.is_dense else None)
         # The number of rows was not known, so the decoder's own memory has grown with them.
         dense: NDArray[Any] = taken[0].values.view(recipe.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *recipe.feature.item_shape)

@@ -74,7 +74,7 @@ class Taken(NamedTuple):
     Attributes
     ----------
     values : ndarray of uint8, or None
-        The values' bytes; None where they went into memory that was lent, or were counted alone.
+        The values' bytes; None where they went into memory that was lent or offered, or were counted alone.
     value_splits : ndarray of int64, or None
         Where each bytes value ends.
     step_splits : ndarray of int64, or None

@@ -57,6 +57,17 @@ class Recipe:
     make: Make | None
     prepare: Prepare | None = None
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether its blocks are arrays of numbers."""
+        return self.feature.block_dtype.kind in "biufc"
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the flat values of its blocks are what the decoder hands out, as it is."""
+        whole = self.make in (making.ragged, making.fixed_bytes) and self.prepare is None
+        return whole and not any(part.counted for part in self.parts)
+
 
 class Parser:
     """A schema, and the columns that it makes: most features are one, sparse ones three, feature lists two.

@@ -1,4 +1,4 @@
-// Memory that grows, or is lent and does not, or that nothing is kept in.
+// Memory that grows, or is lent and does not, or is left when it is full, or that nothing is kept in.
 #pragma once
 
 #include <cstdlib>
@@ -13,11 +13,18 @@
 
 namespace dtf {
 
-// Bytes of a column: in memory of the caller's (never grown) or its own; or gone as soon as they are counted.
+// Bytes of a column: in its own memory, or in the caller's, which never grows: what has no place there is refused where
+// it was lent, and all moves to memory of its own where it was offered. Or gone as soon as they are counted.
 class Buffer {
 public:
     Buffer() = default;
     Buffer(std::uint8_t* memory, std::size_t size) : data_(memory), capacity_(size), borrowed_(true) {}
+
+    static Buffer offered(std::uint8_t* memory, std::size_t size) {
+        Buffer made(memory, size);
+        made.moves_ = true;
+        return made;
+    }
 
     // Counts what it is given, and keeps none of it.
     static Buffer counter() {
@@ -40,6 +47,7 @@ public:
     std::size_t size() const { return size_; }
     std::size_t room() const { return capacity_ - kept(); }
     bool borrowed() const { return borrowed_; }
+    bool moves() const { return moves_; }
     bool keeps() const { return keeps_; }
     std::uint8_t* data() { return data_; }
 
@@ -67,7 +75,7 @@ public:
 
     bool reserve(std::size_t n) {
         if (n <= room()) return true;
-        if (borrowed_) return false;
+        if (borrowed_ && !moves_) return false;
         if (n > std::numeric_limits<std::size_t>::max() / 4 - kept()) throw std::bad_alloc();
         if (!resize(kept() + n > 2 * capacity_ ? kept() + n : 2 * capacity_)) throw std::bad_alloc();
         return true;
@@ -112,8 +120,10 @@ private:
     std::size_t kept() const { return keeps_ ? size_ : 0; }
 
     bool resize(std::size_t capacity) {
-        void* moved = std::realloc(data_, capacity);
+        void* moved = borrowed_ ? std::malloc(capacity) : std::realloc(data_, capacity);
         if (moved == nullptr) return false;
+        if (borrowed_ && size_ > 0) std::memcpy(moved, data_, size_);
+        borrowed_ = moves_ = false;
         data_ = static_cast<std::uint8_t*>(moved);
         capacity_ = capacity;
         ask_for_huge_pages();
@@ -139,6 +149,7 @@ private:
         std::swap(capacity_, other.capacity_);
         std::swap(borrowed_, other.borrowed_);
         std::swap(keeps_, other.keeps_);
+        std::swap(moves_, other.moves_);
     }
 
     std::uint8_t nothing_ = 0;
@@ -147,6 +158,7 @@ private:
     std::size_t capacity_ = 0;
     bool borrowed_ = false;
     bool keeps_ = true;
+    bool moves_ = false;
 };
 
 }  // namespace dtf

@@ -140,7 +140,7 @@ public:
         return spec_.count * item();
     }
 
-    bool full() const { return values.borrowed() && values.room() < slot(); }
+    bool full() const { return values.borrowed() && !values.moves() && values.room() < slot(); }
 
     // The record was refused: nothing of it stays, in no column.
     void undo(std::uint64_t record) {
@@ -218,10 +218,13 @@ public:
     }
 
     bool add_packed_int64(Cursor packed) {
-        const std::size_t most = wanted(packed.left());  // a value takes at least one byte
+        Buffer& into = target();
+        std::size_t most = wanted(packed.left());  // a value takes at least one byte
         std::size_t written = 0, more = 0;
+        if (into.moves() && most > into.room() / sizeof(std::int64_t)) {
+            if (!Cursor(packed).count_varints(most)) return false;  // it stays where it is as long as there is place
+        }
         if (most > 0) {
-            Buffer& into = target();
             if (!into.reserve(most * sizeof(std::int64_t))) return false;
             auto* out = reinterpret_cast<std::int64_t*>(into.data() + into.size());
             if (!packed.varints(out, most, written)) return false;

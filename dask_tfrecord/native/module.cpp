@@ -197,11 +197,20 @@ public:
         }
         const std::size_t slot = target.slot();
         if (slot != 0 && memory.size() % slot != 0) throw nb::value_error("the memory is no whole number of records");
-        const bool as_read = target.spec().kind == dtf::Kind::int64 && target.spec().cast == dtf::Cast::none;
-        if (as_read && reinterpret_cast<std::uintptr_t>(memory.data()) % 8 != 0) {
-            throw nb::value_error("the memory of integers is aligned to them");
-        }
+        check_aligned(target, memory);
         target.values = dtf::Buffer(memory.data(), memory.size());
+        lent_.append(memory);
+    }
+
+    void offer(std::size_t column, const Memory& memory) {
+        const Turn turn(busy_);
+        dtf::Column& target = at(column);
+        if (fed_) throw nb::value_error("memory is offered before records are fed");
+        if (!(target.stores_bytes() || target.has_rows()) || !target.values.keeps()) {
+            throw nb::value_error("only columns that keep values of any number begin in memory that may be too small");
+        }
+        check_aligned(target, memory);
+        target.values = dtf::Buffer::offered(memory.data(), memory.size());
         lent_.append(memory);
     }
 
@@ -259,6 +268,13 @@ private:
             walk = feed(buffer.data() + begin, end - begin);
         }
         return result(walk);
+    }
+
+    static void check_aligned(const dtf::Column& column, const Memory& memory) {
+        const bool as_read = column.spec().kind == dtf::Kind::int64 && column.spec().cast == dtf::Cast::none;
+        if (as_read && reinterpret_cast<std::uintptr_t>(memory.data()) % 8 != 0) {
+            throw nb::value_error("the memory of integers is aligned to them");
+        }
     }
 
     dtf::Column& at(std::size_t index) {
@@ -395,6 +411,7 @@ NB_MODULE(_native, module) {
         .def(nb::init<const nb::sequence&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
              "sequence_example"_a = false)
         .def("lend", &PyDecoder::lend, "column"_a, "memory"_a.noconvert())
+        .def("offer", &PyDecoder::offer, "column"_a, "memory"_a.noconvert())
         .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0)
         .def("pick", &PyDecoder::pick, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a, "wanted"_a.noconvert(),
              "offset"_a = 0)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.progress import Bar, followed, tell
-from dask_tfrecord.arrays.source import MappedSource, fill, parts, probe_rows
+from dask_tfrecord.arrays.source import MappedSource, Out, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
@@ -33,7 +33,7 @@ class Pieces(Protocol):
     """What gives rows in pieces."""
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows ``start`` to ``stop`` of one span after the other; arrays of `out` are filled span by span."""
 
@@ -79,7 +79,7 @@ class _Chunks:
     schema: Schema
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows of one span after the other."""
         for rows, into in parts(spans, out):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.progress import tell
+from dask_tfrecord.arrays.source import Room
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
@@ -156,7 +158,9 @@ def _write(places: Sequence[_Place], spans: Sequence[_Span], pieces: Pieces) -> 
         takers: list[_Rows | _Entries] = [*values, *filter(None, [unit])]
         # For splits alone nothing else has to be decoded.
         source = pieces if values else pieces.sized()
-        into = {} if unit is None else unit.arrays
+        into: dict[str, NDArray[Any] | Room] = {} if unit is None else dict(unit.arrays)
+        for name in {entries.spec.feature for entries in values}:
+            into[name] = partial(_room, [entries for entries in values if entries.spec.feature == name])
         for span, blocks in zip(read, source.pieces(names, read, into), strict=True):
             for taker in takers:
                 if taker.place.covers(span):
@@ -167,6 +171,12 @@ def _write(places: Sequence[_Place], spans: Sequence[_Span], pieces: Pieces) -> 
     for taker in without_rows:
         if taker.place.unit.first == taker.place.unit.past:
             taker.close()
+
+
+def _room(values: Sequence[_Entries], span: _Span) -> NDArray[Any] | None:
+    """Find memory that the values of the next rows may begin in: that of the unit which they go on with."""
+    rooms = (entries.room() for entries in values if entries.place.covers(span))
+    return next((room for room in rooms if room is not None), None)
 
 
 class _Rows:
@@ -227,7 +237,6 @@ class _Entries:
             end = 1 if spec.part in self._levels.splits and unit.stop == writer.nrows else 0
             self._start, self._stop = unit.start * self._stride, unit.stop * self._stride + end
         self._items = unit.before[spec.feature]
-        self._filled = self._start
         self._buffer: NDArray[Any] | None = None
 
     def add(self, blocks: Mapping[str, Block]) -> None:
@@ -245,6 +254,13 @@ class _Entries:
             self._fill(low, entries[low - at : high - at])
         added = (len(block), *(int(ends[-1]) for ends in splits))
         self._items = tuple(before + more for before, more in zip(self._items, added, strict=True))
+
+    def room(self) -> NDArray[Any] | None:
+        """Give memory for values from the next ones on, if these are the unit's."""
+        at = self._items[self._level] * self._stride
+        if self.spec.part != "values" or not self._start <= at < self._stop:
+            return None
+        return self._memory()[at - self._start :]
 
     def end(self) -> None:
         """Write the end of the last row, which no row begins with.
@@ -268,11 +284,16 @@ class _Entries:
         self.end()
         self.place.close()
 
-    def _fill(self, start: int, entries: NDArray[Any]) -> None:
+    def _memory(self) -> NDArray[Any]:
         if self._buffer is None:
             self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), self.spec.dtype)
-        self._filled = start + len(entries)
-        self._buffer[start - self._start : self._filled - self._start] = entries
-        if self._filled == self._stop:
-            self.place.put(self.spec, self._start, self._stop, self._buffer)
+        return self._buffer
+
+    def _fill(self, start: int, entries: NDArray[Any]) -> None:
+        memory, past = self._memory(), start + len(entries)
+        # What the decoder was given room for lies there.
+        if entries.base is not memory:
+            memory[start - self._start : past - self._start] = entries
+        if past == self._stop:
             self._buffer = None
+            self.place.put(self.spec, self._start, self._stop, memory)

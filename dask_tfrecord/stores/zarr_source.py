@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.backing import Lazy
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.plan import Rows, pick_rows
-from dask_tfrecord.arrays.source import fill, parts
+from dask_tfrecord.arrays.source import Out, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.schema import Schema
@@ -139,7 +139,7 @@ class ZarrSource:
         return self._blocks(partial(self.target.read, group), names, key, out)
 
     def pieces(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Mapping[str, NDArray[Any]] | None = None
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Out | None = None
     ) -> Iterator[dict[str, Block]]:
         """Rows of one span after the other; a chunk that several of them lie in is read once."""
         kept = _Kept(self.target, self._group())

@@ -193,6 +193,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
     const std::size_t longest = by_bytes ? 1 : 1 + bytes.size() / (1 + random.below(40));
     dtf::Decoder pieces(specs, check, closed, message);
     const auto memory = lend(pieces, once.records + 1);
+    const auto begun = offer(pieces, random);
     const auto few = [&]() -> std::uint64_t { return random.below(3) == 0 ? UINT64_MAX : 1 + random.below(3); };
     const Outcome again = run(pieces, bytes, check, [&] { return 1 + random.below(longest); }, few);
     REQUIRE(once.records == again.records && once.said == again.said && once.columns == again.columns);

@@ -239,4 +239,16 @@ inline std::vector<std::optional<Exact>> lend(dtf::Decoder& decoder, std::uint64
     return lent;
 }
 
+// Memory of any size for every column whose rows differ in size.
+inline std::vector<std::optional<Exact>> offer(dtf::Decoder& decoder, Random& random) {
+    std::vector<std::optional<Exact>> offered;
+    for (dtf::Column& column : decoder.columns()) {
+        offered.emplace_back();
+        if (!column.stores_bytes() && !column.has_rows()) continue;
+        offered.back().emplace(std::string(8 * random.below(random.below(2) == 0 ? 6 : 2000), '\0'));
+        column.values = dtf::Buffer::offered(offered.back()->data(), offered.back()->size());
+    }
+    return offered;
+}
+
 }  // namespace fuzzing

@@ -394,6 +394,34 @@ void lent_memory_never_grows() {
     CHECK(dtf::load<std::int64_t>(memory.data()) == 7);
 }
 
+void offered_memory_is_left_when_it_is_full() {
+    Exact memory("12345678");
+    dtf::Buffer buffer = dtf::Buffer::offered(memory.data(), memory.size());
+    buffer.expect(1e6);
+    CHECK(buffer.borrowed() && buffer.moves() && buffer.push(std::int64_t{7}) && buffer.data() == memory.data());
+    buffer.truncate(4);
+    CHECK(buffer.push(std::int32_t{8}) && buffer.borrowed());
+    CHECK(buffer.push(std::uint8_t{1}) && !buffer.borrowed() && !buffer.moves() && buffer.data() != memory.data());
+    CHECK(buffer.size() == 9 && buffer.at<std::int32_t>(0) == 7 && buffer.at<std::int32_t>(1) == 8);
+    CHECK(dtf::load<std::int32_t>(memory.data()) == 7);
+    dtf::Buffer none = dtf::Buffer::offered(memory.data(), 0);
+    CHECK(none.grow(0) != nullptr && none.borrowed() && none.push(std::uint8_t{1}) && !none.borrowed());
+}
+
+void varints_stay_in_offered_memory_as_long_as_they_fit() {
+    const std::string two = framed(example({entry("k", int64_list({300, 1}))}));
+    for (const std::size_t places : {0, 1, 2, 3, 4, 5, 100}) {
+        Exact memory(std::string(8 * places, '\0'));
+        dtf::Decoder decoder({spec("k", dtf::Kind::int64, dtf::Layout::ragged)}, true, false);
+        decoder.columns()[0].values = dtf::Buffer::offered(memory.data(), memory.size());
+        const Exact block(two + two);
+        CHECK(decoder.feed(block.data(), block.size(), UINT64_MAX).records == 2);
+        dtf::Buffer& values = decoder.columns()[0].values;
+        CHECK(values.borrowed() == (places >= 4) && values.size() == 32);
+        CHECK(values.at<std::int64_t>(2) == 300 && values.at<std::int64_t>(3) == 1);
+    }
+}
+
 // ---- framing
 
 std::string three_records() { return framed("one") + framed("") + framed("three"); }
@@ -934,6 +962,8 @@ const checks::Test tests[] = {
     TEST(buffers_make_room_for_what_is_expected),
     TEST(buffers_refuse_sizes_that_no_memory_has),
     TEST(lent_memory_never_grows),
+    TEST(offered_memory_is_left_when_it_is_full),
+    TEST(varints_stay_in_offered_memory_as_long_as_they_fit),
     TEST(scans_stop_where_they_should),
     TEST(absurd_lengths_lead_nowhere),
     TEST(framing_is_taken_on_trust_without_checks),

@@ -1,0 +1,63 @@
+"""Memory that flat values may begin in: they lie there if they fit, and are the same wherever they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_zarr import assert_same_array
+from test_zarr_units import SCHEMA, Shards
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import to_array
+from dask_tfrecord.stores.levels import flat_arrays, is_flat
+
+SIZES = (31, 0, 1, 40)
+SPANS = ((0, 1), (1, 30), (30, 33), (33, 60), (65, 72))
+FLAT = [name for name, feature in SCHEMA.items() if is_flat(feature)]
+# What the decoder hands out as it is.
+AS_DECODED = {"image/encoded", "pair", "tokens", "boxes", "words"}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
+    return Shards.written(tmp_path_factory.mktemp("shards"), SIZES)
+
+
+def source_of(ds: dtf.Dataset) -> Any:
+    return ds.source
+
+
+@pytest.mark.parametrize("kind", ["records", "picked", "mapped", "stored"])
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0, 2.0])
+def test_values_are_the_same_in_any_room(shards: Shards, tmp_path: Path, kind: str, part: float) -> None:
+    ds = dtf.read_tfrecord(shards.pattern, SCHEMA)
+    match kind:
+        case "picked":
+            ds = ds.rows[np.random.default_rng(5).permutation(sum(SIZES))]
+        case "mapped":
+            ds = ds.map_blocks(dict, dict(SCHEMA))
+        case "stored":
+            ds.to_zarr(tmp_path / "store.zarr", chunks=7)
+            ds = dtf.from_zarr(tmp_path / "store.zarr")
+    wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
+    rooms: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}
+
+    def room(name: str, span: tuple[int, int]) -> NDArray[Any] | None:
+        held = [flat_arrays(block[name])[1] for block in source_of(ds).pieces([name], [span])]
+        values = held[0]
+        made = np.full((int(part * len(values)), *values.shape[1:]), 77, values.dtype)
+        return rooms.setdefault((name, span), made) if part else None
+
+    out = {name: lambda span, name=name: room(name, span) for name in FLAT}
+    found = source_of(ds).pieces(list(SCHEMA), SPANS, out)
+    for span, blocks, rows in zip(SPANS, found, wanted, strict=True):
+        for name, block in blocks.items():
+            assert_same_array(to_array(block), rows[name])
+            values = flat_arrays(block)[1]
+            if name in AS_DECODED and kind == "records" and len(values):
+                lies_there = part > 0 and np.shares_memory(values, rooms[name, span])
+                assert lies_there == (part >= 1), (name, span)
