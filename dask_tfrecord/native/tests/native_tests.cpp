@@ -206,6 +206,14 @@ void varints_are_counted_as_they_are_read() {
         }
     }
     CHECK(wrong == 0);
+    for (std::size_t size = 1; size <= 10; ++size) {
+        std::string packed;
+        for (int i = 0; i < 3000; ++i) packed += varint(1, size);
+        const Exact block(packed);
+        dtf::Cursor counted = block.cursor();
+        std::size_t count = 0;
+        CHECK(counted.count_varints(count) && count == 3000);
+    }
     const std::string many(10000, '\x80');
     const Exact block(varint(UINT64_MAX) + many + '\1');
     dtf::Cursor counted = block.cursor();
