@@ -308,6 +308,9 @@ def _taken(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Copy the values of the rows `index`; and the splits of those rows."""
     taken = splits_of(np.diff(splits)[index])
+    if values.size and not any(values.strides):
+        # One item stands for all of them, which need no memory, taken or not.
+        return np.broadcast_to(values[0], (int(taken[-1]), *values.shape[1:])), taken
     out = np.empty((int(taken[-1]), *values.shape[1:]), values.dtype)
     if out.size:
         item = values.dtype.itemsize * math.prod(values.shape[1:])
