@@ -33,6 +33,7 @@ def own_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """Give an event loop whose ``run_until_complete`` keeps to the thread that calls it."""
     loop = asyncio.new_event_loop()
     loop.set_default_executor(_AtOnce(1))
+    loop.set_debug(False)  # which would warn of all that takes a while
     try:
         yield loop
     finally:
