@@ -45,7 +45,7 @@ public:
     }
 
     std::size_t size() const { return size_; }
-    std::size_t room() const { return capacity_ - kept(); }
+    std::size_t room() const { return keeps_ ? capacity_ - size_ : 0; }
     bool borrowed() const { return borrowed_; }
     bool moves() const { return moves_; }
     bool keeps() const { return keeps_; }
@@ -55,8 +55,9 @@ public:
     // by what comes next.
     std::uint8_t* grow(std::size_t n) {
         if (n == 0) return &nothing_;  // null would say that there is no place
+        if (!keeps_) return pass(n);
         if (!reserve(n)) return nullptr;
-        std::uint8_t* place = data_ + kept();
+        std::uint8_t* place = data_ + size_;
         size_ += n;
         return place;
     }
@@ -74,18 +75,18 @@ public:
     }
 
     bool reserve(std::size_t n) {
-        if (n <= room()) return true;
+        if (!keeps_ || n <= capacity_ - size_) return true;
         if (borrowed_ && !moves_) return false;
-        if (n > std::numeric_limits<std::size_t>::max() / 4 - kept()) throw std::bad_alloc();
-        if (!resize(kept() + n > 2 * capacity_ ? kept() + n : 2 * capacity_)) throw std::bad_alloc();
+        if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
+        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
         return true;
     }
 
     // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
     void expect(double times) {
         constexpr double worth = 1 << 16, most = 1ull << 40;
-        const double total = times * static_cast<double>(kept());
-        if (!borrowed_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
+        const double total = times * static_cast<double>(size_);
+        if (!borrowed_ && keeps_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
             resize(static_cast<std::size_t>(total));
         }
     }
@@ -117,7 +118,12 @@ public:
     }
 
 private:
-    std::size_t kept() const { return keeps_ ? size_ : 0; }
+    // Counts n bytes, and gives them a place for as long as they are the last ones.
+    DTF_APART std::uint8_t* pass(std::size_t n) {
+        if (n > capacity_ && !resize(n)) throw std::bad_alloc();
+        size_ += n;
+        return data_;
+    }
 
     bool resize(std::size_t capacity) {
         void* moved = borrowed_ ? std::malloc(capacity) : std::realloc(data_, capacity);

@@ -230,7 +230,7 @@ public:
             if (!packed.varints(out, most, written)) return false;
             into.grow(written * sizeof(std::int64_t));
         }
-        return packed.count_varints(more) && counted(written + more);
+        return (packed.empty() || packed.count_varints(more)) && counted(written + more);
     }
 
     bool add_packed_float(Cursor packed) {

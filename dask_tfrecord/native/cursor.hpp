@@ -54,7 +54,7 @@ inline unsigned highest_bit(std::uint64_t bits) {  // of bits != 0
 }
 
 // Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
-inline bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
+DTF_INLINE bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
     if (size > 16) return std::memcmp(one, other, size) == 0;
     if (size >= 8) {
         const std::size_t last = size - 8;
@@ -156,7 +156,7 @@ public:
     }
 
     // Goes past the varints that are left and counts them; false if one is malformed.
-    bool count_varints(std::size_t& count) {
+    DTF_APART bool count_varints(std::size_t& count) {
         const std::uint8_t* const from = at_;
         const std::size_t size = left();
         if (size > 0 && from[size - 1] >= 0x80) return false;

@@ -37,13 +37,13 @@ public:
     }
 
 private:
-    // What stood at a place last time; nothing did where the column is unknown.
+    // What stood at a place last time.
     struct Expected {
         std::string_view key;
-        int column = unknown;
+        int column;
 
         bool is(Cursor other) const {
-            return key.size() == other.left() && column != unknown &&
+            return key.size() == other.left() &&
                    same(reinterpret_cast<const std::uint8_t*>(key.data()), other.here(), key.size());
         }
     };
@@ -64,9 +64,11 @@ private:
     }
 
     void expect(std::size_t place, std::string_view key, int column) {
-        if (place >= most_expected) return;
-        if (place >= expected_.size()) expected_.resize(place + 1);
-        expected_[place] = {key, column};
+        if (place < expected_.size()) {
+            expected_[place] = {key, column};
+        } else if (place == expected_.size() && place < most_expected) {
+            expected_.push_back({key, column});
+        }
     }
 
     std::unordered_map<std::string_view, int> known_;  // views of the columns' own keys
@@ -386,8 +388,7 @@ private:
     DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
         const int known = keys.find(key);
         column = nullptr;
-        if (known == Keys::passed) return true;
-        if (known == Keys::unknown) return unknown(key, keys);
+        if (known < 0) return known == Keys::passed || unknown(key, keys);
         Column& found = columns_[static_cast<std::size_t>(known)];
         if (found.spec().layout != Layout::skipped) column = &found;
         return true;

@@ -38,7 +38,7 @@ class Pieces(Protocol):
         """Rows ``start`` to ``stop`` of one span after the other; arrays of `out` are filled span by span."""
 
     def sized(self) -> Pieces:
-        """Give the same rows to whom sizes are enough: images that differ in size may be zeros of their shapes."""
+        """Give the same rows to whom sizes are enough: where rows differ in size, their values may be zeros."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
