@@ -132,8 +132,8 @@ def flat_rows(draw: st.DrawFn) -> dict[str, Block]:
 @st.composite
 def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, dict[str, Block]]:
     """A layout on small grids of odd sizes, and the rows it was counted from."""
-    for module in (layout, feed):
-        monkeypatch.setattr(module, "PIECE_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
+    monkeypatch.setattr(layout, "PIECE_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
+    monkeypatch.setattr(feed, "UNIT_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
     monkeypatch.setattr(feed, "GRANULE_NBYTES", draw(st.sampled_from([1, 300, 100_000])))
     monkeypatch.setattr(feed, "_PROBE_ROWS", draw(st.sampled_from([1, 3, 64])))
     monkeypatch.setattr(layout, "UNIT_NBYTES", draw(st.sampled_from([8, 56, 500])))

@@ -31,8 +31,18 @@ def source_of(ds: dtf.Dataset) -> Any:
     return ds.source
 
 
-@pytest.mark.parametrize("kind", ["records", "picked", "mapped", "stored"])
-@pytest.mark.parametrize("part", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("records", 0.0),
+        ("records", 0.5),
+        ("records", 1.0),
+        ("records", 2.0),
+        ("picked", 1.0),
+        ("mapped", 2.0),
+        ("stored", 1.0),
+    ],
+)
 def test_values_are_the_same_in_any_room(shards: Shards, tmp_path: Path, kind: str, part: float) -> None:
     ds = dtf.read_tfrecord(shards.pattern, SCHEMA)
     match kind:
@@ -41,7 +51,7 @@ def test_values_are_the_same_in_any_room(shards: Shards, tmp_path: Path, kind: s
         case "mapped":
             ds = ds.map_blocks(dict, dict(SCHEMA))
         case "stored":
-            ds.to_zarr(tmp_path / "store.zarr", chunks=7)
+            ds.to_zarr(tmp_path / "store.zarr", chunks=40)
             ds = dtf.from_zarr(tmp_path / "store.zarr")
     wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
     rooms: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}

@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.progress import Bar, followed, tell
 from dask_tfrecord.arrays.source import MappedSource, Out, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.layout import GRANULE_NBYTES, PIECE_NBYTES, Tally
+from dask_tfrecord.stores.layout import GRANULE_NBYTES, UNIT_NBYTES, Tally
 from dask_tfrecord.stores.levels import Levels, is_flat
 
 __all__ = ["Feed", "Pieces", "RowSizes", "count_rows"]
@@ -264,8 +264,8 @@ def count_rows(
     for blocks in source(*rest).sized().pieces(tuple(levels), growing()):
         tallies.append(_tally(blocks, levels, spans[-1][0], unit_rows))
         nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
-        # How large the next rows are is a guess.
-        step = max(1, int(min(PIECE_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
+        # How large the next rows are is a guess. Most of them are counted and not there.
+        step = max(1, int(min(UNIT_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
     tell()
     return Tally.joined(schema, tallies)
 
