@@ -2,7 +2,7 @@
 
 Each measurement is a process of its own. What counts is its peak resident memory (VmHWM) less what was resident after
 the imports. The limits: for `compute` the result plus 64 MiB per thread; for `to_zarr` 100 MiB plus three write units
-per thread, four where the store is sharded, whatever the size of the data. A write unit is what one task writes: a
+per thread, four where the store is sharded, whatever the size of the data. A write unit is what is written whole: a
 chunk, or a shard, of all dense features together, or of one ragged feature's values. What the plan of the conversion
 says that it adds to a worker is a limit, too: it is the column "plan".
 
