@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import zarr.storage
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.stores import freeing
+from dask_tfrecord.stores.own_loop import own_loop
 from dask_tfrecord.stores.zarr_settings import frugal
 
 
@@ -88,6 +90,19 @@ def test_what_is_set_in_the_meantime_stays() -> None:
     with frugal():
         zarr.config.set({"async.concurrency": 3})
     assert concurrency() == 3
+
+
+def test_coroutines_keep_to_the_thread_that_waits_for_them() -> None:
+    async def elsewhere() -> tuple[int, int]:
+        return threading.get_ident(), await asyncio.to_thread(threading.get_ident)
+
+    with own_loop() as loop:
+        assert set(loop.run_until_complete(elsewhere())) == {threading.get_ident()}
+        with ThreadPoolExecutor(1) as thread:
+            other = thread.submit(threading.get_ident).result()
+            assert set(thread.submit(loop.run_until_complete, elsewhere()).result()) == {other}
+        with pytest.raises(ValueError, match="invalid literal"):
+            loop.run_until_complete(asyncio.to_thread(int, "x"))
 
 
 def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

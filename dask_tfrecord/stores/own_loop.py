@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 __all__ = ["own_loop"]
 
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
-class _AtOnce(ThreadPoolExecutor):
-    """Does what it is given at once, in the thread that gives it. Event loops take nothing but thread pools."""
 
-    def submit(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+class _OwnLoop(asyncio.SelectorEventLoop):
+    """Does what it is to hand to another thread at once."""
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
+    ) -> asyncio.Future[Result]:
         """Do it."""
-        future: Future[Any] = Future()
+        future: asyncio.Future[Result] = self.create_future()
         try:
-            future.set_result(step(*args, **kwargs))
-        except BaseException as error:  # who waits for it gets it
+            future.set_result(func(*args))
+        except Exception as error:  # who waits for it gets it
             future.set_exception(error)
         return future
 
@@ -31,8 +36,7 @@ class _AtOnce(ThreadPoolExecutor):
 @contextmanager
 def own_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """Give an event loop whose ``run_until_complete`` keeps to the thread that calls it."""
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(_AtOnce(1))
+    loop = _OwnLoop()
     loop.set_debug(False)  # which would warn of all that takes a while
     try:
         yield loop
