@@ -533,7 +533,8 @@ def test_the_summary_of_a_cluster_is_what_was_written(shards: Path, tmp_path: Pa
     assert [each.nbytes_out for each in found] == sizes
     assert [(each.records, each.nbytes_in) for each in found] == [(ROWS, size(shards))] * 3
     rss = client.run(progress.importlib.import_module("dask_tfrecord.stores.write_report").peak_memory)
-    assert all(0 < each.peak <= max(rss.values()) for each in found)
+    # Linux counts pages for each processor, and adds them up now and then: a peak may be less later on.
+    assert all(0 < each.peak <= max(rss.values()) + (4 << 20) for each in found)
 
 
 def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
