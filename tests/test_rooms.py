@@ -27,10 +27,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return Shards.written(tmp_path_factory.mktemp("shards"), SIZES)
 
 
-def source_of(ds: dtf.Dataset) -> Any:
-    return ds.source
-
-
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
@@ -53,17 +49,18 @@ def test_values_are_the_same_in_any_room(shards: Shards, tmp_path: Path, kind: s
         case "stored":
             ds.to_zarr(tmp_path / "store.zarr", chunks=40)
             ds = dtf.from_zarr(tmp_path / "store.zarr")
+    source: Any = ds.source
     wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
     rooms: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}
 
     def room(name: str, span: tuple[int, int]) -> NDArray[Any] | None:
-        held = [flat_arrays(block[name])[1] for block in source_of(ds).pieces([name], [span])]
-        values = held[0]
+        (blocks,) = source.pieces([name], [span])
+        values = flat_arrays(blocks[name])[1]
         made = np.full((int(part * len(values)), *values.shape[1:]), 77, values.dtype)
         return rooms.setdefault((name, span), made) if part else None
 
     out = {name: lambda span, name=name: room(name, span) for name in FLAT}
-    found = source_of(ds).pieces(list(SCHEMA), SPANS, out)
+    found = source.pieces(list(SCHEMA), SPANS, out)
     for span, blocks, rows in zip(SPANS, found, wanted, strict=True):
         for name, block in blocks.items():
             assert_same_array(to_array(block), rows[name])

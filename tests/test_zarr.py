@@ -443,7 +443,7 @@ def test_any_order_and_any_number_of_threads_make_the_same(
     assert len(wanted) > 100
 
     def shuffled(plan: Layout, missing: list[units.Unit]) -> list[units.Job]:
-        # As they come, or all in one: what lies together is the same.
+        # Together as they are, or each by itself: the store is the same.
         found = list(rng.choice([units.jobs_of, units.single_jobs])(plan, missing))
         rng.shuffle(found)
         return found

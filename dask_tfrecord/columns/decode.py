@@ -230,7 +230,9 @@ class _Job:
         if name in self.arrays:
             return self.arrays[name]
         if recipe.make is not None:
-            return recipe.make(recipe.parsed, taken, self.records, self.out.get(name) if recipe.is_dense else None)
+            return recipe.make(
+                recipe.parsed, taken, self.records, self.out.get(name) if recipe.feature.is_dense else None
+            )
         # The number of rows was not known, so the decoder's own memory has grown with them.
         dense: NDArray[Any] = taken[0].values.view(recipe.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *recipe.feature.item_shape)

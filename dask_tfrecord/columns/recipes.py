@@ -58,11 +58,6 @@ class Recipe:
     prepare: Prepare | None = None
 
     @property
-    def is_dense(self) -> bool:
-        """Whether its blocks are arrays of numbers."""
-        return self.feature.block_dtype.kind in "biufc"
-
-    @property
     def keeps_values(self) -> bool:
         """Whether the flat values of its blocks are what the decoder hands out, as it is."""
         whole = self.make in (making.ragged, making.fixed_bytes) and self.prepare is None

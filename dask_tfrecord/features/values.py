@@ -78,6 +78,11 @@ class Feature(ABC):
         return () if self.ragged_rank or self.own_shapes else self.item_shape
 
     @property
+    def is_dense(self) -> bool:
+        """Whether blocks are arrays of numbers."""
+        return self.block_dtype.kind in "biufc"
+
+    @property
     def is_bytes(self) -> bool:
         """Whether the values of a block are bytes."""
         return self.item_dtype == np.dtype(object)

@@ -222,7 +222,9 @@ public:
         std::size_t most = wanted(packed.left());  // a value takes at least one byte
         std::size_t written = 0, more = 0;
         if (into.moves() && most > into.room() / sizeof(std::int64_t)) {
-            if (!Cursor(packed).count_varints(most)) return false;  // it stays where it is as long as there is place
+            std::size_t there = 0;  // what is offered is left only where it is too small
+            if (!Cursor(packed).count_varints(there)) return false;
+            most = there < most ? there : most;
         }
         if (most > 0) {
             if (!into.reserve(most * sizeof(std::int64_t))) return false;

@@ -122,7 +122,8 @@ void check_tensor(const dtf::TensorSpec& spec) {
 
 dtf::ColumnSpec column_spec(const nb::bytes& key, int kind, int layout, std::size_t count, std::size_t swap, bool text,
                             bool boolean, bool list, bool optional, bool counted, int cast,
-                            const nb::sequence& fallback, int tensor_dtype, std::size_t tensor_item, const nb::sequence& tensor_shape) {
+                            const nb::sequence& fallback, int tensor_dtype, std::size_t tensor_item,
+                            const nb::sequence& tensor_shape) {
     dtf::ColumnSpec spec;
     spec.key.assign(key.c_str(), key.size());
     spec.kind = static_cast<dtf::Kind>(kind);
@@ -406,7 +407,8 @@ NB_MODULE(_native, module) {
     nb::class_<dtf::ColumnSpec>(module, "Column")
         .def(nb::new_(&column_spec), "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
              "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
-             "cast"_a = 0, "fallback"_a = nb::tuple(), "tensor_dtype"_a = 0, "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
+             "cast"_a = 0, "fallback"_a = nb::tuple(), "tensor_dtype"_a = 0, "tensor_item"_a = 0,
+             "tensor_shape"_a = nb::tuple());
     nb::class_<PyDecoder>(module, "Decoder")
         .def(nb::init<const nb::sequence&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
              "sequence_example"_a = false)

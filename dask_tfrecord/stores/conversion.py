@@ -205,9 +205,8 @@ def _tasks(order: Order, writer: Writer) -> tuple[Delayed, Work]:
         (order.target, journal, len(units)),
         begin,
     )
-    reading = Reading.of(
-        feed.source, order.layout.nrows, [job.rows for job in jobs], [job.rows for job in made(order.layout, units)]
-    )
+    whole = [job.rows for job in made(order.layout, units)] if there else ()
+    reading = Reading.of(feed.source, order.layout.nrows, [job.rows for job in jobs], whole)
     return written, Work(
         str(order.target),
         feed.tasks(write_units),

@@ -231,7 +231,7 @@ def _row_nbytes(schema: Schema, read: Callable[[Sequence[str]], Mapping[str, Blo
     sizes = {
         name: float(feature.block_dtype.itemsize * np.prod(feature.block_shape))
         for name, feature in schema.items()
-        if feature.block_dtype.kind in "biufc"
+        if feature.is_dense
     }
     others = [name for name in schema if name not in sizes]
     if others:

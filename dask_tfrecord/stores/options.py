@@ -45,6 +45,7 @@ class ZarrOptions:
         cls,
         arrays: Mapping[str, Any],
         schema: Schema,
+        *,
         wishes: Wishes,
         codecs: Codecs,
         dimension_names: Mapping[str, Sequence[str]] | None,

@@ -93,8 +93,15 @@ def plan_zarr(
     ((100, 8), 10, 64000)
     """
     dataset = _counted(arrays)
-    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
-    options = ZarrOptions.of(arrays, dataset.schema, wishes, codecs, dimension_names, fill_values, consolidated)
+    options = ZarrOptions.of(
+        arrays,
+        dataset.schema,
+        wishes=Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
+        codecs=Codecs(compressors, filters),
+        dimension_names=dimension_names,
+        fill_values=fill_values,
+        consolidated=consolidated,
+    )
     return _plan(dataset, options, Fingerprint.of(dataset, options.values()), memory_limit, None)
 
 
@@ -272,8 +279,15 @@ def to_zarr(
     if not resume:
         target.check_free(checked(mode), arrays.origin if isinstance(arrays, Dataset) else {})
     dataset = _counted(arrays)
-    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
-    options = ZarrOptions.of(arrays, dataset.schema, wishes, codecs, dimension_names, fill_values, consolidated)
+    options = ZarrOptions.of(
+        arrays,
+        dataset.schema,
+        wishes=Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
+        codecs=Codecs(compressors, filters),
+        dimension_names=dimension_names,
+        fill_values=fill_values,
+        consolidated=consolidated,
+    )
     fingerprint = Fingerprint.of(dataset, options.values())
     begun = find_begun(target, fingerprint, mode, resume)
     if begun is not None and begun.layout is None:

@@ -65,7 +65,7 @@ class Reading:
         spans : sequence of (int, int)
             First row and past-the-last row of each task.
         whole : sequence of (int, int), optional
-            The same of all tasks that there would be if nothing were done.
+            The same of all tasks that there would be if nothing were done, where something is.
         """
         table = np.array([*spans, *whole, (0, nrows)], np.int64)
         nbytes = stored_nbytes(source, table)

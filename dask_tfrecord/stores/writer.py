@@ -184,21 +184,21 @@ class _Rows:
 
     def __init__(self, place: _Place, npieces: int) -> None:
         self.place, self._npieces = place, npieces
-        writer, unit = place.writer, place.unit
+        writer = place.writer
         self._dense = [spec for spec in writer.specs if spec.part == "dense"]
         self._splits = [_Entries(place, spec) for spec in writer.specs if spec.by_rows and spec.part != "dense"]
         self._blocks: dict[str, list[Block]] = {spec.feature: [] for spec in self._dense}
-        self._nrows = unit.stop - unit.start
         self._arrays: dict[str, NDArray[Any]] | None = None
 
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Arrays that numbers are decoded into, where they come in several pieces."""
         if self._arrays is None:
-            schema = self.place.writer.schema
-            several = [name for name in self._blocks if self._npieces > 1 and schema[name].block_dtype.kind in "biufc"]
+            schema, unit = self.place.writer.schema, self.place.unit
+            several = [name for name in self._blocks if self._npieces > 1 and schema[name].is_dense]
             self._arrays = {
-                name: np.empty((self._nrows, *schema[name].block_shape), schema[name].block_dtype) for name in several
+                name: np.empty((unit.stop - unit.start, *schema[name].block_shape), schema[name].block_dtype)
+                for name in several
             }
         return self._arrays
 
@@ -214,10 +214,10 @@ class _Rows:
         """Write what is not written, and note that the unit is."""
         for entries in self._splits:
             entries.end()
-        unit, arrays = self.place.unit, dict(self.arrays)
+        unit, arrays = self.place.unit, self.arrays
         for spec in self._dense:
             parts = self._blocks.pop(spec.feature) or [zero_rows(self.place.writer.schema[spec.feature])]
-            rows = arrays.pop(spec.feature) if spec.feature in arrays else concatenate(parts)
+            rows = arrays[spec.feature] if spec.feature in arrays else concatenate(parts)
             self.place.put(spec, unit.start, unit.stop, np.asarray(rows))
         self._arrays = {}
         self.place.close()
