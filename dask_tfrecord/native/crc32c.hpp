@@ -3,12 +3,9 @@
 
 #include <array>
 
-#include "cursor.hpp"
+#include "machine.hpp"
 
-#if defined(__x86_64__) || defined(_M_X64)
-#define DTF_CRC_X86 1
-#include <nmmintrin.h>
-#elif (defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__)))
+#if !defined(DTF_PORTABLE) && defined(__aarch64__) && (defined(__linux__) || defined(__APPLE__))
 #define DTF_CRC_ARM 1
 #include <arm_acle.h>
 #if defined(__linux__)
@@ -16,10 +13,8 @@
 #endif
 #endif
 
-#if defined(_MSC_VER)
-#define DTF_TARGET_CRC
-#elif defined(DTF_CRC_X86)
-#define DTF_TARGET_CRC __attribute__((target("sse4.2")))
+#if defined(DTF_X86)
+#define DTF_TARGET_CRC DTF_SSE42
 #elif defined(DTF_CRC_ARM) && defined(__clang__)
 #define DTF_TARGET_CRC __attribute__((target("crc")))
 #elif defined(DTF_CRC_ARM)
@@ -101,7 +96,7 @@ inline std::uint32_t by_tables(const std::uint8_t* data, std::size_t size) {
 #if defined(DTF_TARGET_CRC)
 
 DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint64_t word) {
-#if defined(DTF_CRC_X86)
+#if defined(DTF_X86)
     return static_cast<std::uint32_t>(_mm_crc32_u64(state, word));
 #else
     return __crc32cd(state, word);
@@ -109,7 +104,7 @@ DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint64_t word
 }
 
 DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint8_t byte) {
-#if defined(DTF_CRC_X86)
+#if defined(DTF_X86)
     return _mm_crc32_u8(state, byte);
 #else
     return __crc32cb(state, byte);
@@ -154,18 +149,12 @@ DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std
 #endif
 
 inline bool has_instruction() {
-#if defined(DTF_CRC_X86) && defined(_MSC_VER)
-    int registers[4];
-    __cpuid(registers, 1);
-    return (registers[2] >> 20 & 1) != 0;
-#elif defined(DTF_CRC_X86)
-    return __builtin_cpu_supports("sse4.2") != 0;
-#elif defined(DTF_CRC_ARM) && defined(__linux__)
+#if defined(DTF_CRC_ARM) && defined(__linux__)
     return (getauxval(AT_HWCAP) >> 7 & 1) != 0;  // HWCAP_CRC32
 #elif defined(DTF_CRC_ARM)
     return true;  // every arm64 Mac
 #else
-    return false;
+    return has_sse42();
 #endif
 }
 

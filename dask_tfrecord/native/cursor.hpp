@@ -1,76 +1,12 @@
 // The one place where raw bytes are read: a cursor that can't leave what it was given.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include <algorithm>
+#include <bitset>
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dask_tfrecord's native core supports little-endian machines only"
-#endif
-#if defined(_MSC_VER)
-#include <intrin.h>
-#endif
-
-// Tags and lengths of one byte are what decoding consists of: reading those is in line, longer ones are not.
-#if defined(_MSC_VER)
-#define DTF_INLINE __forceinline
-#define DTF_APART __declspec(noinline)
-#else
-#define DTF_INLINE inline __attribute__((always_inline))
-#define DTF_APART __attribute__((noinline))
-#endif
+#include "varints.hpp"
 
 namespace dtf {
-
-// A packed list may hold 2^31 values, and each takes eight bytes once it is decoded.
-static_assert(sizeof(std::size_t) == 8, "dask_tfrecord's native core supports 64-bit machines only");
-
-template <class T>
-inline T load(const std::uint8_t* from) {
-    T value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-}
-
-inline unsigned lowest_bit(std::uint64_t bits) {  // of bits != 0
-#if defined(_MSC_VER)
-    unsigned long at;
-    _BitScanForward64(&at, bits);
-    return static_cast<unsigned>(at);
-#else
-    return static_cast<unsigned>(__builtin_ctzll(bits));
-#endif
-}
-
-inline unsigned highest_bit(std::uint64_t bits) {  // of bits != 0
-#if defined(_MSC_VER)
-    unsigned long at;
-    _BitScanReverse64(&at, bits);
-    return static_cast<unsigned>(at);
-#else
-    return 63u - static_cast<unsigned>(__builtin_clzll(bits));
-#endif
-}
-
-// Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
-DTF_INLINE bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
-    if (size > 16) return std::memcmp(one, other, size) == 0;
-    if (size >= 8) {
-        const std::size_t last = size - 8;
-        return load<std::uint64_t>(one) == load<std::uint64_t>(other) &&
-               load<std::uint64_t>(one + last) == load<std::uint64_t>(other + last);
-    }
-    if (size >= 4) {
-        const std::size_t last = size - 4;
-        return load<std::uint32_t>(one) == load<std::uint32_t>(other) &&
-               load<std::uint32_t>(one + last) == load<std::uint32_t>(other + last);
-    }
-    for (std::size_t i = 0; i < size; ++i) {
-        if (one[i] != other[i]) return false;
-    }
-    return true;
-}
 
 // Every read checks what is left; a false answer means that the bytes are not what they should be.
 class Cursor {
@@ -122,36 +58,23 @@ public:
 
     // Varints until the cursor is empty or `room` of them are written; false if one is malformed.
     bool varints(std::int64_t* out, std::size_t room, std::size_t& written) {
-        std::size_t n = 0;
-        // The bits where values end, for 64 bytes at once: then each value's place is known before any is decoded.
-        // A value may be read as eight bytes, hence the margin.
-        while (left() >= 72 && room - n >= 64) {
-            std::uint64_t ends = 0;
-            for (unsigned word = 0; word < 8; ++word) ends |= value_ends(at_ + 8 * word) << (8 * word);
-            const std::uint64_t inner = ~ends;
-            const bool all_short = (inner & inner >> 1 & inner >> 2 & inner >> 3) == 0;  // four bytes at the most
-            unsigned from = 0;
-            while (ends != 0) {
-                const unsigned next = lowest_bit(ends) + 1;
-                ends &= ends - 1;
-                std::uint64_t value;
-                if (all_short) {
-                    value = fold_short(load<std::uint32_t>(at_ + from), next - from);
-                } else if (!fold_long(at_ + from, next - from, value)) {
-                    return false;
-                }
-                out[n++] = static_cast<std::int64_t>(value);
-                from = next;
+        written = 0;
+        while (left() >= varints::block + varints::beyond && room - written >= varints::block) {
+            const std::uint64_t inner = highest_bits(at_);
+            if (varints::decodes_short && varints::all_within(inner, 3)) {
+                at_ += varints::decode_short(at_, left(), out, room, written);
+                continue;
             }
-            if (from == 0) return false;  // 64 bytes and no end
-            at_ += from;
+            unsigned used;
+            if (!varints::decode_block(at_, inner, ~inner, out, written, used)) return false;
+            at_ += used;
         }
-        while (n < room && !empty()) {
+        while (left() >= few && room - written > 1 && copied_block(out, room, written)) continue;
+        while (written < room && !empty()) {
             std::uint64_t value;
             if (!varint(value)) return false;
-            out[n++] = static_cast<std::int64_t>(value);
+            out[written++] = static_cast<std::int64_t>(value);
         }
-        written = n;
         return true;
     }
 
@@ -242,38 +165,35 @@ private:
         return beyond < 0x80;
     }
 
-    // Bit i: byte i of the eight at `from` is the last one of its value.
-    static std::uint64_t value_ends(const std::uint8_t* from) {
-        const std::uint64_t last = (~load<std::uint64_t>(from) & 0x8080808080808080u) >> 7;
-        return (last * 0x0102040810204080u) >> 56;
-    }
-
-    // The seven low bits of each of `size` bytes (1 to 4), joined.
-    static std::uint64_t fold_short(std::uint32_t word, unsigned size) {
-        word &= ~std::uint32_t{0} >> (32 - 8 * size);
-        word = (word & 0x007f007fu) | (word & 0x7f007f00u) >> 1;
-        return (word & 0x00003fffu) | (word & 0x3fff0000u) >> 2;
-    }
-
-    // The same of 1 to 8 bytes.
-    static std::uint64_t fold(std::uint64_t word, unsigned size) {
-        word &= ~std::uint64_t{0} >> (64 - 8 * size);
-        word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
-        word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
-        return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
-    }
-
-    // The same of any number: ten bytes are the most that a value takes.
-    static bool fold_long(const std::uint8_t* from, unsigned size, std::uint64_t& value) {
-        if (size <= 8) {
-            value = fold(load<std::uint64_t>(from), size);
-            return true;
+    // The values of a block that ends too early to be read as a whole, or that are more than there is room for. False
+    // where none is, or one is malformed, perhaps behind what there is room for.
+    DTF_APART bool copied_block(std::int64_t* out, std::size_t room, std::size_t& written) {
+        std::uint8_t bytes[2 * varints::block] = {};  // zeros are values
+        std::int64_t values[2 * varints::block];
+        const std::size_t size = std::min(left(), varints::block);
+        std::memcpy(bytes, at_, size);
+        const std::uint64_t inner = highest_bits(bytes);
+        std::uint64_t ends = ~inner & ~std::uint64_t{0} >> (varints::block - size);
+        if (ends == 0) return false;
+        std::size_t count = 0;
+        unsigned used = highest_bit(ends) + 1;
+        if (varints::decodes_short && varints::all_within(inner, 3)) {
+            varints::decode_short(bytes, sizeof bytes, values, 2 * varints::block, count);
+        } else if (!varints::decode_block(bytes, inner, ends, values, count, used)) {
+            return false;
         }
-        if (size > 10) return false;
-        const std::uint64_t high = fold(load<std::uint64_t>(from + 2), size - 2);
-        value = high << 14 | (from[1] & 0x7fu) << 7 | (from[0] & 0x7fu);
+        count = std::min(std::bitset<varints::block>(ends).count(), room - written);
+        if (written + count == room) {
+            for (std::size_t i = 1; i < count; ++i) ends &= ends - 1;
+            used = lowest_bit(ends) + 1;
+        }
+        std::memcpy(out + written, values, count * sizeof *out);
+        written += count;
+        at_ += used;
         return true;
     }
+
+    static constexpr std::size_t few = 16;  // bytes that are read one by one
 
     const std::uint8_t* at_;
     const std::uint8_t* end_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "crc32c.hpp"
+#include "cursor.hpp"
 
 namespace dtf {
 

@@ -43,7 +43,7 @@ SPAN_NBYTES = 32 << 20
 FLAT_UNITS = 4
 FLAT_NBYTES = 128 << 10
 # Decoded bytes of flat features that a task has in hand at once, and between two borders of a tally.
-PIECE_NBYTES = 2 << 20
+PIECE_NBYTES = 4 << 20
 GRANULE_NBYTES = 512 << 10
 
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")

@@ -7,6 +7,7 @@ each of these hand-overs waits for a core: what takes 0.3 ms takes 3.
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -16,6 +17,14 @@ __all__ = ["own_loop"]
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asks the system only where there is nothing else to do: who asks gives the interpreter's lock away."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Find what is ready, if nothing else is."""
+        return [] if timeout == 0 else super().select(timeout)
 
 
 class _OwnLoop(asyncio.SelectorEventLoop):
@@ -36,7 +45,7 @@ class _OwnLoop(asyncio.SelectorEventLoop):
 @contextmanager
 def own_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """Give an event loop whose ``run_until_complete`` keeps to the thread that calls it."""
-    loop = _OwnLoop()
+    loop = _OwnLoop(_Selector())
     loop.set_debug(False)  # which would warn of all that takes a while
     try:
         yield loop

@@ -159,6 +159,11 @@ void windows_of_varints_agree_with_one_by_one() {
     for (int round = 0; round < 30000; ++round) {
         const std::size_t longest = 1 + random.below(10);
         std::string packed = random_varints(random, random.below(200), longest, random.below(2) == 0);
+        if (random.below(4) == 0) {  // short ones beside long ones
+            packed += random_varints(random, random.below(100), 1 + random.below(3), false);
+            packed += random_varints(random, random.below(9), 10, true);
+            packed += random_varints(random, random.below(100), 1 + random.below(3), false);
+        }
         if (!packed.empty() && random.below(4) == 0) {  // runs of continuation bytes, and cuts
             const std::size_t at = random.below(packed.size());
             const std::size_t run = std::min(packed.size() - at, 1 + random.below(random.below(8) == 0 ? 80 : 12));

@@ -1,0 +1,116 @@
+// What differs between compilers and processors: inlining, instructions that not every processor has, bits and words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dask_tfrecord's native core supports little-endian machines only"
+#endif
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+// DTF_PORTABLE leaves out what is written for one kind of processor, so that tests run what others have.
+#if !defined(DTF_PORTABLE) && (defined(__x86_64__) || defined(_M_X64))
+#define DTF_X86 1
+#include <nmmintrin.h>
+#endif
+
+// Tags and lengths of one byte are what decoding consists of: reading those is in line, longer ones are not.
+#if defined(_MSC_VER)
+#define DTF_INLINE __forceinline
+#define DTF_APART __declspec(noinline)
+#else
+#define DTF_INLINE inline __attribute__((always_inline))
+#define DTF_APART __attribute__((noinline))
+#endif
+
+// Before a function that is only called where has_sse42() says so.
+#if defined(DTF_X86) && !defined(_MSC_VER)
+#define DTF_SSE42 __attribute__((target("sse4.2")))
+#else
+#define DTF_SSE42
+#endif
+
+namespace dtf {
+
+// A packed list may hold 2^31 values, and each takes eight bytes once it is decoded.
+static_assert(sizeof(std::size_t) == 8, "dask_tfrecord's native core supports 64-bit machines only");
+
+inline bool has_sse42() {
+#if defined(DTF_X86) && defined(_MSC_VER)
+    int registers[4];
+    __cpuid(registers, 1);
+    return (registers[2] >> 20 & 1) != 0;
+#elif defined(DTF_X86)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#else
+    return false;
+#endif
+}
+
+template <class T>
+inline T load(const std::uint8_t* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+inline unsigned lowest_bit(std::uint64_t bits) {  // of bits != 0
+#if defined(_MSC_VER)
+    unsigned long at;
+    _BitScanForward64(&at, bits);
+    return static_cast<unsigned>(at);
+#else
+    return static_cast<unsigned>(__builtin_ctzll(bits));
+#endif
+}
+
+inline unsigned highest_bit(std::uint64_t bits) {  // of bits != 0
+#if defined(_MSC_VER)
+    unsigned long at;
+    _BitScanReverse64(&at, bits);
+    return static_cast<unsigned>(at);
+#else
+    return 63u - static_cast<unsigned>(__builtin_clzll(bits));
+#endif
+}
+
+// Bit i: the highest bit of byte i of the 64 bytes at `from`.
+inline std::uint64_t highest_bits(const std::uint8_t* from) {
+    std::uint64_t bits = 0;
+#if defined(DTF_X86)
+    for (unsigned part = 0; part < 4; ++part) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * part));
+        bits |= static_cast<std::uint64_t>(static_cast<unsigned>(_mm_movemask_epi8(bytes))) << (16 * part);
+    }
+#else
+    for (unsigned part = 0; part < 8; ++part) {
+        const std::uint64_t high = (load<std::uint64_t>(from + 8 * part) & 0x8080808080808080u) >> 7;
+        bits |= (high * 0x0102040810204080u) >> 56 << (8 * part);
+    }
+#endif
+    return bits;
+}
+
+// Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
+DTF_INLINE bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
+    if (size > 16) return std::memcmp(one, other, size) == 0;
+    if (size >= 8) {
+        const std::size_t last = size - 8;
+        return load<std::uint64_t>(one) == load<std::uint64_t>(other) &&
+               load<std::uint64_t>(one + last) == load<std::uint64_t>(other + last);
+    }
+    if (size >= 4) {
+        const std::size_t last = size - 4;
+        return load<std::uint32_t>(one) == load<std::uint32_t>(other) &&
+               load<std::uint32_t>(one + last) == load<std::uint32_t>(other + last);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+        if (one[i] != other[i]) return false;
+    }
+    return true;
+}
+
+}  // namespace dtf
