@@ -53,7 +53,7 @@ public:
 
     // A place for n more bytes at the end, or null where the caller's memory has none. What is not kept is written over
     // by what comes next.
-    std::uint8_t* grow(std::size_t n) {
+    DTF_INLINE std::uint8_t* grow(std::size_t n) {
         if (n == 0) return &nothing_;  // null would say that there is no place
         if (!keeps_) return pass(n);
         if (!reserve(n)) return nullptr;
@@ -70,17 +70,15 @@ public:
         }
         std::uint8_t* place = grow(n);
         if (place == nullptr) return false;
-        if (n > 0) std::memcpy(place, from, n);
+        if (n == sizeof(float)) {
+            std::memcpy(place, from, sizeof(float));  // the compiler's own, no call
+        } else if (n > 0) {
+            std::memcpy(place, from, n);
+        }
         return true;
     }
 
-    bool reserve(std::size_t n) {
-        if (!keeps_ || n <= capacity_ - size_) return true;
-        if (borrowed_ && !moves_) return false;
-        if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
-        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
-        return true;
-    }
+    DTF_INLINE bool reserve(std::size_t n) { return !keeps_ || n <= capacity_ - size_ || make_room(n); }
 
     // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
     void expect(double times) {
@@ -123,6 +121,13 @@ private:
         if (n > capacity_ && !resize(n)) throw std::bad_alloc();
         size_ += n;
         return data_;
+    }
+
+    DTF_APART bool make_room(std::size_t n) {
+        if (borrowed_ && !moves_) return false;
+        if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
+        if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
+        return true;
     }
 
     bool resize(std::size_t capacity) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <string_view>
 
 #include "varints.hpp"
 
@@ -53,6 +54,37 @@ public:
         const std::uint8_t* data = take(size);
         if (data == nullptr) return false;
         inside = Cursor(data, size);
+        return true;
+    }
+
+    // Goes past a length-delimited field and into it, if its tag is that byte and its length a byte too.
+    DTF_INLINE bool short_field(std::uint8_t tag_byte, Cursor& inside) {
+        if (left() < 2 || at_[0] != tag_byte || at_[1] >= 0x80 || at_[1] > left() - 2) return false;
+        inside = Cursor(at_ + 2, at_[1]);
+        at_ += 2 + at_[1];
+        return true;
+    }
+
+    // Goes into the length-delimited field that all bytes are, if its tag is a byte and its length a byte too.
+    DTF_INLINE bool only_field(std::uint8_t& tag_byte) {
+        if (left() < 2 || at_[1] >= 0x80 || at_[1] != left() - 2) return false;
+        tag_byte = at_[0];
+        at_ += 2;
+        return true;
+    }
+
+    // Goes past a length of one byte, if it is that of all that is left then.
+    DTF_INLINE bool only_length() {
+        if (left() < 1 || at_[0] >= 0x80 || at_[0] != left() - 1) return false;
+        ++at_;
+        return true;
+    }
+
+    // Goes past these bytes, if they come next.
+    DTF_INLINE bool pass(std::string_view bytes) {
+        if (left() < bytes.size()) return false;
+        if (!same(at_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size())) return false;
+        at_ += bytes.size();
         return true;
     }
 

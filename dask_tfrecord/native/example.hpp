@@ -16,38 +16,50 @@ namespace dtf {
 // stood here last time is tried first, whether it is a column's or not.
 class Keys {
 public:
-    // Of a key that is no column's: it was judged where it stood before, or it was not.
-    static constexpr int passed = -1, unknown = -2;
+    struct Key {
+        Key(std::string name, int of) : text(std::move(name)), column(of) {
+            if (text.size() < 0x80) head = std::string{'\x0a', static_cast<char>(text.size())} + text + '\x12';
+        }
 
-    void add(const std::string& key, int column) { known_.emplace(key, column); }
-    void begin_record() { entry_ = 0; }
+        std::string text;
+        std::string head;  // how a short entry with the key begins: all up to the length of its value
+        int column;        // none below 0: the key was judged where it stood before
+    };
 
-    // The column of a key, or one of those two.
-    DTF_INLINE int find(Cursor key) {
-        const std::size_t place = entry_++;
-        if (place < expected_.size() && expected_[place].is(key)) return expected_[place].column;
+    void add(const std::string& text, int column) {
+        const Key& key = keys_.emplace_back(text, column);
+        known_.emplace(key.text, &key);
+    }
+    void begin_record() { place_ = 0; }
+
+    // Goes past the entry that a map goes on with, if it is a short one with the key that stood here last time, and a
+    // value behind it.
+    DTF_INLINE const Key* repeated(Cursor& map, Cursor& value) {
+        if (place_ >= expected_.size()) return nullptr;
+        const Key* key = expected_[place_];
+        Cursor after = map;
+        if (!after.short_field(0x0a, value) || key->head.empty() || !value.pass(key->head)) return nullptr;
+        if (!value.only_length()) return nullptr;
+        map = after;
+        ++place_;
+        return key;
+    }
+
+    // What is known of a key; nothing where it is no column's and was not judged before.
+    DTF_INLINE const Key* find(Cursor key) {
+        const std::size_t place = place_++;
+        if (place < expected_.size() && is(expected_[place]->text, key)) return expected_[place];
         return look_up(key, place);
     }
 
     // The key that was just looked for is no column's, and has been judged: where it stands again it need not be.
     DTF_APART void pass(Cursor key) {
-        if (passed_.size() == most_passed || key.left() > longest_passed) return;
-        passed_.emplace_back(text_of(key));
-        expect(entry_ - 1, passed_.back(), passed);
+        if (passed_ == most_passed || key.left() > longest_passed) return;
+        ++passed_;
+        expect(place_ - 1, keys_.emplace_back(std::string(text_of(key)), -1));
     }
 
 private:
-    // What stood at a place last time.
-    struct Expected {
-        std::string_view key;
-        int column;
-
-        bool is(Cursor other) const {
-            return key.size() == other.left() &&
-                   same(reinterpret_cast<const std::uint8_t*>(key.data()), other.here(), key.size());
-        }
-    };
-
     static constexpr std::size_t most_expected = 1024, longest_passed = 100;
     // Of records that never repeat their order, no more is learnt at some time.
     static constexpr std::size_t most_passed = 1024;
@@ -56,25 +68,28 @@ private:
         return {reinterpret_cast<const char*>(key.here()), key.left()};
     }
 
-    DTF_APART int look_up(Cursor key, std::size_t place) {
+    static bool is(std::string_view text, Cursor key) { return text.size() == key.left() && key.pass(text); }
+
+    DTF_APART const Key* look_up(Cursor key, std::size_t place) {
         const auto known = known_.find(text_of(key));
-        if (known == known_.end()) return unknown;
-        expect(place, known->first, known->second);
+        if (known == known_.end()) return nullptr;
+        expect(place, *known->second);
         return known->second;
     }
 
-    void expect(std::size_t place, std::string_view key, int column) {
+    void expect(std::size_t place, const Key& key) {
         if (place < expected_.size()) {
-            expected_[place] = {key, column};
+            expected_[place] = &key;
         } else if (place == expected_.size() && place < most_expected) {
-            expected_.push_back({key, column});
+            expected_.push_back(&key);
         }
     }
 
-    std::unordered_map<std::string_view, int> known_;  // views of the columns' own keys
-    std::deque<std::string> passed_;                   // keys that no column has, as far as they are remembered
-    std::vector<Expected> expected_;
-    std::size_t entry_ = 0;
+    std::deque<Key> keys_;  // the columns' own, and those that no column has, as far as they are remembered
+    std::unordered_map<std::string_view, const Key*> known_;
+    std::vector<const Key*> expected_;
+    std::size_t passed_ = 0;
+    std::size_t place_ = 0;
 };
 
 enum class Message : int { example = 0, sequence_example = 1 };
@@ -230,6 +245,15 @@ private:
     template <class Read>
     bool entries(Cursor map, Keys& keys, Read read) {
         while (!map.empty()) {
+            Cursor value(map.here(), 0);
+            if (const Keys::Key* key = keys.repeated(map, value)) {
+                has_values_ = true;
+                Column* column = column_of(*key);
+                if (column == nullptr) continue;
+                column->open(record_);
+                if (!read(value, *column)) return false;
+                continue;
+            }
             std::uint32_t tag;
             if (!map.tag(tag)) return false;
             if (tag == length_delimited(1)) {
@@ -315,6 +339,18 @@ private:
 
     // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, so many levels deep.
     bool feature(Cursor value, Column& column, std::size_t level) {
+        // Nearly every one is a single list that is a single field: packed numbers, or one string.
+        Cursor quick = value;
+        std::uint8_t kind, one;
+        if (quick.only_field(kind) && quick.only_field(one) && one == length_delimited(1)) {
+            if (kind == length_delimited(3)) return into(column, Kind::int64).add_packed_int64(quick);
+            if (kind == length_delimited(2)) return into(column, Kind::floats).add_packed_float(quick);
+            if (kind == length_delimited(1)) return into(column, Kind::bytes).add_bytes(quick);
+        }
+        return any_feature(value, column, level);
+    }
+
+    DTF_APART bool any_feature(Cursor value, Column& column, std::size_t level) {
         while (!value.empty()) {
             std::uint32_t tag;
             if (!value.tag(tag)) return false;
@@ -326,15 +362,18 @@ private:
             Cursor list(value.here(), 0);
             if (!value.delimited(list)) return false;
             const Kind kind = static_cast<Kind>(field);
-            // A list that is not wanted has to be one all the same: protobuf parses it before it is overridden.
-            Column& into = column.list(kind) ? column : counted_only_;
-            const bool read = kind == Kind::int64    ? int64_list(list, into, level + 1)
-                              : kind == Kind::floats ? float_list(list, into, level + 1)
-                                                     : bytes_list(list, into, level + 1);
+            Column& taker = into(column, kind);
+            const bool read = kind == Kind::int64    ? int64_list(list, taker, level + 1)
+                              : kind == Kind::floats ? float_list(list, taker, level + 1)
+                                                     : bytes_list(list, taker, level + 1);
             if (!read) return false;
         }
         return true;
     }
+
+    // Where the values of a list go. One that is not wanted has to be a list all the same: protobuf parses it before it
+    // is overridden.
+    Column& into(Column& column, Kind kind) { return column.list(kind) ? column : counted_only_; }
 
     static bool int64_list(Cursor list, Column& column, std::size_t level) {
         while (!list.empty()) {
@@ -386,12 +425,16 @@ private:
 
     // The column of a key, or none where it is not wanted; false if the key is an error.
     DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
-        const int known = keys.find(key);
-        column = nullptr;
-        if (known < 0) return known == Keys::passed || unknown(key, keys);
-        Column& found = columns_[static_cast<std::size_t>(known)];
-        if (found.spec().layout != Layout::skipped) column = &found;
-        return true;
+        const Keys::Key* known = keys.find(key);
+        column = known == nullptr ? nullptr : column_of(*known);
+        return known != nullptr || unknown(key, keys);
+    }
+
+    // The column that values of a key go to, or none where they are not wanted.
+    DTF_INLINE Column* column_of(const Keys::Key& key) {
+        if (key.column < 0) return nullptr;
+        Column& column = columns_[static_cast<std::size_t>(key.column)];
+        return column.spec().layout == Layout::skipped ? nullptr : &column;
     }
 
     bool unknown(Cursor key, Keys& keys) {

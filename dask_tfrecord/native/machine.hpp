@@ -94,14 +94,14 @@ inline std::uint64_t highest_bits(const std::uint8_t* from) {
     return bits;
 }
 
-// Whether two stretches of bytes are the same. Keys are short: two words that overlap beat a call to memcmp.
+// Whether two stretches of bytes are the same. Keys are short: words that overlap beat a call to memcmp.
 DTF_INLINE bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
-    if (size > 16) return std::memcmp(one, other, size) == 0;
-    if (size >= 8) {
-        const std::size_t last = size - 8;
-        return load<std::uint64_t>(one) == load<std::uint64_t>(other) &&
-               load<std::uint64_t>(one + last) == load<std::uint64_t>(other + last);
-    }
+    const auto differ = [one, other](std::size_t at) {
+        return load<std::uint64_t>(one + at) ^ load<std::uint64_t>(other + at);
+    };
+    if (size > 32) return std::memcmp(one, other, size) == 0;
+    if (size > 16) return (differ(0) | differ(8) | differ(size - 16) | differ(size - 8)) == 0;
+    if (size >= 8) return (differ(0) | differ(size - 8)) == 0;
     if (size >= 4) {
         const std::size_t last = size - 4;
         return load<std::uint32_t>(one) == load<std::uint32_t>(other) &&
