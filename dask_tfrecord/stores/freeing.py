@@ -13,7 +13,7 @@ from dask_tfrecord.columns.blocks import release_memory
 __all__ = ["freed"]
 
 # What may be kept: a part of what a conversion takes whatever the size of units is.
-KEPT_NBYTES = 32 << 20
+KEPT_NBYTES = 128 << 20
 
 
 class _Kept:
