@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import Block, BytesBlock, rows_of, zero_rows
 from dask_tfrecord.columns.conform import conform
 from dask_tfrecord.errors import SchemaError
@@ -138,13 +140,15 @@ def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, d
     monkeypatch.setattr(feed, "_PROBE_ROWS", draw(st.sampled_from([1, 3, 64])))
     monkeypatch.setattr(layout, "UNIT_NBYTES", draw(st.sampled_from([8, 56, 500])))
     monkeypatch.setattr(layout, "CHUNK_NBYTES", draw(st.sampled_from([8, 24])))
+    monkeypatch.setattr(layout, "FLAT_NBYTES", draw(st.sampled_from([1, 100, 100_000])))
     blocks = draw(flat_rows())
     count = len(blocks["bytes"])
     chunk = draw(st.integers(1, 12))
     grid = RowGrid(chunk, chunk * draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 5, 1000])))
     cuts = sorted({0, count, *draw(st.lists(st.integers(0, count), max_size=3))})
     held = Held(blocks)
-    tallies = [count_rows(span, SCHEMA, grid.unit, grid.most, lambda: held) for span in pairwise(cuts)]
+    every = grid.unit, draw(st.integers(1, grid.unit))
+    tallies = [count_rows(span, SCHEMA, every, grid.most, lambda: held) for span in pairwise(cuts)]
     assert all(stop - start <= grid.most for start, stop in held.asked)
     return zarr_layout(SCHEMA, count, grid, Tally.joined(SCHEMA, tallies)), blocks
 
@@ -283,7 +287,7 @@ def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block],
 
 def test_a_group_without_rows_still_has_splits() -> None:
     empty = {name: zero_rows(feature) for name, feature in SCHEMA.items() if is_flat(feature)}
-    tally = count_rows((0, 0), SCHEMA, 5, 5, lambda: Held(empty))
+    tally = count_rows((0, 0), SCHEMA, (5, 5), 5, lambda: Held(empty))
     planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), Tally.joined(SCHEMA, [tally]))
     assert [(unit.start, unit.stop) for unit in units_of(planned, SCHEMA) if unit.array is None] == [(0, 0)]
     assert {spec.shape[0] for spec in planned.arrays if "splits" in spec.part} == {1}
@@ -294,14 +298,30 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
     schema = Schema({"image": FixedLenFeature((), "bytes")})
     image = bytes(100_000)
     rows = conform(schema["image"], np.array([image] * 101, object), "image")
-    tally = count_rows((0, 101), schema, 101, 1000, lambda: Held({"image": rows}))
+    tally = count_rows((0, 101), schema, (101, 101), 1000, lambda: Held({"image": rows}))
     planned = zarr_layout(schema, 101, RowGrid(101, 101, 1000), Tally.joined(schema, [tally]))
     found = list(units_of(planned, schema))
     for unit in found:
         if unit.array is not None:
             assert (unit.past - unit.first) * len(image) <= (unit.stop - unit.start) + 2 * (600 << 10)
     for job in jobs_of(planned, found):
-        assert all((stop - start) * len(image) <= 2 << 20 for start, stop in job.spans)
+        assert all((stop - start) * len(image) <= layout.PIECE_NBYTES for start, stop in job.spans)
+
+
+SMALL_AND_LARGE = Schema({"id": FixedLenFeature((), "bytes"), "image": FixedLenFeature((32, 32), "float32")})
+
+
+@pytest.mark.parametrize(("sizes", "most"), [((14, 14), 1.0), ((8, 20), 1.3)], ids=["of one size", "of any size"])
+def test_small_values_beside_large_rows_do_not_make_tasks_read_on(
+    tmp_path: Path, sizes: tuple[int, int], most: float
+) -> None:
+    rng = np.random.default_rng(0)
+    ids = [bytes(size) for size in rng.integers(sizes[0], sizes[1] + 1, 2000).tolist()]
+    dtf.to_tfrecord({"id": ids, "image": np.zeros((len(ids), 32, 32), np.float32)}, tmp_path / "shard")
+    ds = dtf.read_tfrecord(tmp_path / "shard", SMALL_AND_LARGE)
+    found = ds.plan_zarr(chunks=100)._layout
+    read = sum(stop - start for job in jobs_of(found, [*units_of(found, ds.schema)]) for start, stop in job.spans)
+    assert len(ids) <= read <= most * len(ids)
 
 
 # ---------------------------------------------------------------------------------------------------- what it says

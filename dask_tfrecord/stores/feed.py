@@ -25,6 +25,8 @@ from dask_tfrecord.stores.levels import Levels, is_flat
 
 __all__ = ["Feed", "Pieces", "RowSizes", "count_rows"]
 
+# Borders of a tally in a unit of rows, and in all of them, as long as there are not more units.
+_BORDERS, _MOST_BORDERS = 8, 1 << 14
 # Rows that are read to learn how large they are.
 _PROBE_ROWS = 64
 
@@ -181,7 +183,10 @@ class Feed:
         if not any(map(is_flat, self.schema.values())):
             return Tally.joined(self.schema, [])
         spans = list(pairwise(self.borders.tolist()))
-        jobs = ((span, list(self.schema), (span, self.schema, unit_rows, most_rows)) for span in spans)
+        # Each unit of flat values is read from border to border.
+        parts = min(_BORDERS, max(1, _MOST_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
+        every = unit_rows, max(1, unit_rows // parts)
+        jobs = ((span, list(self.schema), (span, self.schema, every, most_rows)) for span in spans)
         counting = self.run(count_rows, jobs, Tally.joined, (self.schema,))
         with Bar("Measuring", len(spans)) as bar, followed(self.tasks(count_rows), lambda *_: bar.advance()):
             (tally,) = dask.compute(counting)
@@ -243,7 +248,7 @@ def _row_nbytes(schema: Schema, read: Callable[[Sequence[str]], Mapping[str, Blo
 def count_rows(
     rows: tuple[int, int],
     schema: Schema,
-    unit_rows: int,
+    every: tuple[int, int],
     most_rows: int,
     source: Callable[..., Pieces],
     *rest: Any,
@@ -262,7 +267,7 @@ def count_rows(
             yield spans[-1]
 
     for blocks in source(*rest).sized().pieces(tuple(levels), growing()):
-        tallies.append(_tally(blocks, levels, spans[-1][0], unit_rows))
+        tallies.append(_tally(blocks, levels, spans[-1][0], every))
         nbytes = int(tallies[-1].sizes[-1]) / len(range(*spans[-1]))
         # How large the next rows are is a guess. Most of them are counted and not there.
         step = max(1, int(min(UNIT_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
@@ -270,12 +275,13 @@ def count_rows(
     return Tally.joined(schema, tallies)
 
 
-def _tally(blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, unit_rows: int) -> Tally:
-    """Tally blocks of the rows from `first` on: with borders where units begin, and not too far apart."""
+def _tally(blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]) -> Tally:
+    """Tally blocks of the rows from `first` on: with borders where units begin, within them, and not too far apart."""
     items = {name: of.items(blocks[name]) for name, of in levels.items()}
     sizes = np.sum([of.nbytes(items[name]) for name, of in levels.items()], axis=0)
     count = len(sizes) - 1
-    units = np.arange(-first % unit_rows, count, unit_rows)
+    unit_rows, step = every
+    units = np.flatnonzero(np.arange(first, first + count) % unit_rows % step == 0)
     granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
     borders = np.unique(np.concatenate([[0], units, granules, [count]]))
     return Tally(borders + first, {name: before[borders] for name, before in items.items()}, sizes[borders])

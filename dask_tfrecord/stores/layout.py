@@ -39,11 +39,11 @@ UNIT_NBYTES = 8 << 20
 CHUNK_NBYTES = 1 << 20
 # Decoded bytes that a unit of rows may span where most of them are flat: its task reads those only for their lengths.
 SPAN_NBYTES = 32 << 20
-# Units of a flat array that begin in a unit of rows, more or less, and the decoded bytes that they have at least.
+# Units of a flat array that a unit of rows has, more or less, and the decoded bytes of each if they are more than one.
 FLAT_UNITS = 4
 FLAT_NBYTES = 128 << 10
-# Decoded bytes of flat features that a task has in hand at once, and between two borders of a tally.
-PIECE_NBYTES = 4 << 20
+# Decoded bytes of flat features that a task has in hand at once, and the most between two borders of a tally.
+PIECE_NBYTES = 8 << 20
 GRANULE_NBYTES = 512 << 10
 
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")
@@ -95,13 +95,22 @@ class Cuts:
         if name in self.entries:
             return self.entries[name]
         item = max(1, item_nbytes)
-        # What begins in a unit of rows is written with it, and so is small beside it.
-        most = max(FLAT_NBYTES, int(length * item / max(units, 1.0) / FLAT_UNITS))
-        chunk_nbytes = min(self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES), most)
-        chunk = max(1, min(chunk_nbytes // item, length))
-        whole = max(1, min(self.shard_nbytes or UNIT_NBYTES, most) // item)
-        # The index of a shard has an entry for each chunk that it could hold.
-        return chunk, chunk * max(1, min(whole // chunk, math.ceil(length / chunk))) if sharded else chunk
+        # They begin and end where units of rows do, as nearly as rows of different sizes allow: what lies across the end
+        # of a task is read for two.
+        share = max(1, math.ceil(length / max(units, 1.0)))
+        parts = max(1, min(FLAT_UNITS, share * item // FLAT_NBYTES))
+        most = max(1, min(math.ceil(share / parts), length))
+        chunk = max(1, (self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES)) // item)
+        if not sharded:
+            return (_even(most, chunk),) * 2
+        whole = _even(most, max(1, (self.shard_nbytes or UNIT_NBYTES) // item))
+        chunk = _even(whole, chunk)
+        return chunk, chunk * math.ceil(whole / chunk)
+
+
+def _even(length: int, most: int) -> int:
+    """Entries of parts of the same length, none of which has more than `most`."""
+    return math.ceil(length / math.ceil(length / most))
 
 
 @dataclass(frozen=True, slots=True)

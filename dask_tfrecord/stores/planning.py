@@ -202,7 +202,7 @@ def to_zarr(
     target_chunk_bytes : int or str, default "8 MiB"
         Decoded bytes that the rows of a chunk take in all arrays that are cut where rows are; ``"1 MiB"`` where
         sharded. Rows are fewer if bytes and ragged columns make them long. A chunk of flat values has no more, and
-        about a quarter of what such rows have, so that few records are read for two tasks.
+        as much as such rows have or a half to a quarter of it, so that few records are read for two tasks.
     target_shard_bytes : int or str, optional
         The same for a shard; arrays are sharded if it is given.
     compressors : "auto", None, what `zarr.create_array` takes, or a mapping of such by feature or flat array

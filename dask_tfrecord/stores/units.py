@@ -2,8 +2,8 @@
 
 A write unit is written by one task: of flat values it is a shard, or a chunk where the array has no shards; of all that
 is laid out by rows, those of the same rows. A job is what one task does: it reads the rows of some units, and writes
-with them the units of flat values that begin in these rows. To the end of those it reads on, so that only some rows at
-the end of a job are read twice.
+with them the units of flat values of which the middle lies in these rows. Rows beside its own it reads for those alone,
+so that only some rows at the ends of a job are read twice.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def units_of(layout: Layout, schema: Schema) -> Iterator[Unit]:
 
 
 def jobs_of(layout: Layout, units: Sequence[Unit]) -> Iterator[Job]:
-    """Make jobs of units that are to be written: flat values with the rows in which they begin."""
+    """Make jobs of units that are to be written: flat values with the rows in which most of them lie."""
     together = layout.grid.unit * _row_units_together(layout)
     # Who begins past the last row has the end of the last one, and no row.
     last = max(layout.nrows - 1, 0)
 
     def place(unit: Unit) -> int:
-        return min(unit.first, last) // together
+        return min((unit.first + unit.past) // 2, last) // together
 
     for _, found in groupby(sorted(units, key=place), place):
         yield _job(layout, tuple(found))
@@ -116,7 +116,7 @@ def single_jobs(layout: Layout, units: Iterable[Unit]) -> Iterator[Job]:
 
 
 def count_jobs(layout: Layout) -> int:
-    """Count the jobs of all units; flat values begin in none but the rows that there are."""
+    """Count the jobs of all units; flat values lie in none but the rows that there are."""
     return math.ceil(layout.nrow_units / _row_units_together(layout))
 
 
