@@ -95,8 +95,8 @@ class Cuts:
         if name in self.entries:
             return self.entries[name]
         item = max(1, item_nbytes)
-        # They begin and end where units of rows do, as nearly as rows of different sizes allow: what lies across the end
-        # of a task is read for two.
+        # They begin and end where units of rows do, as nearly as the sizes of rows allow: what lies across the end of a
+        # task is read for two.
         share = max(1, math.ceil(length / max(units, 1.0)))
         parts = max(1, min(FLAT_UNITS, share * item // FLAT_NBYTES))
         most = max(1, min(math.ceil(share / parts), length))
