@@ -256,6 +256,19 @@ def test_to_zarr_options(shards: Path, tmp_path: Path) -> None:
     assert set(dtf.from_zarr(tmp_path / "b.zarr")) == {"label", "image"}
 
 
+def test_to_zarr_takes_features_from_a_file_and_sizes_in_bytes(shards: Path, tmp_path: Path) -> None:
+    store, schema = tmp_path / "train.zarr", dtf.Schema({"label": dtf.FixedLenFeature((), "float32")})
+    wrong, right = tmp_path / "wrong.json", tmp_path / "schema.json"
+    wrong.write_text(schema.to_json())
+    assert_one_line_of_error(run("to-zarr", shards, store, "--features", wrong), "label", "int64")
+    right.write_text(dtf.infer_schema(shards).select(["label"]).to_json())
+    sizes = ["--target-chunk-bytes", "16 B", "--target-shard-bytes", "48"]
+    assert run("to-zarr", shards, store, "--features", right, *sizes).exit_code == 0
+    label = zarr.open_array(store, path="label", mode="r")
+    assert (label.chunks, label.shards) == ((2,), (6,))
+    assert set(dtf.from_zarr(store)) == {"label"}
+
+
 # -- how they fail -----------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +317,8 @@ def test_feature_lists_are_shown(tmp_path: Path) -> None:
         (["--columns", "lable"], "did you mean 'label'"),
         (["--chunks", "0"], "chunks"),
         (["--chunks", "3", "--shards", "4"], "multiple"),
+        (["--target-chunk-bytes", "some"], "some"),
+        (["--features", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_wrong_values_are_one_line_of_error(arguments: list[str], said: str, shards: Path, tmp_path: Path) -> None:

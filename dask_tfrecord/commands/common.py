@@ -22,6 +22,7 @@ __all__ = [
     "columns_option",
     "compression_of_shards",
     "debug",
+    "features_option",
     "many",
     "pattern_argument",
     "plain",
@@ -128,6 +129,13 @@ def _names(_ctx: click.Context, _option: click.Parameter, columns: tuple[str, ..
 
 columns_option = click.option(
     "--columns", multiple=True, metavar="NAME,…", callback=_names, help="Only these features; may be repeated."
+)
+
+
+features_option = click.option(
+    "--features",
+    metavar="FILE",
+    help="What records hold: a schema.pbtxt, a features.json or the JSON of a Schema.  [default: inferred]",
 )
 
 

@@ -11,6 +11,7 @@ from dask_tfrecord.commands.common import (
     columns_option,
     compression_of_shards,
     debug,
+    features_option,
     pattern_argument,
     plain,
     plain_lines,
@@ -26,9 +27,12 @@ __all__ = ["to_zarr"]
 @pattern_argument
 @click.argument("store")
 @split_option
+@features_option
 @columns_option
 @click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 8 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
+@click.option("--target-chunk-bytes", metavar="SIZE", help="Decoded bytes of a chunk, such as 1MiB.")
+@click.option("--target-shard-bytes", metavar="SIZE", help="Decoded bytes of a shard, such as 64MiB.")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
 @click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
 @click.option("--resume", is_flag=True, help="Go on with what was begun; what fails now is kept.")
@@ -42,9 +46,12 @@ def to_zarr(
     pattern: str | list[str],
     store: str,
     split: str | None,
+    features: str | None,
     columns: list[str] | None,
     chunks: int | None,
     shards: int | None,
+    target_chunk_bytes: str | None,
+    target_shard_bytes: str | None,
     component: str | None,
     overwrite: bool,
     resume: bool,
@@ -55,15 +62,18 @@ def to_zarr(
 ) -> None:
     """Convert shards to a Zarr store, in bounded memory.
 
-    Features are what the metadata of a TFDS data set say, else inferred, and bytes stay bytes: what they stand for
-    (arrays, text) is said in Python, by read_tfrecord(features=…).to_zarr(…). After Ctrl-C the same command with
-    --resume goes on; a conversion that fails removes what it wrote, unless it was begun with --resume.
+    Features are what --features says, else what the metadata of a TFDS data set say, else inferred; bytes stay bytes
+    then. What they stand for (arrays, text) is in the JSON of a Schema, which Schema.to_json writes. After Ctrl-C the
+    same command with --resume goes on; a conversion that fails removes what it wrote, unless it was begun with
+    --resume.
     """
     if overwrite and resume:
         raise click.UsageError("--overwrite replaces what is there, and --resume goes on with it: give one of them.")
     with writing(threads) as written:
-        dataset = read_tfrecord(pattern, columns=columns, split=split, compression=compression)
+        dataset = read_tfrecord(pattern, features, columns=columns, split=split, compression=compression)
+        sizes = {"target_chunk_bytes": target_chunk_bytes, "target_shard_bytes": target_shard_bytes}
         options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
+        options |= {name: size for name, size in sizes.items() if size is not None}
         if planned:
             click.echo(plain_lines(repr(dataset.plan_zarr(**options))))
             return

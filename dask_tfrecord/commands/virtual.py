@@ -8,7 +8,15 @@ import click
 import dask
 
 from dask_tfrecord.arrays.progress import at_once
-from dask_tfrecord.commands.common import columns_option, debug, many, pattern_argument, plain, threads_option
+from dask_tfrecord.commands.common import (
+    columns_option,
+    debug,
+    features_option,
+    many,
+    pattern_argument,
+    plain,
+    threads_option,
+)
 from dask_tfrecord.stores.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
 from dask_tfrecord.stores.virtual import virtual_zarr
 
@@ -18,11 +26,7 @@ __all__ = ["virtual"]
 @click.command()
 @pattern_argument
 @click.argument("target")
-@click.option(
-    "--features",
-    metavar="FILE",
-    help="What records hold: a schema.pbtxt, a features.json or a Schema.  [default: inferred]",
-)
+@features_option
 @columns_option
 @threads_option
 @debug
