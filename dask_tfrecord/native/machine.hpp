@@ -26,9 +26,9 @@
 #define DTF_APART __attribute__((noinline))
 #endif
 
-// Before a function that is only called where has_sse42() says so.
+// Before a function that is only called where has_sse42() says so: processors that have SSE 4.2 count bits, too.
 #if defined(DTF_X86) && !defined(_MSC_VER)
-#define DTF_SSE42 __attribute__((target("sse4.2")))
+#define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
 #else
 #define DTF_SSE42
 #endif
@@ -42,9 +42,9 @@ inline bool has_sse42() {
 #if defined(DTF_X86) && defined(_MSC_VER)
     int registers[4];
     __cpuid(registers, 1);
-    return (registers[2] >> 20 & 1) != 0;
+    return (registers[2] >> 20 & 1) != 0 && (registers[2] >> 23 & 1) != 0;
 #elif defined(DTF_X86)
-    return __builtin_cpu_supports("sse4.2") != 0;
+    return __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("popcnt") != 0;
 #else
     return false;
 #endif

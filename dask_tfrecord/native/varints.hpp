@@ -103,41 +103,95 @@ inline constexpr QuadTables quad_tables = make_quad_tables();
 
 inline const bool decodes_short = has_sse42();
 
+// Where the next values are, and where they go.
+struct Stretch {
+    const std::uint8_t* from;
+    std::int64_t* out;
+
+    bool has_block(const std::uint8_t* end) const { return end - from >= static_cast<std::ptrdiff_t>(block); }
+    bool has_room(const std::int64_t* end) const { return end - out >= 16; }
+};
+
+// Decodes the next 16 values, of a byte each.
+DTF_SSE42 inline void widen(Stretch& next) {
+    for (unsigned i = 0; i < 16; i += 2) {
+        const __m128i pair = _mm_cvtsi32_si128(load<std::uint16_t>(next.from + i));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(next.out + i), _mm_cvtepu8_epi64(pair));
+    }
+    next.from += 16;
+    next.out += 16;
+}
+
+// Decodes the next 16 values, of three bytes at the most; `ends` says which bytes are the last of theirs.
+DTF_SSE42 inline void shuffle(Stretch& next, std::uint64_t ends) {
+    const __m128i first = _mm_set1_epi32(0x7f), second = _mm_set1_epi32(0x3f80), third = _mm_set1_epi32(0x1fc000);
+    for (unsigned i = 0; i < 4; ++i) {
+        const std::size_t quad = ends & ((1u << quad_bytes) - 1);
+        const auto& places = quad_tables.shuffles[quad_tables.quad[quad]];
+        __m128i values = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next.from)),
+                                          _mm_loadu_si128(reinterpret_cast<const __m128i*>(places.data())));
+        values = _mm_or_si128(_mm_or_si128(_mm_and_si128(values, first),
+                                           _mm_and_si128(_mm_srli_epi32(values, 1), second)),
+                              _mm_and_si128(_mm_srli_epi32(values, 2), third));
+        auto* place = reinterpret_cast<__m128i*>(next.out);
+        _mm_storeu_si128(place, _mm_cvtepu32_epi64(values));
+        _mm_storeu_si128(place + 1, _mm_cvtepu32_epi64(_mm_srli_si128(values, 8)));
+        ends >>= quad_tables.used[quad];
+        next.from += quad_tables.used[quad];
+        next.out += 4;
+    }
+}
+
+// Decodes 16 values of a block; false where one of its values has more than three bytes.
+DTF_SSE42 inline bool advance(Stretch& next) {
+    const std::uint64_t inner = highest_bits(next.from);
+    if ((inner & 0xffff) == 0) {
+        widen(next);
+    } else if (all_within(inner, 3)) {
+        shuffle(next, ~inner);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// About the middle of values: where the first one begins that ends behind it. As it was where one is not short.
+DTF_SSE42 inline Stretch middle(Stretch begin, std::size_t size) {
+    Stretch half = begin;
+    std::uint64_t inner = 0;
+    for (std::size_t at = 0; at + block <= size / 2; at += block) {
+        inner = highest_bits(half.from);
+        if (!all_within(inner, 3)) return begin;
+        half.from += block;
+        half.out += block - static_cast<std::size_t>(_mm_popcnt_u64(inner));
+    }
+    if (inner >> 63 == 0) return half;
+    // The value that lies across the middle is the first half's.
+    const std::uint64_t ends = ~highest_bits(half.from);
+    if ((ends & 3) == 0) return begin;
+    half.from += lowest_bit(ends) + 1;
+    ++half.out;
+    return half;
+}
+
 // Decodes blocks for as long as their values have three bytes at the most; gives how many bytes it used.
 DTF_SSE42 inline std::size_t decode_short(const std::uint8_t* from, std::size_t size, std::int64_t* out,
                                           std::size_t room, std::size_t& written) {
-    const __m128i first = _mm_set1_epi32(0x7f), second = _mm_set1_epi32(0x3f80), third = _mm_set1_epi32(0x1fc000);
-    std::size_t at = 0;
-    while (size - at >= block && room - written >= 16) {
-        const std::uint64_t inner = highest_bits(from + at);
-        if ((inner & 0xffff) == 0) {
-            for (unsigned i = 0; i < 16; i += 2) {
-                const __m128i pair = _mm_cvtsi32_si128(load<std::uint16_t>(from + at + i));
-                _mm_storeu_si128(reinterpret_cast<__m128i*>(out + written + i), _mm_cvtepu8_epi64(pair));
-            }
-            at += 16;
-            written += 16;
-            continue;
-        }
-        if (!all_within(inner, 3)) break;
-        std::uint64_t ends = ~inner;
-        for (unsigned i = 0; i < 4; ++i) {
-            const std::size_t next = ends & ((1u << quad_bytes) - 1);
-            const auto& shuffle = quad_tables.shuffles[quad_tables.quad[next]];
-            __m128i values = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)),
-                                              _mm_loadu_si128(reinterpret_cast<const __m128i*>(shuffle.data())));
-            values = _mm_or_si128(_mm_or_si128(_mm_and_si128(values, first),
-                                               _mm_and_si128(_mm_srli_epi32(values, 1), second)),
-                                  _mm_and_si128(_mm_srli_epi32(values, 2), third));
-            auto* place = reinterpret_cast<__m128i*>(out + written);
-            _mm_storeu_si128(place, _mm_cvtepu32_epi64(values));
-            _mm_storeu_si128(place + 1, _mm_cvtepu32_epi64(_mm_srli_si128(values, 8)));
-            ends >>= quad_tables.used[next];
-            at += quad_tables.used[next];
-            written += 4;
-        }
+    constexpr std::size_t worth_halving = 4 * block;
+    const std::uint8_t* const end = from + size;
+    const std::int64_t* const out_end = out + room;
+    Stretch next{from, out + written};
+    if (size >= worth_halving && room - written >= size) {
+        // Where a value begins is known when the one before was read: two halves at once wait half as long.
+        const Stretch half = middle(next, size);
+        Stretch behind = half;
+        while (next.has_block(half.from) && behind.has_block(end) && advance(next) && advance(behind)) continue;
+        while (next.from < half.from && advance(next)) continue;
+        if (next.from >= half.from && next.from < behind.from) next = behind;
     }
-    return at;
+    while (next.has_block(end) && next.has_room(out_end) && advance(next)) continue;
+    written = static_cast<std::size_t>(next.out - out);
+    return static_cast<std::size_t>(next.from - from);
 }
 
 #else
