@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import click
@@ -23,7 +22,6 @@ from rich.text import Text
 
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.folders import find_collection
-from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.progress import Bar, at_once
 from dask_tfrecord.columns.report import Report
 from dask_tfrecord.commands.common import (
@@ -38,6 +36,7 @@ from dask_tfrecord.commands.common import (
 )
 from dask_tfrecord.commands.converting import to_zarr
 from dask_tfrecord.commands.damage import repair, verify
+from dask_tfrecord.commands.sampling import looked_at, sample_option
 from dask_tfrecord.commands.virtual import virtual
 from dask_tfrecord.commands.writing import copy, to_tfrecord
 from dask_tfrecord.records.index import ShardIndex
@@ -46,9 +45,6 @@ from dask_tfrecord.storage.files import Shard, Shards, find_shards
 from dask_tfrecord.storage.interrupt import interrupt_reading
 
 __all__ = ["main", "tfrecord"]
-
-# Bytes of shards from which on reading all records is worth the start of processes.
-_WORTH_PROCESSES = 64 << 20
 
 # Where output goes to a file or a program, nothing is folded.
 _WIDE = 1000
@@ -76,26 +72,10 @@ def main() -> None:
     tfrecord(prog_name="dask-tfrecord")
 
 
-def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str) -> int | None:
-    """Read a number of records; all of them are None."""
-    if value == "all":
-        return None
-    if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is neither a number of records, 1 or more, nor 'all'.")
-    return int(value)
-
-
 @tfrecord.command()
 @pattern_argument
 @split_option
-@click.option(
-    "--sample",
-    callback=_number_or_all,
-    default="256",
-    show_default=True,
-    metavar="N|all",
-    help="Records to infer features from; all reads every one, with as many processes as --threads says.",
-)
+@sample_option(default="256")
 @click.option("--spec", is_flag=True, help="Print the features as Python code, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is found as JSON.")
 @compression_of_shards
@@ -105,7 +85,7 @@ def info(
     *,
     pattern: str | list[str],
     split: str | None,
-    sample: int | None,
+    sample: int | str,
     spec: bool,
     as_json: bool,
     compression: str | None,
@@ -123,7 +103,7 @@ def info(
     else:
         shards = find_collection(pattern, split, compression=compression, storage_options=None).shards
     if spec:
-        report = _report(shards, sample, threads)
+        report = looked_at(shards, sample, threads)
         if not report.features:
             # There is no code to print, and that is why.
             report.schema  # noqa: B018
@@ -132,7 +112,7 @@ def info(
     indexes = _scan(shards, threads)
     holds = any(index.count for index in indexes)
     if as_json:
-        found = _report(shards, sample, threads) if holds else None
+        found = looked_at(shards, sample, threads) if holds else None
         click.echo(json.dumps(_document(shards, indexes, found), ensure_ascii=False))
         return
     console = Console(highlight=False)
@@ -140,7 +120,7 @@ def info(
         console.width = _WIDE
     console.print(_facts(shards, indexes))
     if holds:
-        report = _report(shards, sample, threads)
+        report = looked_at(shards, sample, threads)
         console.print(Text(f"\n{_source(report)}\n", "bold"))
         console.print(_features(report))
         for conflict in report.conflicts:
@@ -203,15 +183,6 @@ def _facts(shards: Shards, indexes: Sequence[ShardIndex]) -> Text:
     }
     lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
     return Text("\n").join(lines)
-
-
-def _report(shards: Shards, sample: int | None, threads: int) -> Report:
-    """Look at records; at all of them in processes, because protobuf holds Python's lock."""
-    many = sample is None and threads > 1 and int(shards.sizes.sum()) > _WORTH_PROCESSES
-    scheduler = "processes" if many else "threads"
-    status = Console(stderr=True).status("Reading all records") if sample is None else nullcontext()
-    with dask.config.set(scheduler=scheduler, num_workers=threads), status:
-        return inspect_shards(shards, sample)
 
 
 def _document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | None) -> dict[str, Any]:

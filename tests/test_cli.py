@@ -269,6 +269,21 @@ def test_to_zarr_takes_features_from_a_file_and_sizes_in_bytes(shards: Path, tmp
     assert set(dtf.from_zarr(store)) == {"label"}
 
 
+def test_to_zarr_reads_all_records_to_infer_what_a_sample_does_not_show(tmp_path: Path) -> None:
+    rows = [messages.Example() for _ in range(300)]
+    for row in rows[:-1]:
+        row.features.feature["label"].int64_list.value.append(1)
+    testing.write_oracle(tmp_path / "shard", [row.SerializeToString() for row in rows])
+    store = tmp_path / "all.zarr"
+    said = "'label' is missing", "--sample all reads all of them, or give --features"
+    assert_one_line_of_error(run("to-zarr", tmp_path / "shard", store), *said)
+    assert run("to-zarr", tmp_path / "shard", store, "--sample", "all").exit_code == 0
+    assert dtf.from_zarr(store)["label"].compute()[-2:].tolist()[0].tolist() == [1]
+    both = run("to-zarr", tmp_path / "shard", store, "--sample", 3, "--features", "schema.json")
+    assert both.exit_code == 2
+    assert "give one of them" in both.stderr
+
+
 # -- how they fail -----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import dask
 from dask.system import CPU_COUNT
 
 from dask_tfrecord.arrays.display import many
-from dask_tfrecord.errors import IncompleteStoreError, ResumeError
+from dask_tfrecord.errors import FeatureError, IncompleteStoreError, ResumeError
 from dask_tfrecord.storage.files import COMPRESSIONS
 from dask_tfrecord.storage.interrupt import interrupt_reading
 from dask_tfrecord.stores.progress import Summary, summed_up
@@ -42,6 +42,8 @@ _OPTIONS = {
     "resume=True": "--resume",
     "mode='w'": "--overwrite",
     "component=": "--component NAME",
+    "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
+    "give features=": "give --features",
 }
 
 
@@ -164,7 +166,7 @@ def _spelled_as_options() -> Iterator[None]:
     """Say by which option one goes on or replaces a target, where the error names the argument of a function."""
     try:
         yield
-    except (FileExistsError, IncompleteStoreError, ResumeError) as error:
+    except (FeatureError, FileExistsError, IncompleteStoreError, ResumeError) as error:
         raise type(error)(_spelled(str(error))) from error
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dask_tfrecord.arrays.folders import find_collection
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.commands.common import (
     columns_option,
@@ -19,6 +20,8 @@ from dask_tfrecord.commands.common import (
     threads_option,
     writing,
 )
+from dask_tfrecord.commands.sampling import looked_at, sample_option
+from dask_tfrecord.schema import Schema
 
 __all__ = ["to_zarr"]
 
@@ -28,6 +31,7 @@ __all__ = ["to_zarr"]
 @click.argument("store")
 @split_option
 @features_option
+@sample_option()
 @columns_option
 @click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 8 MiB]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
@@ -47,6 +51,7 @@ def to_zarr(
     store: str,
     split: str | None,
     features: str | None,
+    sample: int | str | None,
     columns: list[str] | None,
     chunks: int | None,
     shards: int | None,
@@ -62,15 +67,21 @@ def to_zarr(
 ) -> None:
     """Convert shards to a Zarr store, in bounded memory.
 
-    Features are what --features says, else what the metadata of a TFDS data set say, else inferred; bytes stay bytes
-    then. What they stand for (arrays, text) is in the JSON of a Schema, which Schema.to_json writes. After Ctrl-C the
-    same command with --resume goes on; a conversion that fails removes what it wrote, unless it was begun with
-    --resume.
+    Features are what --features says, else what the metadata of a TFDS data set say, else inferred, as they are with
+    --sample; bytes stay bytes then. What they stand for (arrays, text) is in the JSON of a Schema, which Schema.to_json
+    writes. After Ctrl-C the same command with --resume goes on; a conversion that fails removes what it wrote, unless
+    it was begun with --resume.
     """
     if overwrite and resume:
         raise click.UsageError("--overwrite replaces what is there, and --resume goes on with it: give one of them.")
+    if features is not None and sample is not None:
+        raise click.UsageError("--features says what --sample would find out: give one of them.")
+    schema: Schema | str | None = features
+    if sample is not None:
+        found = find_collection(pattern, split, compression=compression, storage_options=None)
+        schema = looked_at(found.shards, sample, threads).schema
     with writing(threads) as written:
-        dataset = read_tfrecord(pattern, features, columns=columns, split=split, compression=compression)
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
         sizes = {"target_chunk_bytes": target_chunk_bytes, "target_shard_bytes": target_shard_bytes}
         options: dict[str, Any] = {"chunks": chunks, "shards": shards, "memory_limit": memory_limit or "auto"}
         options |= {name: size for name, size in sizes.items() if size is not None}
