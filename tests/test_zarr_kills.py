@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import zarr
 from distributed import Client, KilledWorker, LocalCluster
+from distributed.core import Status
 from numbered_shards import write_shards
 
 import dask_tfrecord as dtf
@@ -130,17 +131,28 @@ def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
         thread.join()
 
 
+def running(cluster: LocalCluster) -> list[int]:
+    """Processes of the workers that are up, and known to be to those who start them again."""
+    processes = [nanny.process for nanny in cluster.workers.values()]
+    return [process.pid for process in processes if process is not None and process.status == Status.running]
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_workers_are_killed(client: Client, source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]) -> None:
+def test_workers_are_killed(
+    cluster: LocalCluster, client: Client, source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]
+) -> None:
     ds, rng, killed = dtf.read_tfrecord(source), random.Random(str(grid)), 0
     ds.to_zarr(tmp_path / "reference.zarr", **grid)
 
     def kill(alive: Callable[[], bool]) -> None:
         nonlocal killed
         while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
-            pids = list(client.run(os.getpid).values())
-            os.kill(rng.choice(pids), signal.SIGKILL)
-            killed += 1
+            # Who is killed while it starts is not started again.
+            while len(pids := running(cluster)) < 2 and alive():
+                time.sleep(0.005)
+            if len(pids) == 2:
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                killed += 1
 
     finished = False
     while not finished:
