@@ -110,9 +110,9 @@ def equal(store: Path, reference: Path) -> None:
     assert dtf.from_zarr(store).nrecords == SHARDS * ROWS
 
 
-def slow(ds: dtf.Dataset) -> dtf.Dataset:
+def slow(ds: dtf.Dataset, seconds: float = 0.02) -> dtf.Dataset:
     def slowly(blocks: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(0.02)
+        time.sleep(seconds)
         return blocks
 
     return ds.map_blocks(slowly, dict(ds.schema))
@@ -146,7 +146,7 @@ def test_workers_are_killed(
 
     def kill(alive: Callable[[], bool]) -> None:
         nonlocal killed
-        while alive() and wait_for(marks(store) + rng.randrange(3, 15), store, alive):
+        while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
             # Who is killed while it starts is not started again.
             while len(pids := running(cluster)) < 2 and alive():
                 time.sleep(0.005)
@@ -158,13 +158,14 @@ def test_workers_are_killed(
     while not finished:
         with meanwhile(kill):
             try:
-                slow(ds).to_zarr(store, resume=True, **grid)
+                # Workers are back before all is written.
+                slow(ds, 0.1).to_zarr(store, resume=True, **grid)
                 finished = True
             except KilledWorker:
                 # Whoever had the luck to be there each time: it is gone on with.
                 with pytest.raises(IncompleteStoreError):
                     dtf.from_zarr(store)
-    assert killed
+    assert killed >= 2
     equal(store, tmp_path / "reference.zarr")
 
 

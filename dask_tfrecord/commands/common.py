@@ -163,7 +163,7 @@ def writing(threads: int) -> Iterator[list[Summary]]:
 
 @contextmanager
 def _spelled_as_options() -> Iterator[None]:
-    """Say by which option one goes on or replaces a target, where the error names the argument of a function."""
+    """Say by which option it is done, where the error names the argument of a function."""
     try:
         yield
     except (FeatureError, FileExistsError, IncompleteStoreError, ResumeError) as error:

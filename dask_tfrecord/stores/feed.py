@@ -280,8 +280,7 @@ def _tally(blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int
     items = {name: of.items(blocks[name]) for name, of in levels.items()}
     sizes = np.sum([of.nbytes(items[name]) for name, of in levels.items()], axis=0)
     count = len(sizes) - 1
-    unit_rows, step = every
-    units = np.flatnonzero(np.arange(first, first + count) % unit_rows % step == 0)
+    regular = [np.arange(-first % rows, count, rows) for rows in every]
     granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
-    borders = np.unique(np.concatenate([[0], units, granules, [count]]))
+    borders = np.unique(np.concatenate([[0], *regular, granules, [count]]))
     return Tally(borders + first, {name: before[borders] for name, before in items.items()}, sizes[borders])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,23 +39,6 @@ class ZarrOptions:
     names: AxisNames = field(default_factory=AxisNames)
     fills: FillValues = field(default_factory=FillValues)
     consolidated: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        arrays: Mapping[str, Any],
-        schema: Schema,
-        *,
-        wishes: Wishes,
-        codecs: Codecs,
-        dimension_names: Mapping[str, Sequence[str]] | None,
-        fill_values: Mapping[str, Any] | None,
-        consolidated: bool,
-    ) -> ZarrOptions:
-        """Take what a user asks for of these arrays, checked against their features; see `check` for the errors."""
-        options = cls(wishes, codecs, AxisNames.of(arrays, dimension_names), FillValues(fill_values), consolidated)
-        options.check(schema)
-        return options
 
     def values(self) -> dict[str, Any]:
         """Write them as JSON values, by which a conversion is known."""

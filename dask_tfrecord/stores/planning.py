@@ -14,10 +14,12 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.writable import register_store
 from dask_tfrecord.stores.array_likes import of_one_dimension
+from dask_tfrecord.stores.axis_names import AxisNames
 from dask_tfrecord.stores.budget import MemoryBudget, Workers
 from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.conversion import checked, find_begun, finish
 from dask_tfrecord.stores.feed import Feed, RowSizes
+from dask_tfrecord.stores.fill_values import FillValues
 from dask_tfrecord.stores.fingerprint import Fingerprint
 from dask_tfrecord.stores.grid import Wishes
 from dask_tfrecord.stores.layout import PIECE_NBYTES, Layout, check_storable, zarr_layout
@@ -92,17 +94,24 @@ def plan_zarr(
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    dataset, options, fingerprint = _asked(arrays, wishes, codecs, dimension_names, fill_values, consolidated)
+    return _plan(dataset, options, fingerprint, memory_limit, None)
+
+
+def _asked(
+    arrays: Mapping[str, Any],
+    wishes: Wishes,
+    codecs: Codecs,
+    dimension_names: Mapping[str, Sequence[str]] | None,
+    fill_values: Mapping[str, Any] | None,
+    consolidated: bool,
+) -> tuple[Dataset, ZarrOptions, Fingerprint]:
+    """Find what is to be written, how, and by what this conversion is known."""
     dataset = _counted(arrays)
-    options = ZarrOptions.of(
-        arrays,
-        dataset.schema,
-        wishes=Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
-        codecs=Codecs(compressors, filters),
-        dimension_names=dimension_names,
-        fill_values=fill_values,
-        consolidated=consolidated,
-    )
-    return _plan(dataset, options, Fingerprint.of(dataset, options.values()), memory_limit, None)
+    options = ZarrOptions(wishes, codecs, AxisNames.of(arrays, dimension_names), FillValues(fill_values), consolidated)
+    options.check(dataset.schema)
+    return dataset, options, Fingerprint.of(dataset, options.values())
 
 
 def _counted(arrays: Mapping[str, Any]) -> Dataset:
@@ -265,7 +274,7 @@ def to_zarr(
     Sizes of bytes and ragged columns are counted first, which reads them once more; of images that differ in size only
     the headers are looked at. The group is marked incomplete until all of it is written; a conversion that fails
     removes what it wrote. Each task reads its rows in pieces, and holds what it writes and one piece; flat values are
-    written with the rows in which they begin.
+    written with the rows in which most of them lie.
 
     Examples
     --------
@@ -278,17 +287,8 @@ def to_zarr(
     # What can't be written is not counted first.
     if not resume:
         target.check_free(checked(mode), arrays.origin if isinstance(arrays, Dataset) else {})
-    dataset = _counted(arrays)
-    options = ZarrOptions.of(
-        arrays,
-        dataset.schema,
-        wishes=Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes),
-        codecs=Codecs(compressors, filters),
-        dimension_names=dimension_names,
-        fill_values=fill_values,
-        consolidated=consolidated,
-    )
-    fingerprint = Fingerprint.of(dataset, options.values())
+    wishes, codecs = Wishes(chunks, shards, target_chunk_bytes, target_shard_bytes), Codecs(compressors, filters)
+    dataset, options, fingerprint = _asked(arrays, wishes, codecs, dimension_names, fill_values, consolidated)
     begun = find_begun(target, fingerprint, mode, resume)
     if begun is not None and begun.layout is None:
         return finish(target, begun, compute=compute)

@@ -108,7 +108,7 @@ class ZarrPlan:
     write_units : int
         Units, of rows and of each flat array: what is written whole, and noted so that it is not written again.
     tasks : int
-        Tasks that write them: flat values are written with the rows in which they begin, unless rows are in memory.
+        Tasks that write them: flat values are written with the rows where most of them lie, unless rows are in memory.
     arrays : tuple of ArrayPlan
         What will be written.
     memory : MemoryBudget
