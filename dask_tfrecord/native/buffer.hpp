@@ -92,7 +92,7 @@ public:
     void truncate(std::size_t size) { size_ = size; }
 
     template <class T>
-    bool push(T value) {
+    DTF_INLINE bool push(T value) {
         std::uint8_t* place = grow(sizeof value);
         if (place == nullptr) return false;
         std::memcpy(place, &value, sizeof value);

@@ -98,6 +98,7 @@ class Column {
     Mark feature_;
     Kind found_ = Kind::none;
     bool plain_ = false;    // nothing is left to do for a record that has what it should
+    bool single_ = false;   // and that is one value
     bool casts_ = false;    // numbers are cast when a record is over
     bool derived_ = false;  // something is made when a step or a record is over
     bool there_ = false;    // the record has the feature list
@@ -106,6 +107,7 @@ class Column {
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
         plain_ = spec_.layout == Layout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
+        single_ = plain_ && spec_.count == 1;
         casts_ = spec_.cast != Cast::none;
         derived_ = spec_.list || casts_ || has_shapes();
         if (spec_.counted) values = Buffer::counter();
@@ -172,6 +174,20 @@ public:
         feature_ = record_;
         found_ = Kind::none;
         values_found_ = 0;
+    }
+
+    // The key comes up for the first time in a record, with one value of the right kind in its shortest form, and one is
+    // all that it should have. False where it is otherwise, and nothing is done then.
+    DTF_INLINE bool take_one(std::uint64_t record, Cursor feature) {
+        Cursor value(feature.here(), 0);
+        if (!single_ || seen_ == record || !feature.only_value(list_tag(spec_.kind), value)) return false;
+        const Mark before{values.size(), value_splits.size()};
+        if (!store_one(feature, value)) return false;
+        record_ = before;
+        seen_ = record;
+        found_ = spec_.kind;
+        values_found_ = 1;
+        return true;
     }
 
     // The next step of a feature list begins.
@@ -463,6 +479,24 @@ private:
     bool counted(std::size_t count) {
         values_found_ += count;
         return true;
+    }
+
+    static constexpr std::uint8_t list_tag(Kind kind) {
+        return static_cast<std::uint8_t>(static_cast<unsigned>(kind) << 3 | 2u);
+    }
+
+    // Writes the one value of a feature; of one that can't be written nothing stays.
+    DTF_INLINE bool store_one(Cursor feature, Cursor value) {
+        const std::size_t size = value.left();
+        std::uint64_t number;
+        if (spec_.kind == Kind::floats) {
+            return size == sizeof(float) && values.push(load<std::uint32_t>(value.here()));
+        }
+        if (spec_.kind == Kind::int64) return feature.ends_in_varint(size, number) && values.push(number);
+        if (!values.append(value.here(), size)) return false;
+        if (value_splits.push(static_cast<std::int64_t>(values.size()))) return true;
+        values.truncate(values.size() - size);
+        return false;
     }
 
     template <class T>

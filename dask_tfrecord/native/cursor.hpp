@@ -80,6 +80,33 @@ public:
         return true;
     }
 
+    // Goes into the one field of the one list that all bytes are, if both lengths are a byte: what nearly every
+    // Feature of one value is. The list has that tag.
+    DTF_INLINE bool only_value(std::uint8_t list_tag, Cursor& inside) const {
+        const std::size_t size = left();
+        if (size < 4 || size >= 0x80) return false;
+        const auto all = static_cast<std::uint32_t>(size);
+        if (load<std::uint32_t>(at_) != (list_tag | (all - 2) << 8 | 0x0au << 16 | (all - 4) << 24)) return false;
+        inside = Cursor(at_ + 4, size - 4);
+        return true;
+    }
+
+    // The one varint that the last `size` bytes are. False too where it can't be read at once, with what lies before it.
+    DTF_INLINE bool ends_in_varint(std::size_t size, std::uint64_t& value) const {
+        if (size - 1 >= varints::longest || size > left()) return false;
+        if (left() >= 8) {
+            const unsigned behind = size < 8 ? static_cast<unsigned>(size) : 8;
+            if (!varints::fold_one(load<std::uint64_t>(end_ - 8), behind, value)) return false;
+            for (std::size_t i = 9; i <= size; ++i) {
+                if (end_[-static_cast<std::ptrdiff_t>(i)] < 0x80) return false;
+                value = value << 7 | (end_[-static_cast<std::ptrdiff_t>(i)] & 0x7fu);
+            }
+            return true;
+        }
+        return left() >= 4 && size <= 4 &&
+               varints::fold_one(std::uint64_t{load<std::uint32_t>(end_ - 4)} << 32, static_cast<unsigned>(size), value);
+    }
+
     // Goes past these bytes, if they come next.
     DTF_INLINE bool pass(std::string_view bytes) {
         if (left() < bytes.size()) return false;

@@ -114,7 +114,8 @@ private:
         if (problem_.fault != Fault::none) problem_ = Problem{};
         features_.begin_record();
         lists_.begin_record();
-        has_values_ = has_oddities_ = false;
+        has_values_ = has_oddities_ = some_read_ = false;
+        taken_ = 0;
         bool foreign = false;
         while (!record.empty()) {
             std::uint32_t tag;
@@ -139,6 +140,8 @@ private:
     }
 
     bool close() {
+        // Each column has its one value.
+        if (taken_ == checked_.size() && !some_read_) return true;
         for (const std::size_t i : checked_) {
             if (!columns_[i].close(record_, problem_)) {
                 problem_.column = static_cast<int>(i);
@@ -168,6 +171,11 @@ private:
                 has_values_ = true;
                 Column* column = column_of(*key);
                 if (column == nullptr) continue;
+                if (column->take_one(record_, value)) {
+                    ++taken_;
+                    continue;
+                }
+                some_read_ = true;
                 column->open(record_);
                 if (!read(value, *column)) return false;
                 continue;
@@ -198,6 +206,7 @@ private:
             has_values_ = true;
             if (!find(key, keys, column)) return false;
             if (column == nullptr) return true;
+            some_read_ = true;
             column->open(record_);
             return read(value, *column);
         }
@@ -224,6 +233,7 @@ private:
         Column* column;
         if (!find(key, keys, column)) return false;
         if (column == nullptr) return true;
+        some_read_ = true;
         column->open(record_);
         for (Cursor rest = entry; !rest.empty();) {
             std::uint32_t tag;
@@ -391,6 +401,8 @@ private:
     std::uint64_t record_ = 0;
     bool has_values_ = false;    // this record: a map entry with a value
     bool has_oddities_ = false;  // unknown fields, or a map entry without a value
+    bool some_read_ = false;     // this record: a value that was not taken as it came
+    std::size_t taken_ = 0;      // this record: columns that took their one value
     Problem problem_;
 };
 

@@ -39,6 +39,15 @@ inline bool fold_long(const std::uint8_t* from, unsigned size, std::uint64_t& va
     return true;
 }
 
+// The value that the `size` highest bytes of a word are (1 to 8); false if they are not one.
+DTF_INLINE bool fold_one(std::uint64_t word, unsigned size, std::uint64_t& value) {
+    constexpr std::uint64_t last_bits = 0x8080808080808080u;
+    word >>= 64 - 8 * size;
+    if ((word & last_bits) != last_bits >> 8 >> (64 - 8 * size)) return false;
+    value = fold(word, 8);
+    return true;
+}
+
 // Whether all values that end in a block have that many bytes at the most, of which `inner` says which are not the last.
 inline bool all_within(std::uint64_t inner, unsigned bytes) {
     for (unsigned more = 1; more < bytes; ++more) inner &= inner >> 1;
