@@ -143,11 +143,12 @@ def decode_pieces(
     dict of str to Block
         Of one piece.
     """
+    request = _Request(parser, names, check_crc)
     reader: _Reader | None = None
     try:
         for runs, rows, out in pieces:
             runs = list(runs)
-            job = _Job(parser, tuple(names), rows, check_crc, out)
+            job = _Job(request, rows, out)
             job.nbytes = sum(run.past - run.offset for run in runs)
             for run in runs:
                 if reader is None or not reader.reaches(run):
@@ -162,40 +163,54 @@ def decode_pieces(
             reader.window.close()
 
 
-class _Job:
-    """The decoder of one call, and the blocks made of what it reads."""
+class _Request:
+    """What the decoder is told of the columns of all pieces."""
 
-    def __init__(
-        self, parser: Parser, names: Sequence[str], rows: int | None, check_crc: bool, out: dict[str, NDArray[Any]]
-    ) -> None:
-        self.parser, self.rows, self.out = parser, rows, out
+    def __init__(self, parser: Parser, names: Sequence[str], check_crc: bool) -> None:
+        self.parser = parser
         self.recipes = {name: parser.recipes[name] for name in names}
-        self.offered: dict[Part, NDArray[Any]] = {}
-        self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
-        self.records = 0  # decoded so far
-        self.runs: list[tuple[int, Run]] = []  # and which of the records is the first of each run
-        self.parts = list(dict.fromkeys(part for recipe in self.recipes.values() for part in recipe.parts))
+        places: dict[Part, int] = {}
+        # Of each column the places of its parts, some of which columns share.
+        self.places = {
+            name: [places.setdefault(part, len(places)) for part in recipe.parts]
+            for name, recipe in self.recipes.items()
+        }
+        self.parts = list(places)
         schema = parser.schema
         # An inferred schema has only seen a sample: when all of it is read, a key that it lacks would be lost.
         sampling = schema.sampling if len(names) == len(parser.recipes) else None
         self.unset = sampling.unset if sampling else ()
-        columns = [*(part.column() for part in self.parts), *map(unset_column, self.unset)]
-        self.decoder = _native.Decoder(columns, check_crc, sampling is not None, schema.message == "SequenceExample")
+        self._columns = [*(part.column() for part in self.parts), *map(unset_column, self.unset)]
+        self._options = check_crc, sampling is not None, schema.message == "SequenceExample"
+
+    def decoder(self) -> _native.Decoder:
+        """Make what decodes one piece."""
+        return _native.Decoder(self._columns, *self._options)
+
+
+class _Job:
+    """The decoder of one piece, and the blocks made of what it reads."""
+
+    def __init__(self, request: _Request, rows: int | None, out: dict[str, NDArray[Any]]) -> None:
+        self.request, self.rows, self.out = request, rows, out
+        self.offered: dict[int, NDArray[Any]] = {}
+        self.nbytes = 0  # of all runs, until the first of them has said what becomes of them
+        self.records = 0  # decoded so far
+        self.runs: list[tuple[int, Run]] = []  # and which of the records is the first of each run
+        self.decoder = request.decoder()
         self.arrays = {} if rows is None else dict(self._lent(rows))
 
     def _lent(self, rows: int) -> Iterator[tuple[str, NDArray[Any]]]:
         """Arrays that the decoder writes into."""
-        places = {part: index for index, part in enumerate(self.parts)}
-        for name, recipe in self.recipes.items():
-            if recipe.keeps_values and name in self.out:
-                (part,) = recipe.parts
-                self.offered[part] = self.out[name].reshape(-1)
-                self.decoder.offer(places[part], self.offered[part].view(np.uint8))
+        for name, recipe in self.request.recipes.items():
+            place, array = self.request.places[name][0], self.out.get(name)
+            if recipe.keeps_values and array is not None:
+                self.offered[place] = array.reshape(-1)
+                self.decoder.offer(place, self.offered[place].view(np.uint8))
             if recipe.make is None:
-                array = self.out.get(name)
                 if array is None:
                     array = np.empty((rows, *recipe.feature.item_shape), recipe.feature.item_dtype)
-                self.decoder.lend(places[recipe.parts[0]], array.reshape(-1).view(np.uint8))
+                self.decoder.lend(place, array.reshape(-1).view(np.uint8))
                 yield name, array
 
     def learn(self, records: int, consumed: int) -> None:
@@ -208,14 +223,14 @@ class _Job:
 
     def blocks(self) -> dict[str, Block]:
         """Hand out what was decoded, column by column."""
-        taken = {part: Taken(*self.decoder.take(index)) for index, part in enumerate(self.parts)}
-        for part, memory in self.offered.items():
-            if taken[part].values is None:
-                taken[part] = taken[part]._replace(values=memory[: taken[part].total].view(np.uint8))
+        taken = [Taken(*self.decoder.take(place)) for place in range(len(self.request.parts))]
+        for place, memory in self.offered.items():
+            if taken[place].values is None:
+                taken[place] = taken[place]._replace(values=memory[: taken[place].total].view(np.uint8))
         prepared: dict[str, Sequence[Taken]] = {}
         blocks = {}
-        for name, recipe in self.recipes.items():
-            parts: Sequence[Taken] = [taken[part] for part in recipe.parts]
+        for name, recipe in self.request.recipes.items():
+            parts: Sequence[Taken] = [taken[place] for place in self.request.places[name]]
             try:
                 if recipe.prepare is not None:
                     if recipe.source not in prepared:
@@ -259,7 +274,11 @@ class _Reader:
     def read(self, run: Run, job: _Job) -> None:
         """Decode the run."""
         _log.debug(
-            "decode %s from record %d, %s of them, of %s", tuple(job.recipes), run.first, run.count, run.shard.path
+            "decode %s from record %d, %s of them, of %s",
+            tuple(job.request.recipes),
+            run.first,
+            run.count,
+            run.shard.path,
         )
         self.window.expect(run.past)
         # Lost bytes may lie before a record, and none is then between it and the one before.
@@ -372,14 +391,15 @@ class _Reader:
         refused = Refused(fault, step, found, text.decode())
         length = int.from_bytes(self.window.view(0, 8), "little")
         payload = bytes(self.window.view(HEADER, HEADER + length))
+        request = job.request
         if refused.is_foreign:
-            return refusal(payload, place, job.parser.schema.message)
-        sampling = job.parser.schema.sampling
-        if 0 <= column < len(job.parts):
-            part = job.parts[column]
-            recipe = next(recipe for recipe in job.recipes.values() if part in recipe.parts)
+            return refusal(payload, place, request.parser.schema.message)
+        sampling = request.parser.schema.sampling
+        if 0 <= column < len(request.parts):
+            part = request.parts[column]
+            recipe = next(recipe for recipe in request.recipes.values() if part in recipe.parts)
             return feature_error(recipe, part, refused, sampling, place, payload)
-        key = job.unset[column - len(job.parts)] if column >= 0 else text.decode()
+        key = request.unset[column - len(request.parts)] if column >= 0 else text.decode()
         return unknown_error(key, refused, sampling, place)
 
 

@@ -107,7 +107,7 @@ class Column {
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
         plain_ = spec_.layout == Layout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
-        single_ = plain_ && spec_.count == 1;
+        single_ = plain_ && spec_.count == 1 && (stores_bytes() || !spec_.counted);
         casts_ = spec_.cast != Cast::none;
         derived_ = spec_.list || casts_ || has_shapes();
         if (spec_.counted) values = Buffer::counter();

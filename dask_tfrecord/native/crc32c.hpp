@@ -129,21 +129,77 @@ DTF_TARGET_CRC inline std::uint32_t three_stretches(
     return shift(tables, shift(tables, state) ^ second) ^ third;
 }
 
-DTF_TARGET_CRC inline std::uint32_t advance_by_instruction(
-    std::uint32_t state, const std::uint8_t* data, std::size_t size) {
+// Goes on by stretches for as long as they fit; what is left is shorter than three short ones.
+DTF_TARGET_CRC inline std::uint32_t by_stretches(std::uint32_t state, const std::uint8_t*& data, std::size_t& size) {
     for (; size >= 3 * long_stretch; data += 3 * long_stretch, size -= 3 * long_stretch) {
         state = three_stretches<long_stretch>(data, state, long_shift);
     }
     for (; size >= 3 * short_stretch; data += 3 * short_stretch, size -= 3 * short_stretch) {
         state = three_stretches<short_stretch>(data, state, short_shift);
     }
+    return state;
+}
+
+DTF_TARGET_CRC inline std::uint32_t by_words(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
     for (; size >= 8; data += 8, size -= 8) state = step(state, load<std::uint64_t>(data));
     for (; size > 0; ++data, --size) state = step(state, *data);
     return state;
 }
 
+DTF_TARGET_CRC inline std::uint32_t advance_by_instruction(
+    std::uint32_t state, const std::uint8_t* data, std::size_t size) {
+    state = by_stretches(state, data, size);
+    return by_words(state, data, size);
+}
+
 DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std::size_t size) {
     return ~advance_by_instruction(~std::uint32_t{0}, data, size);
+}
+
+#endif
+
+#if defined(DTF_X86)
+
+// x^(64 words - 33) modulo the polynomial, bits reversed. A state times that has 63 bits, and to go on with those from
+// nothing multiplies by x^33: what is left is what so many words of zeros make of the state.
+constexpr std::size_t most_words = 2 * 3 * short_stretch / 24;
+constexpr std::array<std::uint32_t, most_words + 1> make_powers() {
+    std::array<std::uint32_t, most_words + 1> powers{};
+    std::uint32_t power = std::uint32_t{1} << 31;  // 1
+    for (std::size_t bits = 1; bits + 33 <= 64 * most_words; ++bits) {
+        power = (power >> 1) ^ ((power & 1) != 0 ? polynomial : 0);
+        if ((bits + 33) % 64 == 0) powers[(bits + 33) / 64] = power;
+    }
+    return powers;
+}
+
+inline constexpr std::array<std::uint32_t, most_words + 1> powers = make_powers();
+
+// The state after so many words of zeros.
+DTF_CLMUL inline std::uint32_t after_zeros(std::uint32_t state, std::size_t words) {
+    const __m128i power = _mm_cvtsi32_si128(static_cast<int>(powers[words]));
+    const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(state)), power, 0);
+    return static_cast<std::uint32_t>(_mm_crc32_u64(0, static_cast<std::uint64_t>(_mm_cvtsi128_si64(product))));
+}
+
+// What is too short for stretches of a given size is three of the size that it has.
+DTF_CLMUL inline std::uint32_t advance_by_product(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
+    constexpr std::size_t worth_it = 96;
+    state = by_stretches(state, data, size);
+    if (size < worth_it) return by_words(state, data, size);
+    const std::size_t words = size / 24, stretch = 8 * words;
+    std::uint32_t second = 0, third = 0;
+    for (std::size_t i = 0; i < stretch; i += 8) {
+        state = step(state, load<std::uint64_t>(data + i));
+        second = step(second, load<std::uint64_t>(data + stretch + i));
+        third = step(third, load<std::uint64_t>(data + 2 * stretch + i));
+    }
+    state = after_zeros(state, 2 * words) ^ after_zeros(second, words) ^ third;
+    return by_words(state, data + 3 * stretch, size - 3 * stretch);
+}
+
+DTF_CLMUL inline std::uint32_t by_product(const std::uint8_t* data, std::size_t size) {
+    return ~advance_by_product(~std::uint32_t{0}, data, size);
 }
 
 #endif
@@ -161,6 +217,9 @@ inline bool has_instruction() {
 using Function = std::uint32_t (*)(const std::uint8_t*, std::size_t);
 
 inline Function best() {
+#if defined(DTF_X86)
+    if (has_clmul()) return by_product;
+#endif
 #if defined(DTF_TARGET_CRC)
     if (has_instruction()) return by_instruction;
 #endif
@@ -170,6 +229,9 @@ inline Function best() {
 using Advance = std::uint32_t (*)(std::uint32_t, const std::uint8_t*, std::size_t);
 
 inline Advance best_advance() {
+#if defined(DTF_X86)
+    if (has_clmul()) return advance_by_product;
+#endif
 #if defined(DTF_TARGET_CRC)
     if (has_instruction()) return advance_by_instruction;
 #endif

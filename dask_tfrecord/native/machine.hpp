@@ -15,6 +15,7 @@
 #if !defined(DTF_PORTABLE) && (defined(__x86_64__) || defined(_M_X64))
 #define DTF_X86 1
 #include <nmmintrin.h>
+#include <wmmintrin.h>
 #endif
 
 // Tags and lengths of one byte are what decoding consists of: reading those is in line, longer ones are not.
@@ -26,11 +27,14 @@
 #define DTF_APART __attribute__((noinline))
 #endif
 
-// Before a function that is only called where has_sse42() says so: processors that have SSE 4.2 count bits, too.
+// Before a function that is only called where has_sse42() says so, or has_clmul(), which multiplies without carries:
+// processors that have SSE 4.2 count bits, too.
 #if defined(DTF_X86) && !defined(_MSC_VER)
 #define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
+#define DTF_CLMUL __attribute__((target("sse4.2,popcnt,pclmul")))
 #else
 #define DTF_SSE42
+#define DTF_CLMUL
 #endif
 
 namespace dtf {
@@ -45,6 +49,18 @@ inline bool has_sse42() {
     return (registers[2] >> 20 & 1) != 0 && (registers[2] >> 23 & 1) != 0;
 #elif defined(DTF_X86)
     return __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("popcnt") != 0;
+#else
+    return false;
+#endif
+}
+
+inline bool has_clmul() {
+#if defined(DTF_X86) && defined(_MSC_VER)
+    int registers[4];
+    __cpuid(registers, 1);
+    return has_sse42() && (registers[2] >> 1 & 1) != 0;
+#elif defined(DTF_X86)
+    return has_sse42() && __builtin_cpu_supports("pclmul") != 0;
 #else
     return false;
 #endif

@@ -203,6 +203,88 @@ void tensors_that_do_not_fit_say_why() {
     }
 }
 
+// ---- one value
+
+// Features as map entries of one key, in all the ways that one value, or something else, may be written.
+std::vector<std::string> ways_to_write_one() {
+    std::vector<std::string> features{
+        "", int64_list({}), int64_list({1, 2}), float_list({}), float_list({1, 2}), float_list({-0.0f}), bytes_list({}),
+        bytes_list({""}), bytes_list({"a", "b"}), bytes_list({"a"}) + bytes_list({"b"}), int64_list({-1}) + tag(9, 0) + "x",
+        delimited(3, tag(1, 0) + varint(5)), delimited(2, tag(1, 5) + little_endian(2.0f)), int64_list({1}) + float_list({2}),
+        delimited(2, delimited(1, "abc")), delimited(3, delimited(1, "\x80")), delimited(3, delimited(2, "\x01")),
+        delimited(3, delimited(1, std::string(11, '\x80') + '\1')), "\x1a\x03\x0a\x02\x01", "\x1a\x02\x0a"};
+    for (const std::size_t size : {1u, 15u, 16u, 123u, 124u, 125u, 127u, 128u, 300u}) {
+        features.push_back(bytes_list({std::string(size, 's')}));
+    }
+    for (unsigned bits = 0; bits < 64; ++bits) {
+        const std::uint64_t value = std::uint64_t{1} << bits;
+        for (const std::uint64_t one : {value, value - 1, ~value}) {
+            for (const std::size_t longest : {1u, 2u, 4u, 8u, 9u, 10u, 11u}) {
+                features.push_back(delimited(3, delimited(1, varint(one, longest))));
+            }
+        }
+    }
+    features.push_back(delimited(3, delimited(1, std::string(9, '\xff') + '\x7f')));  // bits past the 64th
+    return features;
+}
+
+void one_value_is_the_same_at_first_and_where_its_key_is_expected() {
+    const std::vector<std::pair<dtf::ColumnSpec, std::string>> columns{
+        {spec("k", Kind::int64, Layout::fixed), ints_of("k", {7})},
+        {spec("k", Kind::floats, Layout::fixed), floats_of("k", {7})},
+        {spec("k", Kind::bytes, Layout::fixed), bytes_of_key("k", {"seven"})},
+        {falling_back(spec("k", Kind::int64, Layout::fixed), {std::string(8, '\7')}), ints_of("k", {7})}};
+    std::size_t taken = 0;
+    for (const auto& [column, seven] : columns) {
+        Fed before({column}, {example(seven)}), again({column}, {example(seven), example(seven)});
+        for (const std::string& feature : ways_to_write_one()) {
+            for (const std::string& others : {std::string(), ints_of("other", {1})}) {
+                const std::string record = example(entry("k", feature) + others);
+                Fed first({column}, {record}), second({column}, {example(seven + others), record});
+                CHECK(first.fault() == second.fault() && first.whole() == second.whole());
+                if (second.whole()) {
+                    ++taken;
+                    CHECK(text(second.column().values) == text(before.column().values) + text(first.column().values));
+                    CHECK(second.column().value_splits.size() <= again.column().value_splits.size());
+                } else {
+                    CHECK(said_of(first.decoder.problem()) == said_of(second.decoder.problem()));
+                    CHECK(contents(second.decoder) == contents(before.decoder));
+                    second.feed({example(seven)});
+                    CHECK(second.whole() && contents(second.decoder) == contents(again.decoder));
+                }
+            }
+        }
+    }
+    CHECK(taken > 4 * 64);
+}
+
+Specs single_columns() {
+    return {spec("i", Kind::int64, Layout::fixed), spec("f", Kind::floats, Layout::fixed),
+            spec("b", Kind::bytes, Layout::fixed)};
+}
+
+void of_several_entries_the_last_one_holds_where_keys_are_expected_too() {
+    const std::string one = ints_of("i", {1}) + floats_of("f", {2}) + bytes_of_key("b", {"three"});
+    const std::string two = bytes_of_key("b", {""}) + ints_of("i", {-1}) + floats_of("f", {4});
+    Fed single(single_columns(), {example(two), example(one), example(two)});
+    for (const std::string& others : {one, two, one + one, ints_of("f", {1}) + floats_of("i", {1, 2}) + entry("b", "")}) {
+        Fed several(single_columns(), {example(others + two), example(others + one), example(others + two)});
+        CHECK(several.whole() && contents(several.decoder) == contents(single.decoder));
+    }
+    Fed lacking(single_columns(), {example(one), example(one), example(ints_of("i", {1}) + floats_of("f", {2}))});
+    CHECK(lacking.fault() == Fault::missing && lacking.decoder.problem().column == 2);
+    Fed whole(single_columns(), {example(one), example(one)});
+    CHECK(contents(lacking.decoder) == contents(whole.decoder));
+}
+
+void mutilated_single_values_leave_nothing() {
+    const std::string good = example(ints_of("i", {300}) + bytes_of_key("b", {"some"}) + floats_of("f", {1}));
+    const Flips flips = flip_every_bit(good, [](const std::vector<std::string>& payloads) {
+        return Fed(single_columns(), payloads, true);
+    });
+    CHECK(flips.wrong == 0 && flips.refused > good.size());
+}
+
 // ---- lent memory
 
 Specs sized_columns() {
@@ -321,6 +403,9 @@ const checks::Test tests[] = {
     TEST(tensors_of_one_shape_fill_their_slots),
     TEST(tensors_of_any_shape_tell_it),
     TEST(tensors_that_do_not_fit_say_why),
+    TEST(one_value_is_the_same_at_first_and_where_its_key_is_expected),
+    TEST(of_several_entries_the_last_one_holds_where_keys_are_expected_too),
+    TEST(mutilated_single_values_leave_nothing),
     TEST(lent_memory_holds_what_is_made_of_the_values),
     TEST(a_refused_record_leaves_nothing_in_any_column),
     TEST(mutilated_payloads_leave_nothing_either),
