@@ -280,7 +280,7 @@ def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block],
         assert made.shape == part.shape
         assert repr(listed(np.asarray(made))) == repr(listed(np.asarray(part)))
         items = levels.items(part)
-        assert tuple(items[-1].tolist()) == items_in(part)
+        assert tuple(level[-1] for level in items) == items_in(part)
         # All buffers, less the ends that belong to no row.
         assert levels.nbytes(items)[-1] == part.nbytes - 8 * len(splits)
 

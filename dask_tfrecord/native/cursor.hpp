@@ -3,11 +3,38 @@
 
 #include <algorithm>
 #include <bitset>
+#include <string>
 #include <string_view>
 
 #include "varints.hpp"
 
 namespace dtf {
+
+// How a map entry begins whose key and value are short: all up to the length of the value.
+struct EntryHead {
+    explicit EntryHead(std::string_view key) {
+        constexpr std::size_t around = 5;  // two tags and two lengths before the key, a tag behind it
+        if (key.size() > sizeof bytes - around) return;
+        const std::string begin = std::string{'\x0a', '\0', '\x0a', static_cast<char>(key.size())}.append(key) + '\x12';
+        size = begin.size();
+        std::memcpy(bytes, begin.data(), size);
+        std::memset(wanted, 0xff, size);
+        wanted[1] = 0;  // the length of the entry is none of its key's
+    }
+
+    // Bytes that are looked at.
+    std::size_t reach() const { return size <= 16 ? 16 : sizeof bytes; }
+
+    DTF_INLINE bool begins(const std::uint8_t* from) const {
+        const auto differ = [this, from](std::size_t at) {
+            return (load<std::uint64_t>(from + at) ^ load<std::uint64_t>(bytes + at)) & load<std::uint64_t>(wanted + at);
+        };
+        return (differ(0) | differ(8)) == 0 && (size <= 16 || (differ(16) | differ(24)) == 0);
+    }
+
+    std::uint8_t bytes[32] = {}, wanted[32] = {};
+    std::size_t size = 0;  // 0 of a key that is not short
+};
 
 // Every read checks what is left; a false answer means that the bytes are not what they should be.
 class Cursor {
@@ -57,11 +84,21 @@ public:
         return true;
     }
 
-    // Goes past a length-delimited field and into it, if its tag is that byte and its length a byte too.
-    DTF_INLINE bool short_field(std::uint8_t tag_byte, Cursor& inside) {
-        if (left() < 2 || at_[0] != tag_byte || at_[1] >= 0x80 || at_[1] > left() - 2) return false;
-        inside = Cursor(at_ + 2, at_[1]);
-        at_ += 2 + at_[1];
+    // Goes past a short map entry that begins with those bytes, and into its value, which is all that is behind them.
+    DTF_INLINE bool short_entry(const EntryHead& head, Cursor& value) {
+        if (left() <= head.size) return false;
+        std::uint8_t copy[sizeof head.bytes];
+        const std::uint8_t* from = at_;
+        if (left() < head.reach()) {
+            std::memset(copy, 0, sizeof copy);
+            std::memcpy(copy, at_, left());
+            from = copy;
+        }
+        if (!head.begins(from)) return false;
+        const std::size_t size = at_[1], value_size = at_[head.size];
+        if (size != head.size - 1 + value_size || size >= 0x80 || size > left() - 2) return false;
+        value = Cursor(at_ + head.size + 1, value_size);
+        at_ += 2 + size;
         return true;
     }
 
@@ -70,13 +107,6 @@ public:
         if (left() < 2 || at_[1] >= 0x80 || at_[1] != left() - 2) return false;
         tag_byte = at_[0];
         at_ += 2;
-        return true;
-    }
-
-    // Goes past a length of one byte, if it is that of all that is left then.
-    DTF_INLINE bool only_length() {
-        if (left() < 1 || at_[0] >= 0x80 || at_[0] != left() - 1) return false;
-        ++at_;
         return true;
     }
 

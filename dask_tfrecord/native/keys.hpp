@@ -17,13 +17,11 @@ namespace dtf {
 class Keys {
 public:
     struct Key {
-        Key(std::string name, int of) : text(std::move(name)), column(of) {
-            if (text.size() < 0x80) head = std::string{'\x0a', static_cast<char>(text.size())} + text + '\x12';
-        }
+        Key(std::string name, int of) : head(name), text(std::move(name)), column(of) {}
 
+        EntryHead head;
         std::string text;
-        std::string head;  // how a short entry with the key begins: all up to the length of its value
-        int column;        // none below 0: the key was judged where it stood before
+        int column;  // none below 0: the key was judged where it stood before
     };
 
     void add(const std::string& text, int column) {
@@ -37,10 +35,7 @@ public:
     DTF_INLINE const Key* repeated(Cursor& map, Cursor& value) {
         if (place_ >= expected_.size()) return nullptr;
         const Key* key = expected_[place_];
-        Cursor after = map;
-        if (!after.short_field(0x0a, value) || key->head.empty() || !value.pass(key->head)) return nullptr;
-        if (!value.only_length()) return nullptr;
-        map = after;
+        if (key->head.size == 0 || !map.short_entry(key->head, value)) return nullptr;
         ++place_;
         return key;
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -278,9 +278,10 @@ def count_rows(
 def _tally(blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]) -> Tally:
     """Tally blocks of the rows from `first` on: with borders where units begin, within them, and not too far apart."""
     items = {name: of.items(blocks[name]) for name, of in levels.items()}
-    sizes = np.sum([of.nbytes(items[name]) for name, of in levels.items()], axis=0)
+    sizes = reduce(np.add, [of.nbytes(items[name]) for name, of in levels.items()])
     count = len(sizes) - 1
     regular = [np.arange(-first % rows, count, rows) for rows in every]
     granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
     borders = np.unique(np.concatenate([[0], *regular, granules, [count]]))
-    return Tally(borders + first, {name: before[borders] for name, before in items.items()}, sizes[borders])
+    before = {name: np.stack([each[borders] for each in found], axis=1) for name, found in items.items()}
+    return Tally(borders + first, before, sizes[borders])

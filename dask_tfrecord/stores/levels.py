@@ -70,17 +70,20 @@ class Levels:
         level, stride = self.place(part)
         return items[level] * stride
 
-    def items(self, block: Block) -> _Ints:
-        """Items of each level before each row of a block, and past its last: of shape (rows + 1, levels)."""
+    def items(self, block: Block) -> list[_Ints]:
+        """Items of each level before each row of a block, and past its last."""
         found = [np.arange(len(block) + 1)]
         for splits, stride in zip(flat_arrays(block)[0], self.strides, strict=True):
-            found.append(splits[found[-1] * stride])
-        return np.stack(found, axis=1)
+            # Of the first ones there is one for each row.
+            found.append(splits if len(found) == stride == 1 else splits[found[-1] * stride])
+        return found
 
-    def nbytes(self, items: _Ints) -> _Ints:
+    def nbytes(self, items: Sequence[_Ints]) -> _Ints:
         """Count the decoded bytes of that many items of each level."""
-        nbytes: _Ints = items @ np.array([*(8 * stride for stride in self.strides), self.item_nbytes])
-        return nbytes + 8 * self.axes * items[:, 0]
+        nbytes: _Ints = items[-1] * self.item_nbytes
+        for level, stride in zip(items, (self.strides[0] + self.axes, *self.strides[1:]), strict=False):
+            nbytes += level * (8 * stride)
+        return nbytes
 
     def block(
         self, feature: Feature, rows: int, splits: Sequence[_Ints], values: NDArray[Any], shapes: _Ints | None
