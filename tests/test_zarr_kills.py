@@ -85,7 +85,7 @@ def marks(store: Path) -> int:
 
 
 def wait_for(number: int, store: Path, alive: Callable[[], bool]) -> bool:
-    """Wait until so many units are written; false if whatever writes them ends before."""
+    """Wait until so many marks are written; false if whatever writes them ends before."""
     deadline = time.monotonic() + 300
     while marks(store) < number:
         if not alive():

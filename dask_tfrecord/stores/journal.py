@@ -1,7 +1,7 @@
 """What a conversion has done so far, kept within the group until that is whole, so that another one can go on with it.
 
-The plan is written before the first unit, and a mark for each unit after its data: the names and sizes of the objects
-that it made. A unit without a mark, or whose objects are not those that the mark says, is written again. All of it lies
+The plan is written before the first unit, and a mark of units after their data: the names and sizes of the objects that
+they are. Units without a mark, or whose objects are not those that their mark says, are written again. All of it lies
 in a folder of the plan's own name, so that marks of one plan mean nothing to another.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,9 +21,25 @@ from dask_tfrecord.stores.objects import Objects
 from dask_tfrecord.stores.write_report import WriteReport
 from dask_tfrecord.stores.zarr import JOURNAL
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "Written"]
 
 _PLAN, _TALLY, _UNITS = "plan.json", "tally.npz", "units"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A unit that is written.
+
+    Attributes
+    ----------
+    report : WriteReport
+        What was written.
+    objects : sequence of str
+        Names of the objects that it is.
+    """
+
+    report: WriteReport
+    objects: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,42 +91,46 @@ class Journal:
         plan = self._name(_PLAN)
         return self.objects.sizes([plan])[plan] is not None
 
-    def mark(self, number: int, report: WriteReport, names: Iterable[str]) -> WriteReport:
-        """Note that a unit is written, by what its objects are now.
+    def mark(self, units: Mapping[int, Written]) -> dict[int, WriteReport]:
+        """Note that units are written, by what their objects are now.
 
         Raises
         ------
         IncompleteStoreError
             If one is not there.
         """
-        sizes = self.objects.sizes(names)
+        sizes = self.objects.sizes(name for unit in units.values() for name in unit.objects)
         lost = [name for name, size in sizes.items() if size is None]
         if lost:
             raise IncompleteStoreError(f"{lost[0]!r} was written and is not there: the store has lost it")
-        report = replace(report, stored=sum(size or 0 for size in sizes.values()))
-        mark = {**asdict(report), "objects": sizes}
-        self.objects.put(self._unit(number), json.dumps(mark, ensure_ascii=False).encode())
-        return report
+        marks, reports = {}, {}
+        for number, unit in units.items():
+            own = {name: sizes[name] or 0 for name in unit.objects}
+            reports[number] = replace(unit.report, stored=sum(own.values()))
+            marks[number] = {**asdict(reports[number]), "objects": own}
+        self.objects.put(self._mark(min(marks)), json.dumps(marks, ensure_ascii=False).encode())
+        return reports
 
     def written(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
-        """Tell what was written of units, of those that have a mark."""
-        names = {number: self._unit(number) for number in numbers}
-        found = self.objects.get(names.values())
-        marks = {number: _read(found[name]) for number, name in names.items()}
-        return {number: _report(mark) for number, mark in marks.items() if mark is not None}
+        """Tell what was written of the units of a task, of those that have a mark."""
+        # Units of other tasks have no mark with these, so that one of these has its name.
+        names = {number: self._mark(number) for number in numbers}
+        marks = map(_read, self.objects.get(names.values()).values())
+        return {number: _report(unit) for mark in marks for number, unit in (mark or {}).items() if number in names}
 
     def verified(self) -> dict[int, WriteReport]:
         """Find the units that are written and lie there as they were; marks of others are removed."""
         folder = self._name(_UNITS)
         names = self.objects.names(folder)
         marks = {name: _read(mark) for name, mark in self.objects.get(names).items()}
-        there = self.objects.sizes({each for mark in marks.values() for each in (mark or {}).get("objects", ())})
+        objects = {name: _objects(mark or {}) for name, mark in marks.items()}
+        there = self.objects.sizes({each for sizes in objects.values() for each in sizes})
         whole, torn = {}, []
         for name, mark in marks.items():
-            if mark is None or any(there[each] != size for each, size in mark["objects"].items()):
+            if mark is None or any(there[each] != size for each, size in objects[name].items()):
                 torn.append(name)
             else:
-                whole[int(name.rpartition("/")[2].removesuffix(".json"))] = _report(mark)
+                whole.update({number: _report(unit) for number, unit in mark.items()})
         self.objects.drop(torn)
         return whole
 
@@ -121,19 +141,24 @@ class Journal:
     def _name(self, what: str) -> str:
         return f"{JOURNAL}/{self.identity}/{what}"
 
-    def _unit(self, number: int) -> str:
+    def _mark(self, number: int) -> str:
         return self._name(f"{_UNITS}/{number}.json")
 
 
-def _read(mark: bytes | None) -> Mapping[str, Any] | None:
-    """Read a mark; one that was torn itself is none."""
+def _read(mark: bytes | None) -> Mapping[int, Mapping[str, Any]] | None:
+    """Read what a mark says of each unit; one that was torn itself is none."""
     try:
         found = json.loads(mark or b"")
-    except ValueError:
+        return {int(number): unit | {"objects": dict(unit["objects"])} for number, unit in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("objects"), dict) else None
 
 
-def _report(mark: Mapping[str, Any]) -> WriteReport:
+def _objects(mark: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+    """Sizes of all objects of a mark."""
+    return {name: size for unit in mark.values() for name, size in unit["objects"].items()}
+
+
+def _report(unit: Mapping[str, Any]) -> WriteReport:
     # Another version may have noted less, or more.
-    return WriteReport(**{name: mark[name] for name in WriteReport.__slots__ if name in mark})
+    return WriteReport(**{name: unit[name] for name in WriteReport.__slots__ if name in unit})

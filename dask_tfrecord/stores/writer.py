@@ -22,8 +22,8 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.failure import named, under_way, uninterrupted
 from dask_tfrecord.stores.feed import Pieces
 from dask_tfrecord.stores.freeing import freed
-from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.layout import ArraySpec
+from dask_tfrecord.stores.journal import Journal, Written
+from dask_tfrecord.stores.layout import UNIT_NBYTES, ArraySpec
 from dask_tfrecord.stores.levels import Levels, flat_arrays
 from dask_tfrecord.stores.units import Job, Unit
 from dask_tfrecord.stores.write_report import WriteReport, peak_memory
@@ -74,8 +74,10 @@ def write_units(writer: Writer, job: Job, source: Callable[..., Pieces], *rest: 
     reports = list(there.values())
     if units and not _is_finished(writer):
         with frugal(), writer.target.writing() as put:
-            places = [_Place(writer, put, unit) for unit in units]
+            marks = _Marks(writer)
+            places = [_Place(writer, put, marks, unit) for unit in units]
             _write(places, job.spans, source(*rest))
+            marks.flush()
         reports += [place.report for place in places]
     report = replace(WriteReport.joined(reports), peak=peak_memory())
     tell(report)
@@ -93,12 +95,37 @@ def _is_finished(writer: Writer) -> bool:
     return not writer.journal.is_kept() and bool(writer.target.note(writer.journal.identity)["written"])
 
 
+class _Marks:
+    """Notes which units are written, some MiB of them at once: a mark takes as long to write as a small chunk."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer, self._units, self._nbytes = writer, list[tuple[_Place, Written]](), 0
+
+    def add(self, place: _Place, written: Written) -> None:
+        """Take note of a unit."""
+        self._units.append((place, written))
+        self._nbytes += written.report.nbytes
+        if self._nbytes >= UNIT_NBYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is noted."""
+        writer, units = self._writer, {place.unit.number: written for place, written in self._units}
+        with under_way(writer.run) as on:
+            if on and units:
+                with named(str(writer.target)):
+                    reports = uninterrupted(lambda: writer.journal.mark(units))
+                for place, _ in self._units:
+                    place.report = reports[place.unit.number]
+        self._units, self._nbytes = [], 0
+
+
 class _Place:
     """Where the entries of a unit go."""
 
-    def __init__(self, writer: Writer, put: Put, unit: Unit) -> None:
+    def __init__(self, writer: Writer, put: Put, marks: _Marks, unit: Unit) -> None:
         self.writer, self.unit, self.report = writer, unit, WriteReport(0, 0)
-        self._put = put
+        self._put, self._marks = put, marks
         self._nbytes, self._objects = 0, list[str]()
 
     def covers(self, span: _Span) -> bool:
@@ -128,13 +155,9 @@ class _Place:
         self._objects += objects
 
     def close(self) -> None:
-        """Note that the unit is written."""
-        writer, number = self.writer, self.unit.number
-        report = WriteReport(0 if self.unit.array else self.unit.stop - self.unit.start, self._nbytes)
-        with under_way(writer.run) as on:
-            if on:
-                with named(str(writer.target)):
-                    self.report = uninterrupted(lambda: writer.journal.mark(number, report, self._objects))
+        """Have it noted that the unit is written."""
+        records = 0 if self.unit.array else self.unit.stop - self.unit.start
+        self._marks.add(self, Written(WriteReport(records, self._nbytes), self._objects))
         freed(self._nbytes)
 
 
