@@ -163,11 +163,7 @@ def _create(order: Order, opening: Literal["w", "w-"]) -> Writer:
             **order.fingerprint.notes(),
         },
     )
-    arrays = {
-        # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
-        name: group.create_array(name, **form, config={"write_empty_chunks": True})
-        for name, form in order.options.forms(layout, order.feed.schema).items()
-    }
+    arrays = order.target.create_arrays(group, order.options.forms(layout, order.feed.schema))
     journal = Journal(order.target.objects(group), identity)
     journal.begin(layout)
     return Writer(identity, order.target, journal, order.feed.schema, layout.nrows, layout.arrays, arrays)

@@ -20,6 +20,7 @@ import fsspec.core
 import numpy as np
 import zarr
 import zarr.abc.store
+import zarr.api.asynchronous
 import zarr.buffer
 import zarr.errors
 import zarr.storage
@@ -53,6 +54,8 @@ _NO_GROUPS = (
     json.JSONDecodeError,
     UnicodeDecodeError,
 )
+# Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
+_CONFIG: Any = {"write_empty_chunks": True}
 # What tells arrays of one kind apart.
 _NAMING = ("dimension_names", "attributes")
 _NO_GROUP = "is there and is no Zarr group: give another path"
@@ -232,6 +235,25 @@ class Target:
             warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
             zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
 
+    def create_arrays(self, group: zarr.Group, forms: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Make the arrays of the group; in a directory, without any other thread.
+
+        Parameters
+        ----------
+        group : zarr.Group
+            The group.
+        forms : mapping of str to mapping
+            What `zarr.create_array` takes, by the name of the array.
+        """
+        if self.directory is None:
+            return {name: group.create_array(name, **form, config=_CONFIG) for name, form in forms.items()}
+        create = zarr.api.asynchronous.create_array
+        with own_loop() as loop:
+            return {
+                name: zarr.Array(loop.run_until_complete(create(group.store_path, name=name, **form, config=_CONFIG)))
+                for name, form in forms.items()
+            }
+
     def writable(self, group: zarr.Group, name: str) -> Any:
         """Open an array of the group that is there, to write to it.
 
@@ -243,9 +265,8 @@ class Target:
         array = group.get(name)
         if not isinstance(array, zarr.Array):
             raise IncompleteStoreError(f"{name!r} is no array of the group: mode='w' writes it anew", self.place)
-        # Chunks of the fill value are left out otherwise, and complex ones of negative zeros with them.
         metadata: Any = array.metadata
-        return zarr.Array(zarr.AsyncArray(metadata, array.store_path, {"write_empty_chunks": True}))
+        return zarr.Array(zarr.AsyncArray(metadata, array.store_path, _CONFIG))
 
     def objects(self, group: zarr.Group) -> Objects:
         """Find what the group is made of."""
