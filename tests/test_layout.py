@@ -344,12 +344,14 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 
 def test_how_many_rows_a_unit_has() -> None:
     unit, most = layout.UNIT_NBYTES, layout.SPAN_NBYTES
-    assert default_rows(unit, 8, 8) == unit // 8
+    assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
+    # Of a table of many columns each has less, but not as little as if all together were to have no more than one.
+    assert default_rows(unit, 8, 800, 800) == 4 * unit // 800
     # A label beside images: the task that writes labels and splits has to read the images.
-    assert default_rows(unit, 16, 100_016) == most // 100_016
-    assert default_rows(unit, 16, 1 << 40) == default_rows(unit, 1 << 40, 1 << 40) == 1
-    assert default_rows(unit, 0, 0) == unit
-    assert default_rows(unit // 8, 16, 100_016) == most // 8 // 100_016
+    assert default_rows(unit, 8, 16, 100_016) == most // 100_016
+    assert default_rows(unit, 8, 16, 1 << 40) == default_rows(unit, 1 << 40, 1 << 40, 1 << 40) == 1
+    assert default_rows(unit, 0, 0, 0) == unit
+    assert default_rows(unit // 8, 8, 16, 100_016) == most // 8 // 100_016
 
 
 def test_short_flat_arrays_have_short_shards() -> None:

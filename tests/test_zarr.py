@@ -572,7 +572,7 @@ def test_rows_have_to_be_counted(shards: str, tmp_path: Path) -> None:
 def test_units_follow_the_size_of_rows(tmp_path: Path) -> None:
     numbers = {"x": np.zeros(3_000_000, "i8")}
     dtf.to_zarr(numbers, tmp_path / "numbers.zarr")
-    assert dtf.from_zarr(tmp_path / "numbers.zarr").chunks == (1 << 20, 1 << 20, 3_000_000 - (2 << 20))
+    assert dtf.from_zarr(tmp_path / "numbers.zarr").chunks == (1_000_000,) * 3
     # A string takes as much room as its letters.
     text = da.from_array(np.array(["x" * 10_000] * 4000, np.dtypes.StringDType()), chunks=1000)
     dtf.to_zarr({"text": text}, tmp_path / "text.zarr")

@@ -142,7 +142,7 @@ def test_features_share_a_unit_of_rows(
     chunks: dict[str, int], chunk_nbytes: int | None, shard_nbytes: int | None, rows: int, row_nbytes: float
 ) -> None:
     schema = dtf.Schema(dict.fromkeys("abcd", dtf.FixedLenFeature((), "int64")))
-    sizes = RowSizes(dict.fromkeys("abcd", row_nbytes), 4 * row_nbytes, 4 * row_nbytes)
+    sizes = RowSizes(dict.fromkeys("abcd", row_nbytes), row_nbytes, 4 * row_nbytes, 4 * row_nbytes)
     wishes = Wishes(chunks, None, chunk_nbytes, shard_nbytes)
     if any(max(chunks.values()) % size for size in chunks.values()):
         with pytest.raises(ValueError, match="features share a unit of rows"):
@@ -161,10 +161,20 @@ def test_features_share_a_unit_of_rows(
 def test_targets_are_met() -> None:
     arrays = {"x": np.zeros((100_000, 16)), "y": np.zeros(100_000)}
     plan = dtf.plan_zarr(arrays, target_chunk_bytes="1 MiB", target_shard_bytes="8 MiB")
-    chunk = sum(math.prod(array.chunks) * 8 for array in plan.arrays)
-    shard = sum(math.prod(array.shards or ()) * 8 for array in plan.arrays)
-    assert 0.99 * MIB < chunk <= MIB
-    assert 7.9 * MIB < shard < 8.1 * MIB
+    assert max(math.prod(array.chunks) * 8 for array in plan.arrays) == MIB
+    assert max(math.prod(array.shards or ()) * 8 for array in plan.arrays) == 8 * MIB
+
+
+def test_chunks_of_many_columns_are_not_small() -> None:
+    def table(rows: int) -> dict[str, Any]:
+        return {f"column_{number}": np.zeros(rows, "i4") for number in range(40)}
+
+    plan = dtf.plan_zarr(table(500_000))
+    (chunk,) = {array.chunks for array in plan.arrays}
+    # 80 MB are three units of as many rows each, of four times the bytes that one large array would have in a chunk.
+    assert chunk == (166_667,)
+    assert 3.9 * 8 * MIB > 40 * 4 * chunk[0] > 3 * 8 * MIB
+    assert dtf.plan_zarr({"large": np.zeros((10_000, 1024), "f8"), **table(10_000)}).arrays[0].chunks == (1_000, 1024)
 
 
 # --------------------------------------------------------------------------------------------------------- codecs

@@ -33,10 +33,10 @@ __all__ = ["to_zarr"]
 @features_option
 @sample_option()
 @columns_option
-@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: some 8 MiB]")
+@click.option("--chunks", type=int, metavar="ROWS", help="Records of a Zarr chunk.  [default: 8 MiB at most]")
 @click.option("--shards", type=int, metavar="ROWS", help="Records of a Zarr shard.  [default: no shards]")
-@click.option("--target-chunk-bytes", metavar="SIZE", help="Decoded bytes of a chunk, such as 1MiB.")
-@click.option("--target-shard-bytes", metavar="SIZE", help="Decoded bytes of a shard, such as 64MiB.")
+@click.option("--target-chunk-bytes", metavar="SIZE", help="Decoded bytes of the largest chunk, such as 1MiB.")
+@click.option("--target-shard-bytes", metavar="SIZE", help="Decoded bytes of the largest shard, such as 64MiB.")
 @click.option("--component", metavar="NAME", help="Group of the store to write to.  [default: its root]")
 @click.option("--overwrite", is_flag=True, help="Replace the group if it exists.")
 @click.option("--resume", is_flag=True, help="Go on with what was begun; what fails now is kept.")

@@ -51,13 +51,14 @@ class RowSizes:
     ----------
     columns : dict of str to float
         Decoded bytes of a row, column by column.
-    by_rows : float
-        Decoded bytes of a row in all arrays that are laid out by rows.
+    largest, by_rows : float
+        Decoded bytes of a row in the largest array that is laid out by rows, and in all of these.
     read : float
         Decoded bytes that are read for a row, by all that reads.
     """
 
     columns: Mapping[str, float]
+    largest: float
     by_rows: float
     read: float
 
@@ -205,13 +206,17 @@ class Feed:
         """Find how large rows are."""
         sizes = _row_nbytes(self.schema, self._probe_rows)
         levels = {name: Levels.of(feature) for name, feature in self.schema.items()}
-        by_rows = [8.0 * (of.strides[0] + of.axes) if of.splits else sizes[name] for name, of in levels.items()]
+        by_rows = [
+            nbytes
+            for name, of in levels.items()
+            for nbytes in ((8.0 * of.strides[0], 8.0 * of.axes) if of.splits else (sizes[name],))
+        ]
         read, source = sum(sizes.values()), self.source
         while isinstance(source, MappedSource):
             given = source.source.schema.select(source.columns)
             source = source.source
             read = max(read, sum(_row_nbytes(given, partial(probe_rows, source)).values()))
-        return RowSizes(sizes, sum(by_rows), read)
+        return RowSizes(sizes, max(by_rows, default=0.0), sum(by_rows), read)
 
     def _probe_rows(self, names: Sequence[str]) -> Mapping[str, Block]:
         if self.source is not None:

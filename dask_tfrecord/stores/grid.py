@@ -68,14 +68,16 @@ class Wishes:
         asked = {name: (chunks.get(name), shards.get(name)) for name in schema}
 
         def wanted(nbytes: int) -> int:
-            return default_rows(nbytes, sizes.by_rows, sizes.read)
+            return default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
 
         all_rows = max(nrows, 1)
         small, large = wanted(chunk_nbytes or CHUNK_NBYTES), wanted(chunk_nbytes or UNIT_NBYTES)
+        # Of one size, so that tasks take as long as each other.
+        large = math.ceil(all_rows / math.ceil(all_rows / large))
         whole = None
         if shard_nbytes is not None:
             whole = min(small, all_rows) * math.ceil(min(wanted(shard_nbytes), all_rows) / min(small, all_rows))
-        unit = _shared_unit(asked, whole, min(large, all_rows))
+        unit = _shared_unit(asked, whole, large)
 
         def cut(chunk: int | None, shard: int | None) -> tuple[int, int]:
             if shard is None and whole is not None:
@@ -84,7 +86,7 @@ class Wishes:
             return chunk, shard or chunk
 
         rows = {name: cut(*of) for name, of in asked.items()}
-        most = default_rows(UNIT_NBYTES, sizes.read, sizes.read)
+        most = default_rows(UNIT_NBYTES, sizes.read, sizes.read, sizes.read)
         grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
         named = _entries(schema, chunks, shards)
         return grid, Cuts(rows, named, chunk_nbytes, shard_nbytes)

@@ -34,9 +34,11 @@ __all__ = [
     "zarr_layout",
 ]
 
-# Decoded bytes of a write unit and of a chunk within a shard, where nobody says otherwise.
+# Decoded bytes that an array has at most in a write unit, and in a chunk within a shard, where nobody says otherwise.
 UNIT_NBYTES = 8 << 20
 CHUNK_NBYTES = 1 << 20
+# So many times as much all arrays have at most that are laid out by rows: where they are many, each has less.
+ARRAYS_TOGETHER = 4
 # Decoded bytes that a unit of rows may span where most of them are flat: its task reads those only for their lengths.
 SPAN_NBYTES = 32 << 20
 # Units of a flat array that a unit of rows has, more or less, and the decoded bytes of each if they are more than one.
@@ -235,9 +237,18 @@ class Layout:
         return max(1, math.ceil(self.nrows / self.grid.unit))
 
 
-def default_rows(nbytes: int, laid_by_rows: float, altogether: float) -> int:
-    """Rows of a unit or chunk of `nbytes`, from the decoded bytes of a row: those laid out by rows, and all of them."""
-    return max(1, int(min(nbytes / max(laid_by_rows, 1.0), SPAN_NBYTES * nbytes / UNIT_NBYTES / max(altogether, 1.0))))
+def default_rows(nbytes: int, largest: float, laid_by_rows: float, altogether: float) -> int:
+    """Rows of which an array has no more than `nbytes`, in a unit or a chunk.
+
+    Parameters
+    ----------
+    nbytes : int
+        Decoded bytes of the largest array.
+    largest, laid_by_rows, altogether : float
+        Decoded bytes of a row: in the largest array that is laid out by rows, in all of these, and in all there are.
+    """
+    each = max(largest, laid_by_rows / ARRAYS_TOGETHER, altogether * UNIT_NBYTES / SPAN_NBYTES, 1.0)
+    return max(1, int(nbytes / each))
 
 
 def check_storable(schema: Schema) -> None:

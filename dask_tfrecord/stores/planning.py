@@ -209,9 +209,10 @@ def to_zarr(
     shards : int or mapping of str to int, optional
         Rows of a shard, a multiple of `chunks`; by default arrays are not sharded.
     target_chunk_bytes : int or str, default "8 MiB"
-        Decoded bytes that the rows of a chunk take in all arrays that are cut where rows are; ``"1 MiB"`` where
-        sharded. Rows are fewer if bytes and ragged columns make them long. A chunk of flat values has no more, and
-        as much as such rows have or a half to a quarter of it, so that few records are read for two tasks.
+        Decoded bytes of a chunk in the largest array that is cut where rows are; ``"1 MiB"`` where sharded. All of
+        these arrays together have four times as much at most for the same rows, and rows are fewer if bytes and
+        ragged columns make them long. A chunk of flat values has no more, and as much as such rows have or a half to
+        a quarter of it, so that few records are read for two tasks.
     target_shard_bytes : int or str, optional
         The same for a shard; arrays are sharded if it is given.
     compressors : "auto", None, what `zarr.create_array` takes, or a mapping of such by feature or flat array
