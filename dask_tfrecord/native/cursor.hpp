@@ -23,16 +23,20 @@ struct EntryHead {
     }
 
     // Bytes that are looked at.
-    std::size_t reach() const { return size <= 16 ? 16 : sizeof bytes; }
+    std::size_t reach() const { return (size + step - 1) / step * step; }
 
     DTF_INLINE bool begins(const std::uint8_t* from) const {
         const auto differ = [this, from](std::size_t at) {
             return (load<std::uint64_t>(from + at) ^ load<std::uint64_t>(bytes + at)) & load<std::uint64_t>(wanted + at);
         };
-        return (differ(0) | differ(8)) == 0 && (size <= 16 || (differ(16) | differ(24)) == 0);
+        for (std::size_t at = 0; at < size; at += step) {
+            if ((differ(at) | differ(at + step / 2)) != 0) return false;
+        }
+        return true;
     }
 
-    std::uint8_t bytes[32] = {}, wanted[32] = {};
+    static constexpr std::size_t step = 16;
+    std::uint8_t bytes[4 * step] = {}, wanted[4 * step] = {};
     std::size_t size = 0;  // 0 of a key that is not short
 };
 

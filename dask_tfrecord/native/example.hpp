@@ -170,14 +170,7 @@ private:
             if (const Keys::Key* key = keys.repeated(map, value)) {
                 has_values_ = true;
                 Column* column = column_of(*key);
-                if (column == nullptr) continue;
-                if (column->take_one(record_, value)) {
-                    ++taken_;
-                    continue;
-                }
-                some_read_ = true;
-                column->open(record_);
-                if (!read(value, *column)) return false;
+                if (column != nullptr && !enter(value, *column, read)) return false;
                 continue;
             }
             std::uint32_t tag;
@@ -204,13 +197,21 @@ private:
             tag == length_delimited(2) && quick.delimited(value) && quick.empty()) {
             Column* column;
             has_values_ = true;
-            if (!find(key, keys, column)) return false;
-            if (column == nullptr) return true;
-            some_read_ = true;
-            column->open(record_);
-            return read(value, *column);
+            return find(key, keys, column) && (column == nullptr || enter(value, *column, read));
         }
         return any_entry(entry, keys, read);
+    }
+
+    // The one value of an entry goes to its column.
+    template <class Read>
+    DTF_INLINE bool enter(Cursor value, Column& column, Read read) {
+        if (column.take_one(record_, value)) {
+            ++taken_;
+            return true;
+        }
+        some_read_ = true;
+        column.open(record_);
+        return read(value, column);
     }
 
     // Fields in any order, any number of times: the last key counts, and values add up as messages do.
