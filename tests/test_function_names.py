@@ -181,6 +181,7 @@ def names_in_process(folder: Path, scripts: list[str]) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_what_stands_in_a_script(tmp_path: Path) -> None:
     scripts = [script for script, _, _ in KINDS.values()]
     others = [script.replace(old, new) for script, old, new in KINDS.values()]

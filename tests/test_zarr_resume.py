@@ -377,6 +377,7 @@ dtf.read_tfrecord(sys.argv[1]).map_blocks(scaled).to_zarr(sys.argv[2], chunks=7,
 """
 
 
+@pytest.mark.slow
 def test_a_function_of_a_module_that_was_edited(shards: Path, store: Path, tmp_path: Path) -> None:
     def convert(factor: int) -> subprocess.CompletedProcess[str]:
         (tmp_path / "functions.py").write_text(FUNCTIONS.format(factor=factor))
@@ -461,9 +462,8 @@ with dask.config.set(scheduler="threads", num_workers=3):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
-@pytest.mark.parametrize(
-    "grid", [*GRIDS[:1], *(pytest.param(grid, marks=pytest.mark.slow) for grid in GRIDS[1:])], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_a_program_killed_five_times(shards: Path, store: Path, tmp_path: Path, grid: dict[str, Any]) -> None:
     dtf.read_tfrecord(shards).to_zarr(tmp_path / "whole.zarr", **grid)
     rng = random.Random(str(grid))
