@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,19 +155,20 @@ def test_workers_are_killed(
                 os.kill(rng.choice(pids), signal.SIGKILL)
                 killed += 1
 
-    finished = False
-    while not finished:
-        with meanwhile(kill):
-            try:
-                # Workers are back before all is written.
-                slow(ds, 0.1).to_zarr(store, resume=True, **grid)
-                finished = True
-            except KilledWorker:
-                # Whoever had the luck to be there each time: it is gone on with.
-                with pytest.raises(IncompleteStoreError):
-                    dtf.from_zarr(store)
-    assert killed >= 2
-    equal(store, tmp_path / "reference.zarr")
+    # A worker that starts for long may find that the other one has written all.
+    while killed < 2:
+        shutil.rmtree(store, ignore_errors=True)
+        finished = False
+        while not finished:
+            with meanwhile(kill):
+                try:
+                    slow(ds, 0.1).to_zarr(store, resume=True, **grid)
+                    finished = True
+                except KilledWorker:
+                    # Whoever had the luck to be there each time: it is gone on with.
+                    with pytest.raises(IncompleteStoreError):
+                        dtf.from_zarr(store)
+        equal(store, tmp_path / "reference.zarr")
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
