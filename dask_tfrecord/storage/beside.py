@@ -13,6 +13,7 @@ import fsspec
 from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Place, TFRecordError
+from dask_tfrecord.storage.retry import list_directory
 
 __all__ = ["is_directory", "join", "list_directories", "read_text"]
 
@@ -65,9 +66,6 @@ def is_directory(url: str | os.PathLike[str], storage_options: Mapping[str, Any]
 def list_directories(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Names of the directories within a directory, in order; none if it is none, or can't be listed."""
     fs, path = fsspec.core.url_to_fs(str(stringify_path(url)), **(storage_options or {}))
-    try:
-        found = fs.ls(path, detail=True)
-    except (FileNotFoundError, NotADirectoryError, NotImplementedError):
-        return ()
+    found = list_directory(fs, path) or ()
     names = (info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
     return tuple(sorted(names))

@@ -21,7 +21,7 @@ from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Place, ShardNotFoundError, TFRecordError
 from dask_tfrecord.schema import near_misses
-from dask_tfrecord.storage.retry import persist
+from dask_tfrecord.storage.retry import list_directory, persist
 from dask_tfrecord.storage.shards import Shard, Shards, is_local, version_of
 
 __all__ = ["COMPRESSIONS", "Shard", "Shards", "find_shards", "is_local"]
@@ -235,11 +235,7 @@ class _Search:
 
     def listing(self, directory: str) -> dict[str, dict[str, Any]]:
         """List a directory, by path; nothing if it can't be listed."""
-        try:
-            listed = persist(lambda: self.fs.ls(directory, detail=True), directory, "list it")
-            return {info["name"]: info for info in listed}
-        except (FileNotFoundError, NotADirectoryError, NotImplementedError):
-            return {}
+        return {info["name"]: info for info in list_directory(self.fs, directory) or ()}
 
     def nothing(self) -> ShardNotFoundError:
         """Say what was looked for, and what is there instead."""

@@ -13,11 +13,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dask_tfrecord.errors import Place, StorageError, TFRecordError
 
-__all__ = ["ATTEMPTS", "http_status", "is_transient", "persist"]
+__all__ = ["ATTEMPTS", "http_status", "is_transient", "list_directory", "persist"]
 
 # Calls in all; the waits between them come to 6 to 13 seconds.
 ATTEMPTS = 8
@@ -90,6 +90,20 @@ def persist(call: Callable[[], Result], path: str, what: str, stopped: threading
             _log.info("%s: attempt %d to %s failed (%r); again in %.1f s", path, attempt, what, error, wait)
         stopped.wait(wait)
     raise AssertionError("the last attempt returns or raises")
+
+
+def list_directory(fs: Any, directory: str) -> list[dict[str, Any]] | None:
+    """List a directory of a file system; None where it is none, or its server does not list.
+
+    Raises
+    ------
+    StorageError
+        As `persist` does.
+    """
+    try:
+        return list(persist(lambda: fs.ls(directory, detail=True), directory, "list it"))
+    except (FileNotFoundError, NotADirectoryError, NotImplementedError):
+        return None
 
 
 def is_transient(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from dask_tfrecord.storage.retry import persist
+from dask_tfrecord.storage.retry import list_directory, persist
 from dask_tfrecord.storage.shards import Shard, is_local, version_of
 
 __all__ = ["Sidecar", "find_sidecars", "sidecar_path"]
@@ -106,7 +106,7 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
     fs, inside = fsspec.core.url_to_fs(paths[0], **shards[0].storage_options)
     folder = inside.rpartition("/")[0]
     fs.invalidate_cache()
-    listed = _listing(fs, folder, paths[0]) if len(paths) >= _WORTH_LISTING else None
+    listed = _listing(fs, folder) if len(paths) >= _WORTH_LISTING else None
     seen = False
     for number, (shard, path) in enumerate(zip(shards, paths, strict=True)):
         name = _cut(path)[1]
@@ -127,14 +127,14 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
         yield Sidecar(file, _is_newer(info, other))
 
 
-def _listing(fs: Any, folder: str, path: str) -> dict[str, dict[str, Any]] | None:
+def _listing(fs: Any, folder: str) -> dict[str, dict[str, Any]] | None:
     """List what a directory holds, by name."""
     try:
-        infos = persist(lambda: fs.ls(folder, detail=True), path, "list its directory")
-    except (OSError, NotImplementedError):
+        infos = list_directory(fs, folder)
+    except OSError:
         # What can't be listed may still be read.
         return None
-    return {info["name"].rpartition("/")[2]: info for info in infos}
+    return None if infos is None else {info["name"].rpartition("/")[2]: info for info in infos}
 
 
 def _info(fs: Any, inside: str, path: str) -> dict[str, Any] | None:
