@@ -117,16 +117,25 @@ constexpr std::size_t short_stretch = 128;
 inline constexpr std::array<Table, 4> long_shift = make_shift_tables(10);
 inline constexpr std::array<Table, 4> short_shift = make_shift_tables(7);
 
+struct Three {
+    std::uint32_t first, second = 0, third = 0;
+};
+
+DTF_TARGET_CRC inline Three by_three(std::uint32_t state, const std::uint8_t* data, std::size_t stretch) {
+    Three states{state};
+    for (std::size_t i = 0; i < stretch; i += 8) {
+        states.first = step(states.first, load<std::uint64_t>(data + i));
+        states.second = step(states.second, load<std::uint64_t>(data + stretch + i));
+        states.third = step(states.third, load<std::uint64_t>(data + 2 * stretch + i));
+    }
+    return states;
+}
+
 template <std::size_t stretch>
 DTF_TARGET_CRC inline std::uint32_t three_stretches(
     const std::uint8_t* data, std::uint32_t state, const std::array<Table, 4>& tables) {
-    std::uint32_t second = 0, third = 0;
-    for (std::size_t i = 0; i < stretch; i += 8) {
-        state = step(state, load<std::uint64_t>(data + i));
-        second = step(second, load<std::uint64_t>(data + stretch + i));
-        third = step(third, load<std::uint64_t>(data + 2 * stretch + i));
-    }
-    return shift(tables, shift(tables, state) ^ second) ^ third;
+    const Three states = by_three(state, data, stretch);
+    return shift(tables, shift(tables, states.first) ^ states.second) ^ states.third;
 }
 
 // Goes on by stretches for as long as they fit; what is left is shorter than three short ones.
@@ -188,13 +197,8 @@ DTF_CLMUL inline std::uint32_t advance_by_product(std::uint32_t state, const std
     state = by_stretches(state, data, size);
     if (size < worth_it) return by_words(state, data, size);
     const std::size_t words = size / 24, stretch = 8 * words;
-    std::uint32_t second = 0, third = 0;
-    for (std::size_t i = 0; i < stretch; i += 8) {
-        state = step(state, load<std::uint64_t>(data + i));
-        second = step(second, load<std::uint64_t>(data + stretch + i));
-        third = step(third, load<std::uint64_t>(data + 2 * stretch + i));
-    }
-    state = after_zeros(state, 2 * words) ^ after_zeros(second, words) ^ third;
+    const Three states = by_three(state, data, stretch);
+    state = after_zeros(states.first, 2 * words) ^ after_zeros(states.second, words) ^ states.third;
     return by_words(state, data + 3 * stretch, size - 3 * stretch);
 }
 
