@@ -18,6 +18,7 @@ from dask_tfrecord.stores.axis_names import AxisNames
 from dask_tfrecord.stores.budget import MemoryBudget, Workers
 from dask_tfrecord.stores.codecs import Codecs
 from dask_tfrecord.stores.conversion import checked, find_begun, finish
+from dask_tfrecord.stores.failure import uninterrupted
 from dask_tfrecord.stores.feed import Feed, RowSizes
 from dask_tfrecord.stores.fill_values import FillValues
 from dask_tfrecord.stores.fingerprint import Fingerprint
@@ -140,7 +141,8 @@ def _plan(
     if layout is None:
         grid, cuts = options.wishes.cut(schema, rows, sizes)
         layout = zarr_layout(schema, rows, grid, feed.tally(grid.unit, grid.most), cuts, options.names.given)
-        check_forms(options.forms(layout, schema))
+        forms = options.forms(layout, schema)
+        uninterrupted(lambda: check_forms(forms))
     read = _read_nbytes(layout, feed, sizes, workers.threads) + sum(each.held_nbytes for each in recut)
     together = feed.source is not None
     tasks = count_jobs(layout) if together else layout.nunits

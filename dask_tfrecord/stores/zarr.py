@@ -340,17 +340,18 @@ def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:
     kinds: dict[str, str] = {}
     for name, form in forms.items():
         kinds.setdefault(repr([form[option] for option in form if option not in _NAMING]), name)
-    group = zarr.create_group(zarr.storage.MemoryStore())
-    for name in kinds.values():
-        form = forms[name]
-        try:
-            group.create_array(name, **form)
-        except Exception as error:
-            codecs = ", ".join(f"{option}={form[option]!r}" for option in ("compressors", "filters"))
-            raise ValueError(
-                f"zarr makes no array {name!r} of {form['dtype']} with {codecs}: {error}. Codecs are objects of "
-                f"zarr.codecs, such as zarr.codecs.ZstdCodec(level=3), or their JSON values"
-            ) from error
+    store, create = zarr.storage.MemoryStore(), zarr.api.asynchronous.create_array
+    with own_loop() as loop:
+        for name in kinds.values():
+            form = forms[name]
+            try:
+                loop.run_until_complete(create(store, name=name, **form))
+            except Exception as error:
+                codecs = ", ".join(f"{option}={form[option]!r}" for option in ("compressors", "filters"))
+                raise ValueError(
+                    f"zarr makes no array {name!r} of {form['dtype']} with {codecs}: {error}. Codecs are objects of "
+                    f"zarr.codecs, such as zarr.codecs.ZstdCodec(level=3), or their JSON values"
+                ) from error
 
 
 def _is_url(store: str) -> bool:
