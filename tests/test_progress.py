@@ -257,7 +257,8 @@ ds = dtf.read_tfrecord({str(shards)!r}, columns=["label"])
 with at_once():
     ds.to_zarr({str(tmp_path / "some.zarr")!r}, chunks=1)
 """
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    (tmp_path / "notebooks").mkdir()
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path / "notebooks"))
     outputs: list[dict[str, Any]] = []
     try:
         reply = client.execute_interactive(code, timeout=120, output_hook=outputs.append)
