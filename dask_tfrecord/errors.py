@@ -101,7 +101,7 @@ class ShardNotFoundError(TFRecordError, FileNotFoundError):
 
 
 class IncompleteStoreError(TFRecordError, ValueError):
-    """A store whose writing was never finished, or that this library did not write."""
+    """A store whose writing was never finished, that has lost what was written, or that this library did not write."""
 
 
 class ResumeError(TFRecordError, ValueError):

@@ -1,23 +1,21 @@
 """Zarr groups: where they are, what this library notes on them, and the objects that they are made of.
 
-Only this module and `dask_tfrecord.stores.zarr_settings` import zarr.
+Only this module, `dask_tfrecord.stores.stored` and `dask_tfrecord.stores.zarr_settings` import zarr.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import fsspec.core
-import numpy as np
 import zarr
 import zarr.abc.store
 import zarr.api.asynchronous
@@ -26,13 +24,12 @@ import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
 
-# zarr has no public way to call a store, whose methods belong to the event loop of its own.
-from zarr.core.sync import sync
-
 from dask_tfrecord.errors import IncompleteStoreError, Place
+from dask_tfrecord.stores.entries import read_entries
 from dask_tfrecord.stores.failure import remove_directory
 from dask_tfrecord.stores.objects import Files, Objects
 from dask_tfrecord.stores.own_loop import own_loop
+from dask_tfrecord.stores.stored import Stored
 
 __all__ = ["FORMAT", "JOURNAL", "Put", "Target", "check_forms"]
 
@@ -40,8 +37,6 @@ _ATTRIBUTE = "dask_tfrecord"
 FORMAT = 1
 # What a conversion keeps within the group until it is whole.
 JOURNAL = ".dask_tfrecord"
-# Requests to a store at once.
-_REQUESTS = 64
 # What zarr leaves of a file that it was writing when it was killed.
 _TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
 # By one of these a directory is known as an array or a group, and these are all the files that a group has.
@@ -60,7 +55,6 @@ _CONFIG: Any = {"write_empty_chunks": True}
 _NAMING = ("dimension_names", "attributes")
 _NO_GROUP = "is there and is no Zarr group: give another path"
 
-Answer = TypeVar("Answer")
 # Takes an array, the first entry and the one past the last, and what is written there.
 Put = Callable[[Any, int, int, NDArray[Any]], None]
 
@@ -270,7 +264,7 @@ class Target:
 
     def objects(self, group: zarr.Group) -> Objects:
         """Find what the group is made of."""
-        return _Stored(group.store, group.path) if self.directory is None else Files(str(self.directory))
+        return Stored(group.store, group.path) if self.directory is None else Files(str(self.directory))
 
     @contextmanager
     def writing(self) -> Iterator[Put]:
@@ -316,11 +310,17 @@ class Target:
         self.create("w", {"complete": False})
 
     def read(self, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Entries of one array of the group."""
+        """Entries of one array that `to_zarr` wrote.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If it is not there, or a chunk of it is damaged or gone.
+        """
         array = group[name]
         if not isinstance(array, zarr.Array):
             raise IncompleteStoreError(f"{name!r} is no array of the group", self.place)
-        return np.asarray(array[start:stop])
+        return read_entries(array, self.objects(group), Place(f"{self}/{name}"), start, stop)
 
 
 def check_forms(forms: Mapping[str, Mapping[str, Any]]) -> None:
@@ -373,72 +373,3 @@ def _others(directory: Path) -> Iterator[Path]:
 def _is_unborn(path: Path) -> bool:
     """Whether a directory is what zarr leaves of an array that it was making when it was killed."""
     return path.is_dir() and all(_TORN.fullmatch(inner.name) for inner in path.iterdir())
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Objects of a store, many of which are asked for at once.
-
-    Attributes
-    ----------
-    store : zarr.abc.store.Store
-        The store.
-    path : str
-        The group's path in it.
-    """
-
-    store: zarr.abc.store.Store
-    path: str
-
-    def put(self, name: str, value: bytes) -> None:
-        sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
-
-    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        prototype = zarr.buffer.default_buffer_prototype()
-        found = self._each(names, lambda key: self.store.get(key, prototype))
-        return {name: None if value is None else value.to_bytes() for name, value in found.items()}
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        async def size(key: str) -> int | None:
-            try:
-                return await self.store.getsize(key)
-            except FileNotFoundError:
-                return None
-
-        return self._each(names, size)
-
-    def names(self, below: str) -> list[str]:
-        async def found() -> list[str]:
-            # The keys come relative to the root of the store.
-            return [key async for key in self.store.list_prefix(self._key(below) + "/")]
-
-        try:
-            return [key[len(self._key("")) :] for key in sync(found())]
-        except FileNotFoundError:
-            return []
-
-    def drop(self, names: Iterable[str]) -> None:
-        # Stores take no offence at what is not there.
-        self._each(names, self.store.delete)
-
-    def remove(self, below: str) -> None:
-        self.drop(self.names(below))
-        sync(self.store.delete_dir(self._key(below)))
-
-    def _key(self, name: str) -> str:
-        return f"{self.path}/{name}" if self.path else name
-
-    def _each(self, names: Iterable[str], ask: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
-        """Ask the store for each name, many at once."""
-        names = list(names)
-
-        async def answers() -> list[Answer]:
-            gate = asyncio.Semaphore(_REQUESTS)
-
-            async def answer(name: str) -> Answer:
-                async with gate:
-                    return await ask(self._key(name))
-
-            return await asyncio.gather(*map(answer, names))
-
-        return dict(zip(names, sync(answers()), strict=True))
