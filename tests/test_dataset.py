@@ -508,7 +508,6 @@ def test_arrays_that_are_no_columns(ds: dtf.Dataset, uncounted: dtf.Dataset) -> 
         (ds, ds["label"][ds["label"] > 3], "where 30 rows are needed"),
         (ds, 3, "an array with an axis of rows"),
         (ds, ds["tokens"], "no feature; say what the objects are"),
-        (ds, np.array(["a"] * ROWS), "no feature; text is of dtype numpy.dtypes.StringDType"),
         (ds, np.array([b"a"] * ROWS), "drops zero bytes"),
         (ds, np.zeros(ROWS, "M8[s]"), "dtype datetime64"),
         (uncounted, np.zeros(ROWS), "where rows are not counted"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -230,3 +231,33 @@ def as_float32(blocks: dict[str, Any]) -> dict[str, Any]:
 def test_blocks_without_rows_can_be_stored(tmp_path: Path) -> None:
     blocks = {name: zero_rows(feature) for name, feature in FEATURES.items()}
     assert_identity(dataset_of(blocks, FEATURES, (0,)), zarr.storage.MemoryStore())
+
+
+# ------------------------------------------------------------------------------------------------ arrays of others
+
+
+def test_arrays_of_zarr_are_read_as_they_are_written(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "from.zarr", mode="w")
+    image = group.create_array("image", shape=(90, 4, 3), chunks=(20, 2, 3), dtype="float32")
+    text = group.create_array("text", shape=(90,), chunks=(30,), dtype="string")
+    rows = {"image": image, "text": text, "number": np.arange(90)}
+    dataset = dtf.Dataset.from_arrays(rows).assign(again=text)
+    image[:] = np.arange(1080).reshape(90, 4, 3)  # were they read already, these would be zeros
+    text[:] = np.array([f"row {row}" for row in range(90)], np.dtypes.StringDType())
+    dataset.to_zarr(tmp_path / "to.zarr", chunks=7)
+    back = dtf.from_zarr(tmp_path / "to.zarr")
+    for name, array in (rows | {"again": text}).items():
+        assert_same_array(back[name].compute(), np.asarray(array[:]))
+    dtf.to_zarr(rows, tmp_path / "resumed.zarr", resume=True)
+    dtf.to_zarr(rows, tmp_path / "resumed.zarr", resume=True)
+
+
+def test_strings_of_a_fixed_width_are_text(tmp_path: Path) -> None:
+    given = np.array(["ä", "", "b\0c", "long"] * 5)
+    arrays = {"numpy": given, "dask": da.from_array(given, chunks=6)}
+    dtf.to_zarr(arrays, tmp_path / "store.zarr")
+    dtf.to_tfrecord(arrays, tmp_path / "some.tfrecord")
+    features = {name: dtf.TextFeature() for name in arrays}
+    for back in (dtf.from_zarr(tmp_path / "store.zarr"), dtf.read_tfrecord(tmp_path / "some.tfrecord", features)):
+        for name in arrays:
+            assert back[name].compute().tolist() == given.tolist()

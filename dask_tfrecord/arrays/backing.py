@@ -23,7 +23,10 @@ from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "Held", "Lazy", "as_column", "held_arrays"]
+__all__ = ["Backing", "Held", "Lazy", "as_array", "as_column", "held_arrays"]
+
+# Of an array that is read on demand, what is read at once.
+_READ_NBYTES = 64 << 20
 
 
 class Backing(Protocol):
@@ -221,14 +224,14 @@ class Held:
 
 
 def as_column(given: Any, sizes: Sequence[float], owner: str) -> da.Array:
-    """Make a dask or NumPy array a column, beside chunks of `sizes` rows; what is NumPy's is cut as they are.
+    """Make an array a column, beside chunks of `sizes` rows; what is NumPy's is cut as they are.
 
     Raises
     ------
     SchemaError
         If it has another number of rows, or none that is known, or is of a dtype that no feature has.
     """
-    array = given if isinstance(given, da.Array) else np.asarray(given)
+    array = as_array(given)
     feature_of(array, owner)
     rows = float(np.sum(sizes))
     if np.isnan(rows):
@@ -244,6 +247,19 @@ def as_column(given: Any, sizes: Sequence[float], owner: str) -> da.Array:
         return array
     column: da.Array = da.from_array(array, chunks=(tuple(sizes), *(-1,) * (array.ndim - 1)))
     return column
+
+
+def as_array(given: Any) -> Any:
+    """Make sure of a dask or NumPy array, of which strings are of any length; what is read on demand stays so."""
+    if isinstance(given, da.Array) or not hasattr(given, "chunks"):
+        array = given if isinstance(given, da.Array) else np.asarray(given)
+    else:
+        # Zarr's and HDF5's: chunks of their own are read whole.
+        rows = (given.chunks or (1,))[0]
+        nbytes = max(1, int(given.dtype.itemsize * np.prod(given.shape[1:])))
+        rows = max(1, _READ_NBYTES // nbytes // rows) * rows
+        array = da.from_array(given, chunks=(rows, *(-1,) * (len(given.shape) - 1)))
+    return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "U" else array
 
 
 def held_arrays(

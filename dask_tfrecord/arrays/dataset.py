@@ -14,7 +14,7 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_column, held_arrays
+from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_array, as_column, held_arrays
 from dask_tfrecord.arrays.checking import verify_rows
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_table, text_table
@@ -199,7 +199,7 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         Parameters
         ----------
         **arrays : array-like
-            Dask or NumPy arrays with as many rows as the data set.
+            Dask, NumPy or Zarr arrays with as many rows as the data set.
 
         Raises
         ------
@@ -254,14 +254,14 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Dataset:
-        """Dask or NumPy arrays of as many rows each, as a data set in the chunks of the first dask array.
+        """Arrays of as many rows each, as a data set in the chunks of the first one that is not NumPy's.
 
         Raises
         ------
         SchemaError
             If there are none, they differ in their number of rows, or one is of a dtype that no feature has.
         """
-        given = {name: each if isinstance(each, da.Array) else np.asarray(each) for name, each in arrays.items()}
+        given = {name: as_array(each) for name, each in arrays.items()}
         schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in given.items()})
         rows = {name: array.shape[0] for name, array in given.items()}
         if len(set(rows.values())) != 1 or np.isnan(next(iter(rows.values()))):

@@ -119,7 +119,7 @@ def _plain(given: Any, owner: str) -> Any:
         given = _of_list(given)
     if not all(hasattr(given, name) for name in ("shape", "dtype", "__getitem__")):
         raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}")
-    if isinstance(given, np.ndarray) and given.dtype.kind == "U":
+    if isinstance(given, np.ndarray | da.Array) and given.dtype.kind == "U":
         return given.astype(np.dtypes.StringDType())
     return given
 

@@ -54,7 +54,7 @@ def plan_zarr(
     Parameters
     ----------
     arrays : Dataset or mapping of str to array-like
-        What is to be written: a data set, or dask or NumPy arrays of as many rows each.
+        What is to be written: a data set, or dask, NumPy or Zarr arrays of as many rows each.
     chunks, shards : int or mapping of str to int, optional
         As for `to_zarr`.
     target_chunk_bytes, target_shard_bytes : int or str, optional
@@ -193,7 +193,7 @@ def to_zarr(
     Parameters
     ----------
     arrays : Dataset or mapping of str to array-like
-        What is written: a data set, or dask or NumPy arrays of as many rows each.
+        What is written: a data set, or dask, NumPy or Zarr arrays of as many rows each.
     store : str, Path or zarr store
         A path, a URL or a store.
     component : str, optional
