@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.storage import compression as compression_module
 from dask_tfrecord.storage.compression import create_stream, masked_crc32c, open_stream, sniff
@@ -172,6 +173,11 @@ class TestFind:
             find_shards("")
         with pytest.raises(ShardNotFoundError, match="NUL"):
             find_shards("a\0b")
+
+    def test_a_zarr_store_is_no_shards(self, here: Path) -> None:
+        dtf.to_zarr({"x": np.arange(3)}, here / "some.zarr")
+        with pytest.raises(ShardNotFoundError, match=r"some\.zarr: the directory is a Zarr store .*: from_zarr opens"):
+            find_shards("some.zarr")
 
     def test_what_is_no_path(self) -> None:
         for wrong in (5, {"a": 1}, b"bytes", {"a", "b"}):

@@ -32,6 +32,8 @@ COMPRESSIONS = ("infer", None, "gzip", "zlib")
 # and metadata.
 _SIDE_PREFIXES = (".", "_")
 _SIDE_SUFFIXES = (".idx", ".gzidx", ".json", ".pbtxt")
+# Files that a Zarr group or array of any format has.
+_ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
 # train@8, train@8.gz; train-?????-of-00008, train-?????-of-00008.gz
 _COUNTED = re.compile(r"(?P<stem>.+)@(?P<count>0*[1-9][0-9]{0,5})(?P<suffix>(\.[^/@]+)?)")
@@ -183,6 +185,11 @@ class _Search:
         listed = persist(lambda: self.fs.ls(self.path, detail=True), self.path, "list it")
         inside = [info for info in listed if _base(info["name"]) != ""]
         files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
+        if not files and _ZARR & {_base(info["name"]) for info in inside}:
+            raise ShardNotFoundError(
+                "the directory is a Zarr store and holds no records: from_zarr opens what to_zarr wrote",
+                Place(self.url(self.path)),
+            )
         if not files:
             directories = sum(info["type"] == "directory" for info in inside)
             raise ShardNotFoundError(
