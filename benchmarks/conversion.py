@@ -7,7 +7,9 @@ All write the same arrays with the same chunks, shards and codecs from the same 
   all arrays at once, rechunked to write units; it is told the records of each shard, which for dense arrays is all
   that dask has to know, and counts what ragged ones hold by a first parse of these columns alone, as we do;
 - `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
-- `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``.
+- `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``;
+- `our plan`, `our writing`: parts of ours, where `--writers` asks for them: opening and planning, which read and count;
+  and writing rows that are in memory before the clock starts, so that nothing is read or decoded.
 
 Each run is a process of its own, they take turns, and the median counts. What each writes is compared with what ours
 wrote, value by value, the first time.
@@ -35,7 +37,8 @@ from typing import Any
 from compare import resident, run
 
 NAMES = ("images_raw", "vectors", "tokens", "tabular")
-OURS, THEIRS, ALONE = "dask_tfrecord", "tensorflow", "zarr alone"
+OURS, THEIRS, MEMORY, ALONE = "dask_tfrecord", "tensorflow", "in memory", "zarr alone"
+PLAN, WRITING = "our plan", "our writing"
 HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
 # Seconds for which ext4 keeps away from what was removed.
 _RECENTLY = 6
@@ -62,20 +65,27 @@ def create(like: Path, store: Path) -> Any:
     return group
 
 
-def ours(data: Path, name: str, store: Path, sharded: bool) -> Callable[[], int]:
-    """Convert as a user does."""
+def ours(do: str, data: Path, name: str, store: Path, sharded: bool) -> Callable[[], int]:
+    """Convert as a user does, or do a part of that."""
     from dask_pipelines import FEATURES
     from memory import SHARDED
 
     import dask_tfrecord as dtf
 
-    chunks, shards = SHARDED[name] if sharded else (None, None)
+    def opened() -> dtf.Dataset:
+        return dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
 
     def convert() -> int:
-        dataset = dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
-        dataset.to_zarr(store, chunks=chunks, shards=shards)
+        dataset = opened()
+        dataset.to_zarr(store, **grid)
         return int(dataset.nrecords or 0)
 
+    grid: dict[str, Any] = dict(zip(("chunks", "shards"), SHARDED[name], strict=True)) if sharded else {}
+    if do == PLAN:
+        return lambda: opened().plan_zarr(**grid).nrecords
+    if do == WRITING:
+        plan = opened().persist().plan_zarr(**grid)
+        return lambda: plan.to_zarr(store) or plan.nrecords
     return convert
 
 
@@ -190,9 +200,9 @@ def do(arguments: argparse.Namespace) -> None:
     dask.config.set(scheduler="threads", num_workers=arguments.cores)
     get_scheduler()  # imports distributed where it is installed, which is no work of ours
     works = {
-        OURS: lambda: ours(data, name, store, arguments.sharded),
+        **dict.fromkeys((OURS, PLAN, WRITING), lambda: ours(arguments.do, data, name, store, arguments.sharded)),
         THEIRS: lambda: theirs(data, name, store, like, arguments.counts),
-        "in memory": lambda: in_memory(data, name, store, like),
+        MEMORY: lambda: in_memory(data, name, store, like),
         ALONE: lambda: alone(store, like, sum(arguments.counts)),
     }
     convert = works[arguments.do]()
@@ -203,7 +213,7 @@ def do(arguments: argparse.Namespace) -> None:
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     report = {"records": records, "seconds": seconds, "cpu": cpu, "peak": resident("VmHWM") - before}
     if arguments.compare:
-        report["same"] = arguments.do == OURS or same(zarr.open_group(like), zarr.open_group(store))
+        report["same"] = arguments.do in (OURS, PLAN) or same(zarr.open_group(like), zarr.open_group(store))
     print(json.dumps(report))
 
 
@@ -258,8 +268,10 @@ def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: P
     """Let all writers take turns on one data set."""
     nbytes = sum(path.stat().st_size for path in arguments.data.glob(f"{name}-*.tfrecord"))
     like = folder / "like.zarr"
-    writers = {OURS: sys.executable, THEIRS: arguments.tensorflow, "in memory": sys.executable, ALONE: sys.executable}
-    writers = {writer: python for writer, python in writers.items() if python and writer in arguments.writers}
+    pythons = dict.fromkeys((OURS, THEIRS, MEMORY, ALONE, PLAN, WRITING), sys.executable) | {
+        THEIRS: arguments.tensorflow
+    }
+    writers = {writer: python for writer, python in pythons.items() if python and writer in arguments.writers}
     results = {writer: Result(name, writer, nbytes) for writer in writers}
 
     def write(writer: str, to: Path, *more: str) -> dict[str, Any]:
@@ -297,7 +309,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu, dask[array] and zarr")
-    parser.add_argument("--writers", nargs="+", default=[OURS, THEIRS, "in memory", ALONE], help="only these")
+    parser.add_argument("--writers", nargs="+", default=[OURS, THEIRS, MEMORY, ALONE], help="only these")
     parser.add_argument("--sharded", action="store_true", help="with the shards that memory.py writes")
     parser.add_argument("--turns", type=int, default=3, help="runs of each")
     parser.add_argument("--cores", type=int, default=2, help="cores, and threads of dask's scheduler")
