@@ -252,6 +252,18 @@ def test_arrays_of_zarr_are_read_as_they_are_written(tmp_path: Path) -> None:
     dtf.to_zarr(rows, tmp_path / "resumed.zarr", resume=True)
 
 
+def test_arrays_of_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    rows = {"number": np.arange(100), "vector": np.arange(300, dtype="f4").reshape(100, 3)}
+    with h5py.File(tmp_path / "some.h5", "w") as file:
+        file["vector"] = rows["vector"]
+        file.create_dataset("number", data=rows["number"], chunks=(32,), compression="gzip")
+        dtf.to_zarr(file, tmp_path / "store.zarr", chunks=7)
+        dtf.to_tfrecord(file, tmp_path / "some.tfrecord")
+    for back in (dtf.from_zarr(tmp_path / "store.zarr"), dtf.read_tfrecord(tmp_path / "some.tfrecord")):
+        assert_same(back.compute(), rows)
+
+
 def test_strings_of_a_fixed_width_are_text(tmp_path: Path) -> None:
     given = np.array(["ä", "", "b\0c", "long"] * 5)
     arrays = {"numpy": given, "dask": da.from_array(given, chunks=6)}

@@ -251,10 +251,10 @@ def as_column(given: Any, sizes: Sequence[float], owner: str) -> da.Array:
 
 def as_array(given: Any) -> Any:
     """Make sure of a dask or NumPy array, of which strings are of any length; what is read on demand stays so."""
-    if isinstance(given, da.Array) or not hasattr(given, "chunks"):
-        array = given if isinstance(given, da.Array) else np.asarray(given)
-    else:
-        # Zarr's and HDF5's: chunks of their own are read whole.
+    array: Any = given
+    if not hasattr(given, "chunks"):
+        array = np.asarray(given)
+    elif not isinstance(given, da.Array):  # Zarr's and HDF5's, of which a chunk is read whole
         rows = (given.chunks or (1,))[0]
         nbytes = max(1, int(given.dtype.itemsize * np.prod(given.shape[1:])))
         rows = max(1, _READ_NBYTES // nbytes // rows) * rows

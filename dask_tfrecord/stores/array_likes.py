@@ -94,7 +94,8 @@ def of_one_dimension(arrays: Mapping[str, Any]) -> dict[str, Any]:
     SchemaError
         If they are not.
     """
-    first = {name: array.dims[:1] for name, array in arrays.items() if hasattr(array, "dims")}
+    # The `dims` of HDF5's are no names.
+    first = {name: array.dims[:1] for name, array in arrays.items() if isinstance(getattr(array, "dims", None), tuple)}
     if len(set(first.values())) > 1:
         raise SchemaError(
             f"rows are along the first dimension, which is not the same for all variables: {first}; transpose them, or "
@@ -190,8 +191,8 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
         for array in arrays
     )
     each = max(1, int(_CHUNK_NBYTES / max(nbytes, 1.0)))
-    # What Zarr keeps together is read together.
-    steps = [array.chunks[0] for array in arrays if hasattr(array, "chunks")]
+    # What Zarr and HDF5 keep together is read together.
+    steps = [array.chunks[0] for array in arrays if getattr(array, "chunks", None)]
     if steps and each > max(steps):
         each -= each % max(steps)
     return tuple(min(each, rows - start) for start in range(0, rows, each)) or (0,)

@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 import fsspec.core
 import zarr
-import zarr.abc.store
 import zarr.api.asynchronous
-import zarr.buffer
 import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray

@@ -51,7 +51,8 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     FileNotFoundError
         If no group is there.
     IncompleteStoreError
-        If its writing was never finished, or something else wrote it. A `ValueError` too.
+        If its writing was never finished, or something else wrote it; and where rows are read, if a chunk of theirs is
+        damaged or gone, which zarr itself would read as fill values. A `ValueError` too.
 
     Examples
     --------
