@@ -210,6 +210,15 @@ NOWHERE = places([[]], [[]])
 add("sparse-order", sparse(), [ex(i=[3, 1], v=[10, 20])], places([[1, 3]], [[20, 10]]))
 add("sparse-already-sorted", sparse(already_sorted=True), [ex(i=[3, 1], v=[1, 2])], places([[3, 1]], [[1, 2]]))
 add("sparse-duplicates", sparse(), [ex(i=[3, 1, 3, 1], v=[1, 2, 3, 4])], places([[1, 1, 3, 3]], [[2, 4, 1, 3]]))
+SHARED = [ex(i=[1] * 16 + [0], v=list(range(17)))]
+SHUFFLED = [16, 8, 15, 14, 13, 12, 11, 10, 9, 0, 7, 6, 5, 4, 3, 2, 1]
+add(
+    "sparse-duplicates-many",
+    sparse(),
+    SHARED,
+    places([[0] + [1] * 16], [SHUFFLED]),
+    places([[0] + [1] * 16], [[16, *range(16)]]),
+)
 add("sparse-rows", sparse(), [ex(i=[4, 0], v=[1, 2]), NONE], places([[0, 4], []], [[2, 1], []]))
 add(
     "sparse-two-axes",

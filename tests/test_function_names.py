@@ -52,6 +52,7 @@ def test_another_process_finds_the_same_name(tmp_path: Path) -> None:
     assert name_in_program(tmp_path) == name_in_program(tmp_path, padding="\n\n# moved\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"factor": "3"}, {"operator": "+"}, {"offset": "5"}], ids=str)
 def test_what_it_does_makes_the_name(tmp_path: Path, change: dict[str, str]) -> None:
     assert name_in_program(tmp_path, **change) != name_in_program(tmp_path)

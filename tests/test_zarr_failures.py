@@ -360,7 +360,7 @@ def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, s
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
-@pytest.mark.parametrize("name", ["sync", "threads"])
+@pytest.mark.parametrize("name", [pytest.param("sync", marks=pytest.mark.slow), "threads"])
 def test_an_interrupt_leaves_what_can_be_gone_on_with(
     ds: dtf.Dataset, store: Path, slow_disk: threading.Event, name: str
 ) -> None:

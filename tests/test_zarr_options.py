@@ -390,7 +390,7 @@ class Alive(Callback):  # type: ignore[misc]
         self.most = max(self.most, chunks)
 
 
-@pytest.mark.parametrize("units", [3, 7])
+@pytest.mark.parametrize("units", [pytest.param(3, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("kind", ["assigned", "arrays"])
 def test_chunks_do_not_pile_up(tmp_path: Path, kind: str, units: int) -> None:
     rows, size = 800, 40
