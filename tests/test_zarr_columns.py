@@ -21,7 +21,7 @@ from test_zarr import assert_identity, assert_same, assert_same_array
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import zero_rows
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.messages import SequenceExample
 from dask_tfrecord.testing import write_oracle
@@ -248,8 +248,9 @@ def test_arrays_of_zarr_are_read_as_they_are_written(tmp_path: Path) -> None:
     back = dtf.from_zarr(tmp_path / "to.zarr")
     for name, array in (rows | {"again": text}).items():
         assert_same_array(back[name].compute(), np.asarray(array[:]))
-    dtf.to_zarr(rows, tmp_path / "resumed.zarr", resume=True)
-    dtf.to_zarr(rows, tmp_path / "resumed.zarr", resume=True)
+    dtf.to_zarr(rows, tmp_path / "begun.zarr", resume=True)
+    with pytest.raises(ResumeError):  # they may have changed
+        dtf.to_zarr(rows, tmp_path / "begun.zarr", resume=True)
 
 
 def test_arrays_of_hdf5(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -258,7 +259,9 @@ def as_array(given: Any) -> Any:
         rows = (given.chunks or (1,))[0]
         nbytes = max(1, int(given.dtype.itemsize * np.prod(given.shape[1:])))
         rows = max(1, _READ_NBYTES // nbytes // rows) * rows
-        array = da.from_array(given, chunks=(rows, *(-1,) * (len(given.shape) - 1)))
+        # Named by chance: what they hold may change, and by content would mean to read it all.
+        name = f"tfrecord-array-{uuid.uuid4().hex}"
+        array = da.from_array(given, chunks=(rows, *(-1,) * (len(given.shape) - 1)), name=name)
     return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "U" else array
 
 
