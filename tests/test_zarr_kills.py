@@ -63,9 +63,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def two_workers() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as cluster:
+    with two_workers() as cluster:
         yield cluster
 
 
@@ -139,25 +145,21 @@ def running(cluster: LocalCluster) -> list[int]:
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_workers_are_killed(
-    cluster: LocalCluster, client: Client, source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]
-) -> None:
+def test_workers_are_killed(source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]) -> None:
     ds, rng, killed = dtf.read_tfrecord(source), random.Random(str(grid)), 0
     ds.to_zarr(tmp_path / "reference.zarr", **grid)
 
-    def kill(alive: Callable[[], bool]) -> None:
-        nonlocal killed
-        while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
-            # Who is killed while it starts is not started again.
-            while len(pids := running(cluster)) < 2 and alive():
-                time.sleep(0.005)
-            if len(pids) == 2:
-                os.kill(rng.choice(pids), signal.SIGKILL)
-                killed += 1
+    def convert(cluster: LocalCluster) -> None:
+        def kill(alive: Callable[[], bool]) -> None:
+            nonlocal killed
+            while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
+                # Who is killed while it starts is not started again.
+                while len(pids := running(cluster)) < 2 and alive():
+                    time.sleep(0.005)
+                if len(pids) == 2:
+                    os.kill(rng.choice(pids), signal.SIGKILL)
+                    killed += 1
 
-    # A worker that starts for long may find that the other one has written all.
-    while killed < 2:
-        shutil.rmtree(store, ignore_errors=True)
         finished = False
         while not finished:
             with meanwhile(kill):
@@ -168,6 +170,13 @@ def test_workers_are_killed(
                     # Whoever had the luck to be there each time: it is gone on with.
                     with pytest.raises(IncompleteStoreError):
                         dtf.from_zarr(store)
+
+    # A worker that starts for long, or is never started again, may find that the other one has written all.
+    while killed < 2:
+        shutil.rmtree(store, ignore_errors=True)
+        with two_workers() as cluster, Client(cluster) as client:
+            client.wait_for_workers(2, timeout=60)
+            convert(cluster)
         equal(store, tmp_path / "reference.zarr")
 
 
