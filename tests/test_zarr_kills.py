@@ -88,7 +88,10 @@ def store(tmp_path: Path) -> Path:
 
 
 def marks(store: Path) -> int:
-    return sum(1 for _ in store.glob(".dask_tfrecord/*/units/*.json"))
+    try:
+        return sum(1 for _ in store.glob(".dask_tfrecord/*/units/*.json"))
+    except FileNotFoundError:  # all is written, and the folder is being removed
+        return 0
 
 
 def wait_for(number: int, store: Path, alive: Callable[[], bool]) -> bool:
