@@ -65,27 +65,48 @@ def create(like: Path, store: Path) -> Any:
     return group
 
 
-def ours(do: str, data: Path, name: str, store: Path, sharded: bool) -> Callable[[], int]:
-    """Convert as a user does, or do a part of that."""
+def opening(data: Path, name: str) -> Callable[[], Any]:
+    """Give what opens a data set as a user does; what it imports is imported by then."""
     from dask_pipelines import FEATURES
-    from memory import SHARDED
 
     import dask_tfrecord as dtf
 
-    def opened() -> dtf.Dataset:
-        return dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
+    return lambda: dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
+
+
+def grid_of(name: str, sharded: bool) -> dict[str, Any]:
+    """Chunks and shards, where they are not ours to choose."""
+    from memory import SHARDED
+
+    return dict(zip(("chunks", "shards"), SHARDED[name], strict=True)) if sharded else {}
+
+
+def ours(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callable[[], int]:
+    """Convert as a user does."""
+    opened = opening(data, name)
 
     def convert() -> int:
         dataset = opened()
         dataset.to_zarr(store, **grid)
-        return int(dataset.nrecords or 0)
+        return int(dataset.nrecords)
 
-    grid: dict[str, Any] = dict(zip(("chunks", "shards"), SHARDED[name], strict=True)) if sharded else {}
-    if do == PLAN:
-        return lambda: opened().plan_zarr(**grid).nrecords
-    if do == WRITING:
-        plan = opened().persist().plan_zarr(**grid)
-        return lambda: plan.to_zarr(store) or plan.nrecords
+    return convert
+
+
+def our_plan(data: Path, name: str, grid: Mapping[str, Any]) -> Callable[[], int]:
+    """Open and plan, and write nothing."""
+    opened = opening(data, name)
+    return lambda: int(opened().plan_zarr(**grid).nrecords)
+
+
+def our_writing(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callable[[], int]:
+    """Write what is planned, of rows that are in memory already."""
+    plan = opening(data, name)().persist().plan_zarr(**grid)
+
+    def convert() -> int:
+        plan.to_zarr(store)
+        return int(plan.nrecords)
+
     return convert
 
 
@@ -200,7 +221,9 @@ def do(arguments: argparse.Namespace) -> None:
     dask.config.set(scheduler="threads", num_workers=arguments.cores)
     get_scheduler()  # imports distributed where it is installed, which is no work of ours
     works = {
-        **dict.fromkeys((OURS, PLAN, WRITING), lambda: ours(arguments.do, data, name, store, arguments.sharded)),
+        OURS: lambda: ours(data, name, store, grid_of(name, arguments.sharded)),
+        PLAN: lambda: our_plan(data, name, grid_of(name, arguments.sharded)),
+        WRITING: lambda: our_writing(data, name, store, grid_of(name, arguments.sharded)),
         THEIRS: lambda: theirs(data, name, store, like, arguments.counts),
         MEMORY: lambda: in_memory(data, name, store, like),
         ALONE: lambda: alone(store, like, sum(arguments.counts)),

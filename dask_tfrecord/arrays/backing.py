@@ -24,7 +24,7 @@ from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "Held", "Lazy", "as_array", "as_column", "held_arrays"]
+__all__ = ["Backing", "Held", "Lazy", "as_array", "as_column", "cut_along_rows", "held_arrays", "with_any_length"]
 
 # Of an array that is read on demand, what is read at once.
 _READ_NBYTES = 64 << 20
@@ -258,10 +258,20 @@ def as_array(given: Any) -> Any:
     elif not isinstance(given, da.Array):  # Zarr's and HDF5's, of which a chunk is read whole
         rows = (given.chunks or (1,))[0]
         nbytes = max(1, int(given.dtype.itemsize * np.prod(given.shape[1:])))
-        rows = max(1, _READ_NBYTES // nbytes // rows) * rows
-        # Named by chance: what they hold may change, and by content would mean to read it all.
-        name = f"tfrecord-array-{uuid.uuid4().hex}"
-        array = da.from_array(given, chunks=(rows, *(-1,) * (len(given.shape) - 1)), name=name)
+        array = cut_along_rows(given, max(1, _READ_NBYTES // nbytes // rows) * rows)
+    return with_any_length(array)
+
+
+def cut_along_rows(array: Any, rows: int | tuple[int, ...]) -> da.Array:
+    """Make chunks of rows of what is read on demand."""
+    # Named by chance: what it holds may change, and by content would mean to read it all.
+    name = f"tfrecord-array-{uuid.uuid4().hex}"
+    made: da.Array = da.from_array(array, chunks=(rows, *(-1,) * (len(array.shape) - 1)), name=name)
+    return made
+
+
+def with_any_length(array: Any) -> Any:
+    """Make strings of a fixed width, of a dask or NumPy array, text."""
     return array.astype(np.dtypes.StringDType()) if array.dtype.kind == "U" else array
 
 

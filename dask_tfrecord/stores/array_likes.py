@@ -5,7 +5,6 @@ Nothing large is loaded here: arrays that are read on demand stay so, and are cu
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import held_arrays
+from dask_tfrecord.arrays.backing import cut_along_rows, held_arrays, with_any_length
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.conform import feature_of
@@ -70,7 +69,9 @@ def as_dataset(
     for name, array in plain.items():
         columns[name], plain[name] = _column(name, array, forms.get(name))
     sizes = _sizes(list(plain.values()))
-    found = {name: _chunked(array, sizes) for name, array in plain.items()}
+    found = {
+        name: array if isinstance(array, da.Array) else cut_along_rows(array, sizes) for name, array in plain.items()
+    }
     return Dataset(held_arrays(found, Schema(columns), sizes, {}), list(found))
 
 
@@ -120,9 +121,7 @@ def _plain(given: Any, owner: str) -> Any:
         given = _of_list(given)
     if not all(hasattr(given, name) for name in ("shape", "dtype", "__getitem__")):
         raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}")
-    if isinstance(given, np.ndarray | da.Array) and given.dtype.kind == "U":
-        return given.astype(np.dtypes.StringDType())
-    return given
+    return with_any_length(given) if isinstance(given, np.ndarray | da.Array) else given
 
 
 def _of_list(rows: Sequence[Any]) -> NDArray[Any]:
@@ -196,12 +195,3 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     if steps and each > max(steps):
         each -= each % max(steps)
     return tuple(min(each, rows - start) for start in range(0, rows, each)) or (0,)
-
-
-def _chunked(array: Any, sizes: tuple[int, ...]) -> da.Array:
-    if isinstance(array, da.Array):
-        return array
-    # Named by chance: by content would mean to read it all.
-    chunks = (sizes, *array.shape[1:])
-    made: da.Array = da.from_array(array, chunks=chunks, name=f"tfrecord-array-{uuid.uuid4().hex}")
-    return made

@@ -58,7 +58,8 @@ def read_entries(array: Any, objects: Objects, place: Place, start: int, stop: i
         if part.size and _is_filled(part[:: -(-len(part) // _LOOKS)], array.fill_value):
             suspects[f"{array.basename}/{array.metadata.encode_chunk_key((number, *inner))}"] = rows
     sizes = objects.sizes(suspects) if suspects else {}
-    for gone in [name for name, size in sizes.items() if size is None]:
+    gone = next((name for name, size in sizes.items() if size is None), None)
+    if gone is not None:
         rows = suspects[gone]
         raise IncompleteStoreError(
             f"{gone} is not there any more, which had entries {rows.start:,} to {rows.stop:,}; zarr reads each of them "
