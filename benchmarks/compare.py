@@ -1,14 +1,14 @@
-"""Compare this library with TensorFlow on the same files: speed and peak memory, like with like.
+"""Compare this library with TensorFlow on the same files: speed and peak memory.
 
-Two tables. In the first every block is made, looked at and dropped: TensorFlow's batches, this library's blocks through
-dask. In the second everything is gathered into one NumPy array per feature. Both sides check both CRCs of every record,
-have the same cores, and take turns, each run in a process of its own: TensorFlow's first pipeline, this library,
-TensorFlow's second pipeline, this library again. The ratio is to the better one of TensorFlow's pipelines.
+Two tables. In the first, each block is decoded, read and dropped: batches of TensorFlow, blocks of this library through
+dask. In the second, all rows are gathered into one NumPy array per feature. Both libraries check both CRCs of every
+record and use the same cores. They alternate, each run in its own process: TensorFlow's first pipeline, this library,
+TensorFlow's second pipeline, this library again. The ratio is to the faster pipeline of TensorFlow.
 
     python benchmarks/compare.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
 
-DATA is what `make_data.py` wrote. Times are medians of all passes after a first one that is not timed; opening, which
-scans the headers for the number of records, is stated beside them.
+DATA is a directory that `make_data.py` wrote. Times are medians of all passes after an untimed first pass. Opening
+scans the headers for the number of records; its time is a separate column.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Nothing heavy is imported here: the peak memory of a child begins at what its parent held.
+# No heavy imports here: the peak memory of a child process starts at the memory of its parent.
 HERE = Path(__file__).parent
 NAMES = ("tabular", "vectors", "images_raw", "tokens", "tabular_gz", "sequences", "mixed", "tensors", "jpeg")
-# Of the others TensorFlow's batches do not join without more said: padding and shapes differ.
+# For the other data sets, TensorFlow's batches differ in padding or shape and can't be joined as they are.
 GATHERED = NAMES[:5]
 TASKS = {
-    "touch": "Each block made, looked at and dropped",
+    "touch": "Each block decoded, read and dropped",
     "gather": "Everything gathered into NumPy arrays",
 }
 OURS = "dask_tfrecord"
@@ -39,7 +39,7 @@ RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(slots=True)
 class Result:
-    """What the runs of one pipeline on one data set showed."""
+    """Results of all runs of one pipeline on one data set."""
 
     task: str
     data: str
@@ -52,16 +52,16 @@ class Result:
 
     @property
     def records_per_second(self) -> float:
-        """Records of a pass over its median time."""
+        """Records of a pass divided by its median time."""
         return self.records / statistics.median(self.seconds)
 
     @property
     def bytes_per_second(self) -> float:
-        """Stored bytes of a pass over its median time."""
+        """Stored bytes of a pass divided by its median time."""
         return self.nbytes / statistics.median(self.seconds)
 
     def add(self, report: dict[str, Any], peak_rss: int) -> None:
-        """Count one process in."""
+        """Add the report of one process."""
         if self.records not in (0, report["records"]):
             raise SystemExit(f"{self.pipeline} on {self.data}: {self.records} records, then {report['records']}")
         self.records = report["records"]
@@ -71,7 +71,7 @@ class Result:
 
 
 def resident(field: str) -> int:
-    """Read one of Linux' figures on the memory of this process, in bytes."""
+    """Read a field of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -80,13 +80,13 @@ def resident(field: str) -> int:
 
 
 def run(command: list[str]) -> tuple[Any, int]:
-    """Run one benchmark process; give what it reports and its peak resident memory in bytes."""
+    """Run one benchmark process; return its report and its peak resident memory in bytes."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert process.stdout is not None
         with process.stdout as stdout:
             output = stdout.read()
-        # wait4 instead of wait: it says what this one child used.
+        # wait4 returns the resources that this child used.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
@@ -96,7 +96,7 @@ def run(command: list[str]) -> tuple[Any, int]:
 
 
 def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]:
-    """Let TensorFlow's pipelines and this library take turns on one data set."""
+    """Alternate between TensorFlow's pipelines and this library on one data set."""
     files = list(arguments.data.glob(f"{name}-*.tfrecord*"))
     if not files:
         raise SystemExit(f"no {name}-*.tfrecord in {arguments.data}: write it with make_data.py")
@@ -125,7 +125,7 @@ def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]
 
 
 def ratio(result: Result, others: list[Result]) -> float | None:
-    """How many times faster than the better TensorFlow pipeline; None for TensorFlow itself."""
+    """Return the speed relative to the faster TensorFlow pipeline; None for TensorFlow."""
     if not result.pipeline.startswith(OURS):
         return None
     best = max(other.records_per_second for other in others if not other.pipeline.startswith(OURS))
@@ -133,7 +133,7 @@ def ratio(result: Result, others: list[Result]) -> float | None:
 
 
 def print_rows(results: list[Result]) -> None:
-    """Print one data set's lines of the table."""
+    """Print the lines of one data set."""
     for result in sorted(results, key=lambda result: result.pipeline.startswith(OURS)):
         times = ratio(result, results)
         line = (
@@ -146,16 +146,16 @@ def print_rows(results: list[Result]) -> None:
 
 
 def main() -> None:
-    """Run what the command line names and print the tables."""
+    """Run the benchmarks of the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all that are there")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all in DATA")
     parser.add_argument("--tensorflow", required=True, help="python of an environment with tensorflow-cpu")
     parser.add_argument("--peer", type=Path, help="another script with TensorFlow's pipelines for the first table")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--passes", type=int, default=3, help="timed passes of each process")
     parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     names = arguments.names or [name for name in NAMES if any(arguments.data.glob(f"{name}-*.tfrecord*"))]
     if hasattr(os, "sched_setaffinity"):

@@ -1,23 +1,24 @@
-"""Compare conversions to Zarr: ours, dask with TensorFlow, everything in memory first, and zarr alone.
+"""Compare conversions to Zarr: this library, dask with TensorFlow, a decode into memory, and zarr alone.
 
-All write the same arrays with the same chunks, shards and codecs from the same files:
+All writers write the same arrays with the same chunks, shards and codecs from the same files:
 
 - `dask_tfrecord`: `read_tfrecord(…).to_zarr(…)`, opening and counting included;
 - `tensorflow`: a `dask.delayed` of TensorFlow's fastest parse for each shard, `da.from_delayed`, and `da.to_zarr` of
-  all arrays at once, rechunked to write units; it is told the records of each shard, which for dense arrays is all
-  that dask has to know, and counts what ragged ones hold by a first parse of these columns alone, as we do;
+  all arrays at once, rechunked to write units. It gets the record counts of the shards, which is enough for dense
+  arrays. For ragged arrays it first parses these columns alone to count their values, as this library does;
 - `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
 - `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``;
-- `our plan`, `our writing`: parts of ours, where `--writers` asks for them: opening and planning, which read and count;
-  and writing rows that are in memory before the clock starts, so that nothing is read or decoded.
+- `our plan`, `our writing`: two steps of this library, selected by `--writers`: opening and planning, which read and
+  count; and writing rows that are in memory before the clock starts, without reading or decoding.
 
-Each run is a process of its own, they take turns, and the median counts. What each writes is compared with what ours
-wrote, value by value, the first time.
+Each run has its own process, the writers alternate, and the table shows medians. The first store of each writer is
+compared with the store of this library, value by value.
 
     python benchmarks/conversion.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON [--sharded] [--turns 3]
 
-DATA is what `make_data.py` wrote; TensorFlow's environment has dask and zarr beside it. Stores are written beside the
-data and removed, the files are in the page cache. CPU seconds are of all threads: they tell what a busy machine hides.
+DATA is a directory that `make_data.py` wrote. TensorFlow's environment also needs dask and zarr. Stores are written
+next to the data and removed; the files are in the page cache. CPU seconds are the sum over all threads; they depend
+less on the load of the machine.
 """
 
 import argparse
@@ -33,21 +34,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Nothing heavy is imported here: TensorFlow's environment has no dask_tfrecord, and memory counts from the imports.
+# No heavy imports here: TensorFlow's environment lacks dask_tfrecord, and memory is measured from the imports on.
 from compare import resident, run
 
 NAMES = ("images_raw", "vectors", "tokens", "tabular")
 OURS, THEIRS, MEMORY, ALONE = "dask_tfrecord", "tensorflow", "in memory", "zarr alone"
 PLAN, WRITING = "our plan", "our writing"
 HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
-# Seconds for which ext4 keeps away from what was removed.
+# Seconds for which ext4 does not reuse the blocks of removed files.
 _RECENTLY = 6
-# Columns whose rows differ in size: flat values, and where each row ends.
+# Ragged columns: values and row splits.
 FLAT = ("tokens", "id", "str_0", "str_1")
 
 
 def create(like: Path, store: Path) -> Any:
-    """Make a group of the same arrays as another one has, still without data."""
+    """Create a group with the same arrays as another one, without data."""
     import zarr
 
     group = zarr.open_group(store, mode="w", zarr_format=3)
@@ -66,7 +67,7 @@ def create(like: Path, store: Path) -> Any:
 
 
 def opening(data: Path, name: str) -> Callable[[], Any]:
-    """Give what opens a data set as a user does; what it imports is imported by then."""
+    """Return a function that opens a data set as a user does; its imports are done already."""
     from dask_pipelines import FEATURES
 
     import dask_tfrecord as dtf
@@ -75,7 +76,7 @@ def opening(data: Path, name: str) -> Callable[[], Any]:
 
 
 def grid_of(name: str, sharded: bool) -> dict[str, Any]:
-    """Chunks and shards, where they are not ours to choose."""
+    """Return chunk and shard sizes where the writer does not choose them."""
     from memory import SHARDED
 
     return dict(zip(("chunks", "shards"), SHARDED[name], strict=True)) if sharded else {}
@@ -94,13 +95,13 @@ def ours(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callabl
 
 
 def our_plan(data: Path, name: str, grid: Mapping[str, Any]) -> Callable[[], int]:
-    """Open and plan, and write nothing."""
+    """Open and plan without writing."""
     opened = opening(data, name)
     return lambda: int(opened().plan_zarr(**grid).nrecords)
 
 
 def our_writing(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callable[[], int]:
-    """Write what is planned, of rows that are in memory already."""
+    """Write the planned store from rows in memory."""
     plan = opening(data, name)().persist().plan_zarr(**grid)
 
     def convert() -> int:
@@ -111,7 +112,7 @@ def our_writing(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> 
 
 
 def flatten(column: Any) -> dict[str, Any]:
-    """Make flat values and splits of an object array of byte strings or of arrays."""
+    """Convert an object array of byte strings or arrays to flat values and row splits."""
     import numpy as np
 
     splits = np.zeros(len(column) + 1, np.int64)
@@ -122,7 +123,7 @@ def flatten(column: Any) -> dict[str, Any]:
 
 
 def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], int]:
-    """Decode everything into NumPy arrays, and write these."""
+    """Decode all rows into NumPy arrays, then write the arrays."""
     import numpy as np
     from dask_pipelines import FEATURES
 
@@ -143,7 +144,7 @@ def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], in
 
 
 def alone(store: Path, like: Path, records: int) -> Callable[[], int]:
-    """Write what is in memory already."""
+    """Write arrays that are in memory already."""
     import zarr
 
     arrays = {array: values[:] for array, values in zarr.open_group(like, mode="r").arrays()}
@@ -158,7 +159,7 @@ def alone(store: Path, like: Path, records: int) -> Callable[[], int]:
 
 
 def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) -> Callable[[], int]:
-    """Parse shards by TensorFlow in tasks of dask."""
+    """Parse shards with TensorFlow in dask tasks."""
     import dask
     import dask.array as da
     import numpy as np
@@ -196,7 +197,7 @@ def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) ->
                 rows = sizes[array][number] if array in sizes else counts[number]
                 part = shard[array]
                 if values in sizes and array != values:
-                    # Splits of a shard begin at nothing; joined they go on, and the first one is written once.
+                    # Splits of a shard start at 0; in the joined array they continue from the previous shard.
                     part = dask.delayed(lambda ends, first, skip: ends[skip:] + first)(part, first, int(number > 0))
                     first += sizes[values][number]
                     rows += number == 0
@@ -219,7 +220,7 @@ def do(arguments: argparse.Namespace) -> None:
     from dask.base import get_scheduler
 
     dask.config.set(scheduler="threads", num_workers=arguments.cores)
-    get_scheduler()  # imports distributed where it is installed, which is no work of ours
+    get_scheduler()  # imports distributed where it is installed, before the clock starts
     works = {
         OURS: lambda: ours(data, name, store, grid_of(name, arguments.sharded)),
         PLAN: lambda: our_plan(data, name, grid_of(name, arguments.sharded)),
@@ -229,8 +230,8 @@ def do(arguments: argparse.Namespace) -> None:
         ALONE: lambda: alone(store, like, sum(arguments.counts)),
     }
     convert = works[arguments.do]()
-    gc.collect()  # what imports have left is no work of a writer, and would be done in the middle of it
-    # What zarr alone was given is not counted as what it takes.
+    gc.collect()  # garbage of the imports, which would otherwise be collected during the run
+    # The arrays in memory do not count as memory of `zarr alone`.
     before, cpu, start = resident("VmRSS"), time.process_time(), time.perf_counter()
     records = convert()
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -241,7 +242,7 @@ def do(arguments: argparse.Namespace) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two groups hold the same arrays."""
+    """Return whether two groups hold the same arrays."""
     import numpy as np
 
     names = set(one.array_keys())
@@ -255,7 +256,7 @@ def same(one: Any, other: Any) -> bool:
 
 @dataclass(slots=True)
 class Result:
-    """What the runs of one writer on one data set showed."""
+    """Results of all runs of one writer on one data set."""
 
     data: str
     writer: str
@@ -266,16 +267,16 @@ class Result:
     peak: int = 0
 
     def add(self, report: Mapping[str, Any]) -> None:
-        """Count one process in."""
+        """Add the report of one process."""
         if not report.get("same", True):
-            raise SystemExit(f"{self.writer} on {self.data} wrote something else than {OURS}")
+            raise SystemExit(f"{self.writer} on {self.data} wrote other values than {OURS}")
         self.records = report["records"]
         self.seconds.append(report["seconds"])
         self.cpu.append(report["cpu"])
         self.peak = max(self.peak, report["peak"])
 
     def line(self, ours: "Result") -> str:
-        """Write it as a line of the table."""
+        """Return the line of the table."""
         seconds, cpu = statistics.median(self.seconds), statistics.median(self.cpu)
         text = (
             f"{self.data:12}{self.writer:15}{self.records / seconds:>12,.0f}{self.nbytes / seconds / 1e6:>9,.0f}"
@@ -288,7 +289,7 @@ class Result:
 
 
 def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: Path) -> Iterator[Result]:
-    """Let all writers take turns on one data set."""
+    """Alternate between all writers on one data set."""
     nbytes = sum(path.stat().st_size for path in arguments.data.glob(f"{name}-*.tfrecord"))
     like = folder / "like.zarr"
     pythons = dict.fromkeys((OURS, THEIRS, MEMORY, ALONE, PLAN, WRITING), sys.executable) | {
@@ -301,22 +302,22 @@ def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: P
         command = [writers.get(writer, sys.executable), __file__, str(arguments.data), name, "--do", writer, *more]
         command += ["--store", str(to), "--like", str(like), "--counts", *map(str, counts)]
         command += ["--cores", str(arguments.cores), *(["--sharded"] if arguments.sharded else [])]
-        os.sync()  # what others have written is on the disk, and no writer waits for it
+        os.sync()  # a writer does not wait until the data of the previous one is on disk
         report: dict[str, Any] = run(command)[0]
         return report
 
-    # The first run brings the files into the page cache and leaves what others are compared with.
+    # The first run loads the files into the page cache and writes the reference store.
     write(OURS, like)
     for turn in range(arguments.turns):
         for writer in writers:
-            # Stores stay until all have been written: ext4 makes files slowly just after others were removed.
+            # Stores stay until all are written: ext4 creates files slowly after a removal.
             store = folder / f"{writer} {turn}.zarr"
             results[writer].add(write(writer, store, *([] if turn else ["--compare"])))
     yield from results.values()
 
 
 def counted(data: Path, name: str) -> list[int]:
-    """Count the records of each shard, by a process that ends."""
+    """Count the records of each shard in a separate process."""
     code = (
         "import json, sys, dask_tfrecord as dtf; from pathlib import Path; "
         "paths = sorted(Path(sys.argv[1]).glob(sys.argv[2])); "
@@ -327,17 +328,17 @@ def counted(data: Path, name: str) -> list[int]:
 
 
 def main() -> None:
-    """Run what the command line names and print the table."""
+    """Run the benchmarks of the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu, dask[array] and zarr")
     parser.add_argument("--writers", nargs="+", default=[OURS, THEIRS, MEMORY, ALONE], help="only these")
-    parser.add_argument("--sharded", action="store_true", help="with the shards that memory.py writes")
+    parser.add_argument("--sharded", action="store_true", help="write Zarr shards as memory.py does")
     parser.add_argument("--turns", type=int, default=3, help="runs of each")
     parser.add_argument("--cores", type=int, default=2, help="cores, and threads of dask's scheduler")
-    parser.add_argument("--target", type=Path, help="directory that all write to; default: beside the data")
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--target", type=Path, help="directory of the stores; default: next to the data")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--do", help=argparse.SUPPRESS)
     parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--like", type=Path, help=argparse.SUPPRESS)

@@ -1,13 +1,12 @@
-"""The library's side of the comparison: the same files into NumPy arrays, through dask.
+"""Pipelines of this library for `compare.py`: read the files into NumPy arrays through dask.
 
-With `touch` every block is decoded, looked at and dropped, and a number per block comes back; with `gather`
-`Dataset.compute` makes one array per feature, and with `ragged` tokens become flat values and row splits. Both CRCs of
-every record are checked.
+`touch` decodes and drops every block and returns a number per block. `gather` calls `Dataset.compute`, for one array
+per feature. `ragged` decodes tokens to flat values and row splits. Both CRCs of every record are checked.
 
     python benchmarks/dask_pipelines.py DATA NAME [touch|gather|ragged] [--passes 3] [--workers 2]
 
-Prints one line of JSON: the records of a pass, the seconds that opening took (the headers are scanned for the count),
-and the seconds of each pass after a first one that is not timed.
+Prints one line of JSON: the records of a pass, the seconds of opening (a scan of the headers for the record count), and
+the seconds of each pass after an untimed first pass.
 """
 
 import argparse
@@ -57,7 +56,7 @@ SEQUENCE_FEATURES: dict[str, dict[str, Feature]] = {
 
 
 def look(blocks: dict[str, Any]) -> dict[str, Any]:
-    """Take the blocks of a chunk as they come (bytes as objects, tokens as values and splits) and count the rows."""
+    """Count the rows of a chunk of blocks: bytes as objects, tokens as values and splits."""
     (rows,) = {len(block) for block in blocks.values()}
     return {"rows": np.ones(rows, np.uint8)}
 
@@ -68,20 +67,20 @@ def touch(ds: dtf.Dataset) -> int:
 
 
 def gather(ds: dtf.Dataset) -> int:
-    """Decode everything into one array per feature."""
+    """Decode all rows into one array per feature."""
     arrays = ds.compute()
     return len(next(iter(arrays.values())))
 
 
 def ragged(ds: dtf.Dataset) -> int:
-    """Decode everything as `gather` does, tokens into one array of values and one of splits."""
+    """Decode all rows as `gather` does, but tokens into one array of values and one of splits."""
     values, row_splits = ds.ragged("tokens")
     _, _, labels = dask.compute(values, row_splits, ds["label"])
     return len(labels)
 
 
 def main() -> None:
-    """Time the passes that the command line asks for."""
+    """Time the passes of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=FEATURES)

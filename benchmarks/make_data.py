@@ -1,9 +1,9 @@
-"""Write the data sets that the benchmarks read: about 475 MB each in 8 shards, the same bytes every time.
+"""Write the data sets of the benchmarks: about 475 MB each in 8 shards, with the same bytes in every run.
 
 `tabular` holds 18 small features a record, `vectors` 256 floats, `images_raw` arrays of 48 KiB as bytes, `tokens` 20 to
 512 integers; `sequences` are SequenceExamples of 10 to 50 steps, `mixed` has defaults, casts, boxes and sparse values,
 `tensors` serialized tensors, `jpeg` JPEG images (these need Pillow); `tabular_gz` is the first quarter of `tabular`
-compressed. No TensorFlow is needed.
+compressed. TensorFlow is not needed.
 
     python benchmarks/make_data.py DATA [NAME …] [--scale 0.01]
 """
@@ -45,7 +45,7 @@ INT_RANGES = (
 def example(
     ints: Mapping[str, Sequence[int]], floats: Mapping[str, Sequence[float]], raw: Mapping[str, bytes]
 ) -> bytes:
-    """Serialise an Example of these features."""
+    """Serialize an Example of these features."""
     message = messages.Example()
     feature = message.features.feature
     for name, whole in ints.items():
@@ -163,7 +163,7 @@ def write(out: Path, name: str, scale: float) -> None:
         return
     count = max(1, round(RECORDS[name] * scale / SHARDS))
     for shard in range(SHARDS):
-        # A generator per shard, seeded by what it is for: a shard is the same whichever others are made.
+        # One generator per shard, seeded with its name, so that a shard does not depend on the others.
         rng = np.random.default_rng([*name.encode(), shard])
         with RecordWriter(out / f"{name}-{shard:05d}-of-{SHARDS:05d}.tfrecord") as writer:
             for payload in MAKERS[name](rng, count, shard * count):
@@ -171,16 +171,16 @@ def write(out: Path, name: str, scale: float) -> None:
 
 
 def main() -> None:
-    """Write what the command line names."""
+    """Write the data sets of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="directory to write to")
     known = [*MAKERS, "tabular_gz"]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the records to write, for a quick look")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the records to write, for a quick test")
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in known:
-            parser.error(f"there is no set {name!r}; there are {', '.join(known)}")
+            parser.error(f"unknown data set {name!r}; choose from {', '.join(known)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.names or known:
         write(arguments.out, name, arguments.scale)

@@ -1,15 +1,16 @@
 """Measure the peak memory of `Dataset.compute` and `Dataset.to_zarr`, at three sizes of data.
 
-Each measurement is a process of its own. What counts is its peak resident memory (VmHWM) less what was resident after
-the imports. The limits: for `compute` the result plus 64 MiB per thread; for `to_zarr` 100 MiB plus three write units
-per thread, four where the store is sharded, whatever the size of the data. A write unit is what is written whole: a
-chunk, or a shard, of all dense features together, or of one ragged feature's values. What the plan of the conversion
-says that it adds to a worker is a limit, too: it is the column "plan".
+Each measurement has its own process. The figure is the peak resident memory (VmHWM) minus the resident memory after the
+imports. The limits: for `compute` the result plus 64 MiB per thread; for `to_zarr` 100 MiB plus three write units per
+thread, four for a sharded store, independent of the size of the data. A write unit is a chunk or shard of all dense
+features together, or of the values of one ragged feature. The memory that the plan of the conversion states for a
+worker is a limit as well: column "plan".
 
     python benchmarks/memory.py DATA [NAME …] [--sizes 0.5 5 20] [--tasks compute "to_zarr"] [--workers 2]
 
-DATA is what `make_data.py` wrote; larger sets repeat its shards as hard links. Stores are written beside them and
-removed, one at a time. What memory can't hold is not computed. Linux only. The exit status is 1 if a limit was passed.
+DATA is a directory that `make_data.py` wrote; larger sets repeat its shards as hard links. Stores are written next to
+them and removed, one at a time. Results larger than the memory of the machine are not computed. Linux only. The exit
+status is 1 if a limit is exceeded.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 import dask_tfrecord as dtf
 
 MIB = 2**20
-# Records per chunk and per shard of the sharded store: some 50 MiB a shard.
+# Records per chunk and per shard of the sharded store: about 50 MiB per shard.
 SHARDED = {
     "tabular": (50_000, 400_000),
     "vectors": (4_000, 48_000),
@@ -41,26 +42,26 @@ SHARDED = {
     "jpeg": (16, 256),
 }
 NAMES = ("images_raw", "vectors", "tokens", "tabular")
-# A result may take three times the bytes of its files.
+# A result may be three times as large as its files.
 MOST_OF_MEMORY = 1 / 3
 TASKS = ("compute", "to_zarr", "to_zarr sharded")
 
 
 def available() -> int:
-    """Find how much memory nobody uses, in bytes."""
+    """Return the available memory in bytes."""
     found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return int(found["MemAvailable"].split()[0]) * 1024
 
 
 def footprint(array: NDArray[Any]) -> int:
-    """Count the bytes of a result: its buffer, and the objects in it, each as the allocator rounds it."""
+    """Return the bytes of a result: its buffer and its objects, each rounded up as the allocator does."""
     if array.dtype != object:
         return array.nbytes
     return array.nbytes + sum((sys.getsizeof(value) + 31) // 16 * 16 for value in array.flat)
 
 
 def write_unit(store: Path) -> int:
-    """Find the bytes of the largest write unit of a store."""
+    """Return the bytes of the largest write unit of a store."""
     together, alone = 0, [0]
     for name, array in zarr.open_group(store, mode="r").arrays():
         unit = math.prod(array.shards or array.chunks) * array.dtype.itemsize
@@ -72,7 +73,7 @@ def write_unit(store: Path) -> int:
 
 
 def measure(task: str, pattern: str, name: str, workers: int, store: Path) -> dict[str, int]:
-    """Do the task in this process; give the peak above the imports, and what the limit is made of."""
+    """Perform the task in this process; return the peak above the imports, and the terms of the limit."""
     dask.config.set(scheduler="threads", num_workers=workers)
     before = resident("VmRSS")
     ds = dtf.read_tfrecord(pattern, features=FEATURES[name])
@@ -91,7 +92,7 @@ def measure(task: str, pattern: str, name: str, workers: int, store: Path) -> di
 
 
 def measure_apart(task: str, pattern: str, name: str, workers: int, store: Path) -> dict[str, int]:
-    """Do the task in a fresh process."""
+    """Perform the task in a new process."""
     command = [sys.executable, __file__, "--measure", task, pattern, name, str(workers), str(store)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
@@ -99,7 +100,7 @@ def measure_apart(task: str, pattern: str, name: str, workers: int, store: Path)
 
 
 def repeat(data: Path, name: str, nbytes: float, out: Path) -> int:
-    """Link the shards of a data set into `out`, over and over, up to some bytes; give what they hold."""
+    """Link the shards of a data set into `out` repeatedly, up to a number of bytes; return their total size."""
     shards = sorted(data.glob(f"{name}-*.tfrecord"))
     if not shards:
         raise SystemExit(f"no {name}-*.tfrecord in {data}: write it with make_data.py")
@@ -113,7 +114,7 @@ def repeat(data: Path, name: str, nbytes: float, out: Path) -> int:
 
 
 def main() -> int:
-    """Measure what the command line names and print the table."""
+    """Run the measurements of the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument(
@@ -127,12 +128,12 @@ def main() -> int:
     print("data        task               GB   peak MiB   limit MiB    plan MiB")
     for name in arguments.names or NAMES:
         for size in arguments.sizes:
-            # Beside the data, because hard links don't cross file systems.
+            # Next to the data, because hard links don't cross file systems.
             with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
                 total = repeat(arguments.data, name, size * 1e9, Path(scratch))
                 for task in arguments.tasks:
                     if task == "compute" and total > MOST_OF_MEMORY * available():
-                        print(f"{name:12}{task:16}{total / 1e9:>5.1f}  is more than this machine has memory for")
+                        print(f"{name:12}{task:16}{total / 1e9:>5.1f}  exceeds the memory of this machine")
                         continue
                     store = Path(scratch, "store.zarr")
                     figures = measure_apart(task, f"{scratch}/{name}-*.tfrecord", name, arguments.workers, store)

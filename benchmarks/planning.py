@@ -1,11 +1,11 @@
-"""What a hundred thousand shards cost before the first of them is read, and how long the first finished task takes.
+"""Measure time and memory for a hundred thousand shards until the first is read, and until the first task is done.
 
     python benchmarks/planning.py [--shards 100000] [--features 10] [--directory DIR] [--json FILE]
 
-Plans, builds and tokenises a collection whose shards are listed and counted: chunks of kind "auto", and one for each
-shard. Then makes as many files of ten records, hard links to one, and measures how long `sum` of a feature takes on two
-threads until a first task is done; the counts are given, so that nothing is scanned. Everything is in a process of its
-own, and memory is resident memory above that of the imports and the lists that are given.
+First part: plan, build and tokenize a collection whose shards are listed and counted, with "auto" chunks and with one
+chunk per shard. Second part: create as many files of ten records, hard links to one file, and measure the time of `sum`
+of a feature on two threads until the first task is done; with given counts, so that no shard is scanned. Each
+measurement has its own process. Memory is resident memory above that of the imports and the input lists.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from dask.base import tokenize
 from dask.callbacks import Callback
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.backing import Lazy
-from dask_tfrecord.arrays.plan import Collection, borders_by_bytes, borders_by_shard
-from dask_tfrecord.arrays.source import RecordSource
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.arrays.backing import LazyBacking
+from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_shard
+from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.storage.shards import Shards
+from dask_tfrecord.storage.shard import Shards
 
 RECORDS = 10
 CHUNK_NBYTES = 128 << 20
 
 
 def peak() -> int:
-    """Read the peak of resident memory, in bytes, and begin anew."""
+    """Return the peak resident memory in bytes, and reset it."""
     status = Path("/proc/self/status").read_text()
     [found] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     Path("/proc/self/clear_refs").write_text("5")
@@ -48,14 +48,14 @@ def peak() -> int:
 
 
 def plan(shards: int, features: int, chunks: str) -> dict[str, Any]:
-    """Measure planning, building and tokenising.
+    """Measure planning, building and tokenizing.
 
     Parameters
     ----------
     shards, features : int
-        How many.
+        Number of each.
     chunks : str
-        As of `read_tfrecord`: "auto" or "shard".
+        As in `read_tfrecord`: "auto" or "shard".
     """
     paths = tuple(f"/data/train/part-{number:06d}.tfrecord" for number in range(shards))
     versions = tuple(f"{1_700_000_000 + number}.25" for number in range(shards))
@@ -66,14 +66,14 @@ def plan(shards: int, features: int, chunks: str) -> dict[str, Any]:
     peak()
     before = peak()
     began = time.perf_counter()
-    collection = Collection.indexed(files.looked_at([None] * shards, [False] * shards), indexes)
-    source = RecordSource.make(collection, Parser(schema), range(collection.nrows), True)
+    collection = Collection.from_indexes(files.resolved([None] * shards, [False] * shards), indexes)
+    source = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), True)
     if chunks == "shard":
         borders = borders_by_shard(collection)
     else:
         borders = borders_by_bytes(collection, np.full(shards, 4.0 * features), CHUNK_NBYTES, coalesce=False)
     planned = time.perf_counter()
-    dataset = dtf.Dataset(Lazy(source, borders, len(borders) - 1), list(schema))
+    dataset = dtf.Dataset(LazyBacking(source, borders, len(borders) - 1), list(schema))
     arrays = [*dataset.values(), *dataset[tuple(schema)]]
     built = time.perf_counter()
     tokenize(dataset, arrays)
@@ -89,7 +89,7 @@ def plan(shards: int, features: int, chunks: str) -> dict[str, Any]:
 
 
 class First(Callback):
-    """Notes when a first task that read something was done."""
+    """Record the time at which the first reading task is done."""
 
     def __init__(self) -> None:
         self.seconds: float | None = None
@@ -105,9 +105,9 @@ def first_task(shards: int, features: int, chunks: str, folder: Path) -> dict[st
     Parameters
     ----------
     shards, features, chunks
-        As `plan` takes them.
+        As in `plan`.
     folder : Path
-        Holds the files.
+        Directory of the files.
     """
     schema = {f"feature{number}": dtf.FixedLenFeature((), "float32") for number in range(features)}
     began = time.perf_counter()
@@ -123,14 +123,14 @@ def first_task(shards: int, features: int, chunks: str, folder: Path) -> dict[st
 
 
 def make_files(shards: int, features: int, folder: Path) -> None:
-    """Make files of the same ten records, as links to one.
+    """Create files of the same ten records, as links to one file.
 
     Parameters
     ----------
     shards, features : int
-        How many.
+        Number of each.
     folder : Path
-        Is there, and empty.
+        Existing empty directory.
     """
     one = folder / "part-000000.tfrecord"
     with dtf.RecordWriter(one) as writer:
@@ -140,7 +140,7 @@ def make_files(shards: int, features: int, folder: Path) -> None:
                 example.features.feature[f"feature{number}"].float_list.value.append(record + number)
             writer.write(example.SerializeToString())
     for number in range(1, shards):
-        # A file has no more than 65,000 names on some file systems.
+        # Some file systems limit a file to 65,000 links.
         if number % 50_000 == 0:
             one = folder / f"part-{number:06d}.tfrecord"
             one.write_bytes((folder / "part-000000.tfrecord").read_bytes())
@@ -149,7 +149,7 @@ def make_files(shards: int, features: int, folder: Path) -> None:
 
 
 def in_process(what: str, shards: int, features: int, chunks: str, folder: Path) -> dict[str, Any]:
-    """Measure in a process of its own.
+    """Measure in a new process.
 
     Parameters
     ----------
@@ -172,12 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Parameters
     ----------
     arguments : sequence of str, optional
-        By default those of the command line.
+        Arguments; by default those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shards", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=10)
-    parser.add_argument("--directory", type=Path, help="where the files are made; a temporary directory by default")
+    parser.add_argument("--directory", type=Path, help="directory of the files; by default a temporary one")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

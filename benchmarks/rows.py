@@ -1,12 +1,12 @@
-"""Compare `ds.rows[…]` with two other ways to rows that lie apart: to read all and pick, and to seek each record.
+"""Compare three ways to read scattered rows: `ds.rows[…]`, reading all rows, and seeking each record.
 
     python benchmarks/rows.py DATA [NAME …] [--rows 20000] [--repeats 3] [--json FILE]
 
-DATA is what `make_data.py` wrote. Rows are picked in an order at random (the first ones of a permutation of all), every
-second and every hundredth, and by a mask that takes a tenth at random. The loop knows the byte of every record, which
-the indexes of this library do not: it seeks the record, checks both CRCs and parses it by protobuf, and the values
-become NumPy arrays. All three end up with the same arrays. One thread, files in the page cache; seconds are the
-processor's, the least of the repeats.
+DATA is a directory that `make_data.py` wrote. Selections: the first rows of a random permutation, every second and
+every hundredth row, and a random mask of a tenth of the rows. The seeking loop knows the byte offset of every record,
+which the sparse index of this library does not store. It seeks the record, checks both CRCs, parses it with protobuf,
+and converts the values to NumPy arrays. All three return the same arrays. One thread, files in the page cache; the
+figure is the minimum CPU time of the repeats.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Columns = dict[str, NDArray[Any]]
 
 
 def masked(data: bytes) -> int:
-    """CRC of some bytes as TFRecord stores it."""
+    """Return the masked CRC-32C of bytes, as TFRecord stores it."""
     crc = crc32c.crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def places_of(paths: Sequence[Path]) -> list[tuple[int, int]]:
-    """Find the file and the byte of every record."""
+    """Return the file and the byte offset of every record."""
     places = []
     for number, path in enumerate(paths):
         with path.open("rb") as file:
@@ -57,7 +57,7 @@ def places_of(paths: Sequence[Path]) -> list[tuple[int, int]]:
 def seek_and_parse(
     paths: Sequence[Path], places: Sequence[tuple[int, int]], rows: NDArray[np.int64], schema: Mapping[str, Feature]
 ) -> Columns:
-    """Read one record after the other, as a program without an index of stretches would."""
+    """Seek and read one record after the other, as a program with a full index does."""
     kinds = {
         name: {"bytes": "bytes_list", "int64": "int64_list"}.get(f.dtype, "float_list") for name, f in schema.items()
     }
@@ -81,12 +81,12 @@ def seek_and_parse(
 
 
 def read_all(ds: dtf.Dataset, rows: NDArray[np.int64]) -> Columns:
-    """Decode all, and pick by NumPy."""
+    """Decode all rows, and select some with NumPy."""
     return {name: column[rows] for name, column in ds.compute().items()}
 
 
 def column_of(feature: Feature, values: Sequence[Any]) -> NDArray[Any]:
-    """Make an array of the values of many records."""
+    """Join the values of many records to an array."""
     if feature.dtype == "bytes":
         column = np.empty(len(values), object)
         column[:] = [value[0] for value in values]
@@ -95,7 +95,7 @@ def column_of(feature: Feature, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def best(repeats: int, work: Callable[[], Columns]) -> tuple[float, Columns]:
-    """Seconds of the processor, and what was made."""
+    """Return the CPU seconds of a call, and its result."""
     taken = []
     for _ in range(repeats):
         start = time.process_time()
@@ -105,7 +105,7 @@ def best(repeats: int, work: Callable[[], Columns]) -> tuple[float, Columns]:
 
 
 def selections(nrows: int, rows: int) -> dict[str, NDArray[np.int64]]:
-    """Choose rows: as many as asked for, where the way of choosing leaves that open."""
+    """Return the selections; `rows` limits the random permutation and every second row."""
     rng = np.random.default_rng(0)
     return {
         "permuted": rng.permutation(nrows)[:rows],
@@ -116,7 +116,7 @@ def selections(nrows: int, rows: int) -> dict[str, NDArray[np.int64]]:
 
 
 def compare(folder: Path, name: str, rows: int, repeats: int) -> list[dict[str, Any]]:
-    """Measure all ways for a data set."""
+    """Measure all selections of a data set."""
     paths = sorted(folder.glob(f"{name}-*"))
     ds = dtf.read_tfrecord(paths)
     places = places_of(paths)
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Parameters
     ----------
     arguments : sequence of str, optional
-        By default those of the command line.
+        Arguments; by default those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path)

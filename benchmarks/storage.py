@@ -1,10 +1,10 @@
-"""Speed of what comes before decoding: counting, indexes, gzip, the middle of a gzip shard, many small shards.
+"""Measure storage and framing: counting, indexes, gzip, reading inside a gzip shard, many small shards.
 
     python benchmarks/storage.py /tmp/benchmark-storage [--megabytes 512] [--cores 1] [--json FILE]
 
-makes its own data there, the same bytes every time, and prints a table. Everything is in the page cache, each figure is
-the median of three runs after one that warms up. Plain sequential reading, which scans are compared with, is `readinto`
-of one reused buffer of 1 MiB.
+writes its own data to that directory, with the same bytes in every run, and prints a table. Files are in the page
+cache. Each figure is the median of three runs after a warm-up run. Scans are compared with plain sequential reading:
+`readinto` of one reused buffer of 1 MiB.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ from dask_tfrecord import RecordWriter, build_index
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.records.sidecar import index_shard
+from dask_tfrecord.records.index_file import index_shard
 from dask_tfrecord.storage import compression
-from dask_tfrecord.storage.access import access_points
 from dask_tfrecord.storage.compression import open_stream
-from dask_tfrecord.storage.files import Shard, find_shards
-from dask_tfrecord.storage.sidecars import find_sidecars
+from dask_tfrecord.storage.listing import Shard, find_shards
+from dask_tfrecord.storage.sidecar_files import find_sidecars
 
-# Bytes of a payload: small records are read, large ones skipped.
+# Bytes of a payload: a scan reads small records, and skips large ones.
 SIZES = {"200 B": 200, "4 KiB": 4 << 10, "256 KiB": 256 << 10, "1 MiB": 1 << 20}
 MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A line of the table.
+    """Line of the table.
 
     Attributes
     ----------
     what : str
-        What was done.
+        Operation.
     seconds : float
-        The median.
-    said : str
-        What follows from it.
+        Median time.
+    note : str
+        Rate or ratio that follows from the time.
     """
 
     what: str
     seconds: float
-    said: str
+    note: str
 
 
 def timed(call: Callable[[], Any], runs: int = 3) -> float:
@@ -64,14 +63,14 @@ def timed(call: Callable[[], Any], runs: int = 3) -> float:
     Parameters
     ----------
     call : callable
-        Takes nothing.
+        Function without arguments.
     runs : int
-        How often, after one that does not count.
+        Number of timed runs, after a warm-up run.
 
     Returns
     -------
     float
-        The median, in seconds.
+        Median in seconds.
     """
     call()
     seconds = []
@@ -83,14 +82,14 @@ def timed(call: Callable[[], Any], runs: int = 3) -> float:
 
 
 def payload(size: int, number: int) -> bytes:
-    """Bytes that gzip makes half of."""
+    """Return bytes that gzip compresses to half their size."""
     return random.Random(number).randbytes(size // 2).hex().encode()[:size]
 
 
 def make(path: Path, size: int, count: int, kind: str | None = None) -> Shard:
-    """Write a shard, unless it is there, and list it."""
+    """Write a shard unless it exists, and list it."""
     if not path.exists():
-        # A hundred payloads in turn: the time is the writer's, not the generator's.
+        # A hundred payloads in rotation, so that the time is that of the writer, not of the generator.
         payloads = [payload(size, number) for number in range(min(count, 100))]
         with RecordWriter(path, kind) as writer:
             for number in range(count):
@@ -99,7 +98,7 @@ def make(path: Path, size: int, count: int, kind: str | None = None) -> Shard:
 
 
 def read_plain(shard: Shard) -> None:
-    """Read a file through one buffer."""
+    """Read a file with one buffer."""
     buffer = bytearray(1 << 20)
     with Path(shard.path).open("rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -107,7 +106,7 @@ def read_plain(shard: Shard) -> None:
 
 
 def drain(shard: Shard) -> None:
-    """Read a shard decompressed, through one buffer."""
+    """Read and decompress a shard with one buffer."""
     buffer = memoryview(bytearray(1 << 20))
     with open_stream(shard, 0, 1 << 62) as stream:
         while stream.readinto(buffer):
@@ -115,7 +114,7 @@ def drain(shard: Shard) -> None:
 
 
 def scanning(folder: Path, nbytes: int) -> list[Figure]:
-    """Count records by their headers, and by a sidecar."""
+    """Count records from their headers, and from a sidecar."""
     figures = []
     for name, size in SIZES.items():
         count = nbytes // (size + 16)
@@ -134,7 +133,7 @@ def scanning(folder: Path, nbytes: int) -> list[Figure]:
 
 
 def inflating(folder: Path, nbytes: int) -> list[Figure]:
-    """Inflate a shard by either library, and enter its middle with and without access points."""
+    """Decompress a shard with each library, and read inside it with and without access points."""
     count = nbytes // 4112
     shard = make(folder / "records.tfrecord.gz", 4096, count, "gzip")
     inflated = count * 4112
@@ -143,7 +142,7 @@ def inflating(folder: Path, nbytes: int) -> list[Figure]:
     try:
         from isal import isal_zlib
     except ImportError:
-        print("isal is not installed: gzip without it alone")
+        print("isal is not installed: measuring gzip only without it")
     else:
         libraries["isal"] = isal_zlib
     for name, library in libraries.items():
@@ -154,19 +153,18 @@ def inflating(folder: Path, nbytes: int) -> list[Figure]:
         )
     build = time.perf_counter()
     build_index(shard.path)
-    figures.append(Figure("index that gzip shard", time.perf_counter() - build, "by indexed_gzip, once"))
+    figures.append(Figure("index that gzip shard", time.perf_counter() - build, "with indexed_gzip, once"))
     middle = count // 2 * 4112
 
     def enter(shard: Shard) -> None:
         with Window(shard, middle, stop=middle + (1 << 20)) as window:
             window.fill(1 << 20)
 
-    access_points.cache_clear()
     without = timed(lambda: enter(shard))
     with_points = timed(lambda: enter(replace(shard, access=True)))
-    figures.append(Figure("1 MiB in its middle, from the beginning", without, ""))
+    figures.append(Figure("read 1 MiB in the middle, from the beginning", without, ""))
     figures.append(
-        Figure("1 MiB in its middle, by access points", with_points, f"{without / with_points:.0f} times faster")
+        Figure("read 1 MiB in the middle, with access points", with_points, f"{without / with_points:.0f} times faster")
     )
     return figures
 
@@ -187,7 +185,7 @@ def opening(folder: Path) -> list[Figure]:
 
 
 def make_small(path: Path) -> None:
-    """Write a shard of ten records, unless it is there."""
+    """Write a shard of ten records unless it exists."""
     if not path.exists():
         with RecordWriter(path) as writer:
             for number in range(10):
@@ -195,12 +193,12 @@ def make_small(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print a table."""
+    """Run all measurements and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--megabytes", type=int, default=512, help="of each shard")
+    parser.add_argument("--megabytes", type=int, default=512, help="size of each shard")
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="keep the figures there")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
@@ -210,9 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = [*scanning(folder, nbytes), *inflating(folder, nbytes), *opening(folder)]
     print("| what | seconds | |\n| --- | --- | --- |")
     for figure in figures:
-        print(f"| {figure.what} | {figure.seconds:.4f} | {figure.said} |")
+        print(f"| {figure.what} | {figure.seconds:.4f} | {figure.note} |")
     if options.json:
-        rows = [{"what": figure.what, "seconds": figure.seconds, "said": figure.said} for figure in figures]
+        rows = [{"what": figure.what, "seconds": figure.seconds, "said": figure.note} for figure in figures]
         options.json.write_text(json.dumps(rows, indent=1))
 
 

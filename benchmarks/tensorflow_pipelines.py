@@ -1,13 +1,13 @@
-"""TensorFlow's side of the comparison: the same files into NumPy arrays, by the two fastest pipelines known to us.
+"""Pipelines of TensorFlow for `compare.py`: read the files into NumPy arrays with the two fastest known pipelines.
 
-`sequential` reads file after file and parses batches on all cores; `interleave` reads and parses two files at once, a
-whole batch at a time. With `gather` the batches are joined into one array per feature, else each is made and dropped.
-The obvious `TFRecordDataset(files, num_parallel_reads=…)` is several times slower than both, because it hands single
-records from thread to thread. TensorFlow checks both CRCs of every record.
+`sequential` reads one file after the other and parses batches on all cores. `interleave` reads and parses two files at
+once, a whole batch at a time. With `gather` the batches are joined into one array per feature; otherwise each is made
+and dropped. The obvious `TFRecordDataset(files, num_parallel_reads=…)` is several times slower than both, because it
+passes single records from thread to thread. TensorFlow checks both CRCs of every record.
 
     TENSORFLOW_PYTHON benchmarks/tensorflow_pipelines.py DATA NAME {sequential,interleave} [touch|gather] [--passes 3]
 
-Prints one line of JSON: the records of a pass, and the seconds of each pass after a first one that is not timed.
+Prints one line of JSON: the records of a pass, and the seconds of each pass after an untimed first pass.
 """
 
 import argparse
@@ -23,7 +23,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped]
 
-# About a megabyte or two each: with these the pipelines were fastest.
+# One or two megabytes per batch: the sizes with which the pipelines were fastest.
 BATCHES = {
     "tabular": 4096,
     "tabular_gz": 4096,
@@ -38,7 +38,7 @@ BATCHES = {
 
 
 def specification(name: str) -> dict[str, Any]:
-    """Say what `tf.io.parse_example` needs to know of a data set."""
+    """Return the parsing spec of a data set for `tf.io.parse_example`."""
 
     def scalar(dtype: Any) -> Any:
         return tf.io.FixedLenFeature([], dtype)
@@ -61,7 +61,7 @@ def specification(name: str) -> dict[str, Any]:
             "sparse": tf.io.SparseFeature("index", "value", tf.float32, 10_000),
         }
     if name == "tokens":
-        # Splits of 64 bits, as they have to be once the batches are joined.
+        # 64-bit splits, which the joined batches need.
         return {"tokens": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64), "label": scalar(tf.int64)}
     columns = {f"int_{k}": scalar(tf.int64) for k in range(8)}
     columns |= {f"float_{k}": scalar(tf.float32) for k in range(8)}
@@ -69,7 +69,7 @@ def specification(name: str) -> dict[str, Any]:
 
 
 def pipeline(files: list[str], name: str, mode: str, only: Container[str] | None = None) -> Any:
-    """Make the data set of parsed batches, each a mapping of dense tensors, of some features or of all."""
+    """Return the data set of parsed batches: mappings of dense tensors, of some or all features."""
     spec = {feature: how for feature, how in specification(name).items() if only is None or feature in only}
 
     def parse(records: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def join(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
     for batch in batches:
         splits = batch.get("tokens.row_splits")
         if splits is not None:
-            # The splits of a batch start at 0; joined they go on where the batch before ended.
+            # The splits of a batch start at 0. In the joined array they continue from the previous batch.
             batch["tokens.row_splits"] = splits[1 if "tokens.row_splits" in parts else 0 :] + ends
             ends += int(splits[-1])
         for feature, values in batch.items():
@@ -133,7 +133,7 @@ def join(batches: Iterator[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Time the passes that the command line asks for."""
+    """Time the passes of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=BATCHES)

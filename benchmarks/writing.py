@@ -1,13 +1,13 @@
-"""Compare writing Examples with TensorFlow's own way: the same arrays, one core each, taking turns.
+"""Compare writing Examples with TensorFlow: the same arrays, one core each, in alternation.
 
-TensorFlow's side is the loop of its tutorials: a `tf.train.Example` for each row, serialised and given to
-`tf.io.TFRecordWriter`. Ours is `to_tfrecord` of the same NumPy arrays, on one thread, to one shard; and the same rows
-read from shards and written again. Both compute both CRCs. Seconds are the processor's, of user and system: what a core
-does, whatever else the machine and its disk are doing.
+TensorFlow's writer is the loop of its tutorials: a `tf.train.Example` for each row, serialized and passed to
+`tf.io.TFRecordWriter`. This library writes the same NumPy arrays with `to_tfrecord`, on one thread, to one shard; and
+also reads the rows from shards and writes them again. Both compute both CRCs. Seconds are CPU time, user plus system,
+which does not depend on the disk or on other processes.
 
     python benchmarks/writing.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
 
-DATA is what `make_data.py` wrote. Times are medians; the ratio is of records per second.
+DATA is a directory that `make_data.py` wrote. Times are medians; the ratio is of records per second.
 """
 
 import argparse
@@ -28,26 +28,26 @@ HEADER = "data        writer                       records     records/s     MB/
 
 
 def columns_of(data: Path, name: str, rows: int) -> dict[str, Any]:
-    """Give the first rows of a data set as NumPy arrays."""
+    """Return the first rows of a data set as NumPy arrays."""
     import dask_tfrecord as dtf
 
     return dtf.read_tfrecord(data / f"{name}-*.tfrecord").rows[:rows].compute()
 
 
 def passes(write: Callable[[], Any], target: Path, count: int) -> tuple[float, int]:
-    """Write several times; give the median of the processor's seconds, and the bytes of the file."""
+    """Write several times; return the median CPU seconds and the size of the file."""
     seconds = []
     for number in range(count + 1):
         target.unlink(missing_ok=True)
         start = time.process_time()
         write()
-        # The first one is not timed.
+        # The first run is not timed.
         seconds += [time.process_time() - start] if number else []
     return statistics.median(seconds), target.stat().st_size
 
 
 def theirs(arrays: Path, target: Path, count: int) -> dict[str, Any]:
-    """Write by TensorFlow: a message for each row, and each through the writer."""
+    """Write with TensorFlow: one message per row."""
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
     import numpy as np
     import tensorflow as tf  # type: ignore[import-untyped]
@@ -56,7 +56,7 @@ def theirs(arrays: Path, target: Path, count: int) -> dict[str, Any]:
     rows = len(next(iter(columns.values())))
 
     def features(column: Any) -> list[Any]:
-        # Of the ways to hand values to protobuf, lists of Python's numbers are the fastest.
+        # Lists of Python numbers are the fastest input of protobuf.
         if isinstance(column[0], bytes):
             return [tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for value in column]
         numbers = [value if isinstance(value, list) else [value] for value in column.tolist()]
@@ -79,7 +79,7 @@ def theirs(arrays: Path, target: Path, count: int) -> dict[str, Any]:
 
 
 def ours(columns: dict[str, Any], target: Path, count: int) -> dict[str, Any]:
-    """Write by `to_tfrecord`, from arrays in memory."""
+    """Write with `to_tfrecord` from arrays in memory."""
     import dask
 
     import dask_tfrecord as dtf
@@ -102,7 +102,7 @@ def again(data: Path, name: str, target: Path, rows: int, count: int) -> dict[st
 
 
 def compare(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """Let all write one data set."""
+    """Measure all writers on one data set."""
     arrays, target = folder / "arrays.pickle", folder / "written.tfrecord"
     columns = columns_of(arguments.data, name, arguments.records)
     few = {column: array[: arguments.their_records] for column, array in columns.items()}
@@ -118,7 +118,7 @@ def compare(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
 
 
 def main() -> None:
-    """Run what the command line names and print the table."""
+    """Run the benchmarks of the command line and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000, help="records that this library writes")
     parser.add_argument("--their-records", type=int, default=5_000, help="records that TensorFlow writes")
     parser.add_argument("--passes", type=int, default=3, help="timed passes")
-    parser.add_argument("--target", type=Path, help="directory that all write to")
+    parser.add_argument("--target", type=Path, help="directory of the written files")
     parser.add_argument("--theirs", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
@@ -135,7 +135,7 @@ def main() -> None:
         print(json.dumps(theirs(arguments.data, arguments.theirs, arguments.passes)))
         return
     if not arguments.tensorflow:
-        sys.exit("--tensorflow names no interpreter")
+        sys.exit("--tensorflow PYTHON is required")
     print(HEADER)
     for name in arguments.names or NAMES:
         with tempfile.TemporaryDirectory(dir=arguments.target) as folder:

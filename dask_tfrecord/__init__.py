@@ -1,38 +1,47 @@
-"""TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow."""
+"""TFRecord shards as lazy dask arrays and Zarr stores, without TensorFlow.
 
-from dask_tfrecord.arrays.bag import to_bag
-from dask_tfrecord.arrays.checking import repair, verify
-from dask_tfrecord.arrays.counting import build_index
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
-from dask_tfrecord.arrays.read import read_tfrecord
-from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
-from dask_tfrecord.columns.metadata import read_schema
-from dask_tfrecord.columns.report import Report
-from dask_tfrecord.columns.tfmd_writing import to_tfmd
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
-from dask_tfrecord.features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    ImageFeature,
-    RaggedFeature,
-    RawFeature,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
-from dask_tfrecord.records.framing import read_records
-from dask_tfrecord.records.writer import RecordWriter
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.copying import copy_tfrecord
-from dask_tfrecord.stores.manifests import TFRecordParser
-from dask_tfrecord.stores.planning import plan_zarr, to_zarr
-from dask_tfrecord.stores.references import VirtualZarr
-from dask_tfrecord.stores.tfrecord import to_tfrecord
-from dask_tfrecord.stores.virtual import virtual_zarr
-from dask_tfrecord.stores.zarr_plan import ZarrPlan
-from dask_tfrecord.stores.zarr_source import from_zarr
+Names are imported when they are first used: a program pays for dask, zarr and fsspec only where it needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.bag import to_bag
+    from dask_tfrecord.arrays.counting import build_index
+    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
+    from dask_tfrecord.arrays.read import read_tfrecord
+    from dask_tfrecord.arrays.verification import repair, verify
+    from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
+    from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
+    from dask_tfrecord.features import (
+        FixedLenFeature,
+        FixedLenSequenceFeature,
+        ImageFeature,
+        RaggedFeature,
+        RawFeature,
+        SparseFeature,
+        TensorFeature,
+        TextFeature,
+        VarLenFeature,
+    )
+    from dask_tfrecord.inspection.report import Report
+    from dask_tfrecord.metadata.schema_files import read_schema
+    from dask_tfrecord.metadata.tfmd_writing import to_tfmd
+    from dask_tfrecord.records.framing import read_records
+    from dask_tfrecord.records.writer import RecordWriter
+    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.tfrecord.copy import copy_tfrecord
+    from dask_tfrecord.stores.tfrecord.write import to_tfrecord
+    from dask_tfrecord.stores.virtual.parser import TFRecordParser
+    from dask_tfrecord.stores.virtual.references import VirtualZarr
+    from dask_tfrecord.stores.virtual.scan import virtual_zarr
+    from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
+    from dask_tfrecord.stores.zarr.plan import ZarrPlan
+    from dask_tfrecord.stores.zarr.reader import from_zarr
 
 __all__ = [
     "BytesBlock",
@@ -74,3 +83,80 @@ __all__ = [
     "verify",
     "virtual_zarr",
 ]
+
+# The module of each name of `__all__`; the imports above are the same for type checkers.
+_MODULES = {
+    "BytesBlock": "columns.blocks",
+    "CorruptRecordError": "errors",
+    "Dataset": "arrays.dataset",
+    "FeatureError": "errors",
+    "FixedLenFeature": "features",
+    "FixedLenSequenceFeature": "features",
+    "ImageFeature": "features",
+    "RaggedBlock": "columns.blocks",
+    "RaggedFeature": "features",
+    "RawFeature": "features",
+    "RecordWriter": "records.writer",
+    "Report": "inspection.report",
+    "Schema": "schema",
+    "SchemaError": "errors",
+    "SparseFeature": "features",
+    "TFRecordError": "errors",
+    "TFRecordParser": "stores.virtual.parser",
+    "TensorFeature": "features",
+    "TextFeature": "features",
+    "VarLenFeature": "features",
+    "VirtualZarr": "stores.virtual.references",
+    "ZarrPlan": "stores.zarr.plan",
+    "build_index": "arrays.counting",
+    "copy_tfrecord": "stores.tfrecord.copy",
+    "from_zarr": "stores.zarr.reader",
+    "infer_schema": "arrays.inspect",
+    "inspect_records": "arrays.inspect",
+    "plan_zarr": "stores.zarr.api",
+    "read_records": "records.framing",
+    "read_schema": "metadata.schema_files",
+    "read_tfrecord": "arrays.read",
+    "repair": "arrays.verification",
+    "to_bag": "arrays.bag",
+    "to_tfmd": "metadata.tfmd_writing",
+    "to_tfrecord": "stores.tfrecord.write",
+    "to_zarr": "stores.zarr.api",
+    "verify": "arrays.verification",
+    "virtual_zarr": "stores.virtual.scan",
+}
+# Modules that are attributes of the package before they are imported.
+_SUBMODULES = frozenset({"errors", "features", "messages", "schema", "testing"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or submodule on first use (PEP 562)."""
+    if name in _MODULES:
+        value = getattr(importlib.import_module(f"dask_tfrecord.{_MODULES[name]}"), name)
+        # The next access is an ordinary one.
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f"dask_tfrecord.{name}")
+    if name == "_native":
+        return _import_native()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _import_native() -> Any:
+    """Import the compiled extension, which a source tree lacks until it is installed."""
+    try:
+        return importlib.import_module("dask_tfrecord._native")
+    except ModuleNotFoundError as error:
+        if error.name != "dask_tfrecord._native":
+            raise
+        raise ImportError(
+            f"the compiled extension `_native` is missing next to {__file__}: "
+            "run `pip install -e .` in the root of the source tree, or start Python in another directory",
+            name=error.name,
+        ) from None
+
+
+def __dir__() -> list[str]:
+    """List public names and submodules, imported or not."""
+    return sorted({*__all__, *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})

@@ -1,52 +1,266 @@
-"""Framing and Example decoding in C++; `records` and `columns` use it, nobody else."""
+"""Native core: record framing, decoding and encoding of Examples. Used by `records` and `columns`."""
 
+import enum
 from collections.abc import Sequence
+from typing import Annotated
 
-import numpy as np
+import numpy
+import numpy.typing
 from numpy.typing import NDArray
 
-# Why a walk over records stopped.
-MORE: int  # the block ends within a record
-LIMIT: int  # as many records as were asked for
-FRAMING: int  # a CRC does not hold
-FEATURE: int  # a record holds but is not what the columns take
+class Stop(enum.Enum):
+    """Reason why a walk over the records of a buffer stopped."""
 
-def scan(buffer: NDArray[np.uint8], begin: int, end: int, limit: int, check_crc: bool) -> tuple[int, int, int, int]:
-    """Walk the headers in ``buffer[begin:end]``: records, bytes to the next border, why it stopped, bytes needed."""
+    MORE = 0
+    """The buffer ends within a record."""
 
-def check_records(buffer: NDArray[np.uint8], begin: int, end: int) -> tuple[int, int, int, int]:
-    """Walk whole records in ``buffer[begin:end]`` whose CRCs hold: as `scan` returns it."""
+    LIMIT = 1
+    """The requested number of records was read."""
 
-def find_header(buffer: NDArray[np.uint8], begin: int, end: int, room: int) -> int:
-    """Look for a header that holds, of a record that ends within `room` bytes: how far it is from `begin`, or -1."""
+    FRAMING = 2
+    """A CRC does not match."""
 
-def bytes_list(values: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[bytes]:
-    """Make a bytes object of each ``values[splits[i]:splits[i + 1]]``."""
+    FEATURE = 3
+    """The CRCs of a record match, but the columns do not accept its content."""
 
-def take_rows(
-    values: NDArray[np.uint8], splits: NDArray[np.int64], item: int, index: NDArray[np.int64], out: NDArray[np.uint8]
-) -> None:
-    """Copy the rows of `index`, of items of `item` bytes, one behind the other; they fill `out` to its end."""
+class Kind(enum.Enum):
+    """List of a Feature message that holds the values; the field number of the list."""
 
-def pad_rows(
-    values: NDArray[np.uint8], splits: NDArray[np.int64], filler: bytes, length: int, out: NDArray[np.uint8]
-) -> None:
-    """Copy rows of items, which are as long as `filler`, into slots of `length` items, and fill these up."""
+    NONE = 0
 
-def sort_rows(places: NDArray[np.int64], axes: int, splits: NDArray[np.int64], order: NDArray[np.int64]) -> None:
-    """Find the order in which the places of each row ascend, by one axis after the other; equal ones keep theirs."""
+    BYTES = 1
 
-def release_memory() -> None:
-    """Give memory that was freed back to the system, where the allocator keeps it."""
+    FLOATS = 2
 
-class Column:
-    """What one column takes of a record: a key, the kind and layout of its values, and what they have to be."""
+    INT64 = 3
+
+class ValueLayout(enum.Enum):
+    """Layout of the values of one key."""
+
+    FIXED = 0
+    """The same number of values in every record or step."""
+
+    RAGGED = 1
+    """Any number of values."""
+
+    RAW = 2
+    """One bytes value of a known size, copied to its slot."""
+
+    SKIPPED = 3
+    """A known key whose values are not decoded."""
+
+    UNSET = 4
+    """A key that must not hold values."""
+
+    TENSOR = 5
+    """One bytes value that is a TensorProto."""
+
+    LOCATED = 6
+    """The byte offset of floats, or of one bytes value, of a known size."""
+
+class Cast(enum.Enum):
+    """Type that int64 or float32 values are cast to, named after the NumPy dtype."""
+
+    NONE = 0
+
+    BOOL = 1
+
+    INT8 = 2
+
+    INT16 = 3
+
+    INT32 = 4
+
+    UINT8 = 5
+
+    UINT16 = 6
+
+    UINT32 = 7
+
+    UINT64 = 8
+
+    FLOAT16 = 9
+
+    BFLOAT16 = 10
+
+    FLOAT64 = 11
+
+class DataType(enum.Enum):
+    """Element type of a TensorProto; the numbers of TensorFlow's types.proto."""
+
+    FLOAT32 = 1
+
+    FLOAT64 = 2
+
+    INT32 = 3
+
+    UINT8 = 4
+
+    INT16 = 5
+
+    INT8 = 6
+
+    BYTES = 7
+
+    COMPLEX64 = 8
+
+    INT64 = 9
+
+    BOOL = 10
+
+    BFLOAT16 = 14
+
+    UINT16 = 17
+
+    COMPLEX128 = 18
+
+    FLOAT16 = 19
+
+    UINT32 = 22
+
+    UINT64 = 23
+
+class Fault(enum.Enum):
+    """Reason why the decoder refused a record."""
+
+    NONE = 0
+
+    MALFORMED = 1
+    """Not a valid protobuf message."""
+
+    NOT_EXAMPLE = 2
+    """A valid message of another type."""
+
+    MISSING = 3
+    """The record lacks a feature."""
+
+    KIND = 4
+    """Values in the list of another kind."""
+
+    COUNT = 5
+    """Another number of values."""
+
+    SIZE = 6
+    """A raw value of another size."""
+
+    UTF8 = 7
+    """Text that is not valid UTF-8."""
+
+    UNKNOWN_KEY = 8
+    """A feature that the schema lacks."""
+
+    BOOLEAN = 9
+    """A raw bool that is neither 0 nor 1."""
+
+    FULL = 10
+    """The output buffer of a column is full, or its memory limit is reached."""
+
+    CAST = 11
+    """A value outside the range of the type that it is cast to."""
+
+    TENSOR = 12
+    """Not a TensorProto, or one of another dtype, shape or size."""
+
+    SCATTERED = 13
+    """Values to be located that are not contiguous."""
+
+class Walk:
+    """Result of a walk over the records of a buffer."""
+
+    @property
+    def records(self) -> int:
+        """Number of records passed."""
+
+    @property
+    def consumed(self) -> int:
+        """Bytes up to the next record; past the end of the buffer if a record was skipped by its header."""
+
+    @property
+    def stop(self) -> Stop:
+        """Reason why the walk stopped."""
+
+    @property
+    def need(self) -> int:
+        """After `Stop.MORE`: bytes from the next record on that the next call needs."""
+
+def find_header(
+    buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    begin: int,
+    end: int,
+    available: int,
+) -> int:
+    """Return the distance to the next valid header, of a record that ends within `available` bytes, or -1."""
+
+def scan(
+    buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    begin: int,
+    end: int,
+    limit: int,
+    check_crc: bool,
+) -> Walk:
+    """Walk the headers in ``buffer[begin:end]``, at most `limit` of them if it is not negative."""
+
+def check_records(
+    buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    begin: int,
+    end: int,
+) -> Walk:
+    """Walk the whole records in ``buffer[begin:end]`` whose CRCs match."""
+
+class Problem:
+    """Content that the decoder refused."""
+
+    @property
+    def fault(self) -> Fault:
+        """What is wrong."""
+
+    @property
+    def column(self) -> int:
+        """Index of the column, or -1."""
+
+    @property
+    def step(self) -> int:
+        """Step of a feature list, or -1."""
+
+    @property
+    def found(self) -> int:
+        """A Kind, count, size or value, depending on the fault."""
+
+    @property
+    def text(self) -> bytes:
+        """Key of an unknown feature, or description of a tensor; UTF-8."""
+
+class ColumnOutput:
+    """Decoded rows of one column."""
+
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.uint8] | None:
+        """Bytes of the values; None if they are in an output buffer of the caller, or only counted."""
+
+    @property
+    def value_splits(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """Splits of bytes values."""
+
+    @property
+    def step_splits(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """Splits of the values by the steps of a ragged feature list."""
+
+    @property
+    def row_splits(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """Splits of the values, or the steps, by records."""
+
+    @property
+    def shapes(self) -> numpy.typing.NDArray[numpy.int64] | None:
+        """Shapes of the tensors, flattened."""
+
+class ColumnSpec:
+    """One key of the records: kind and layout of its values."""
 
     def __init__(
         self,
         key: bytes,
-        kind: int,
-        layout: int,
+        kind: Kind,
+        layout: ValueLayout,
         *,
         count: int = 1,
         swap: int = 1,
@@ -55,111 +269,233 @@ class Column:
         list: bool = False,
         optional: bool = False,
         counted: bool = False,
-        cast: int = 0,
+        cast: Cast = Cast.NONE,
         fallback: Sequence[bytes] = (),
-        tensor_dtype: int = 0,
+        tensor_dtype: DataType | None = None,
         tensor_item: int = 0,
         tensor_shape: Sequence[int] = (),
     ) -> None: ...
 
 class Decoder:
-    """Records into columns."""
+    """Decodes records to columns."""
 
     def __init__(
-        self, columns: Sequence[Column], check_crc: bool, closed: bool, sequence_example: bool = False
+        self, columns: Sequence[ColumnSpec], check_crc: bool, closed: bool, sequence_example: bool = False
     ) -> None: ...
-    def lend(self, column: int, memory: NDArray[np.uint8]) -> None:
-        """Let a dense column write into `memory`, which holds every row to come."""
+    def set_output(
+        self, column: int, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> None:
+        """Decode a dense column to `memory`, which holds all rows."""
 
-    def offer(self, column: int, memory: NDArray[np.uint8]) -> None:
-        """Let values of rows that differ in size begin in `memory`; where it is too small they move to their own."""
+    def offer_output(
+        self, column: int, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> None:
+        """Decode the values of a ragged column to `memory`, or to memory of the decoder once they do not fit."""
 
     def feed(
-        self, buffer: NDArray[np.uint8], begin: int, end: int, limit: int, offset: int = 0
-    ) -> tuple[int, int, int, int]:
-        """Decode records of ``buffer[begin:end]``, which lies at byte `offset` of the stream.
+        self,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begin: int,
+        end: int,
+        limit: int,
+        offset: int = 0,
+    ) -> Walk:
+        """
+        Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
 
-        Records, bytes consumed, why it stopped, bytes needed.
+        `offset` is the position of ``buffer[begin]`` in the stream.
         """
 
-    def pick(
-        self, buffer: NDArray[np.uint8], begin: int, end: int, first: int, wanted: NDArray[np.int64], offset: int = 0
-    ) -> tuple[int, int, int, int]:
-        """Decode the records with the ascending numbers `wanted`, where ``buffer[begin]`` begins record `first`.
+    def feed_selected(
+        self,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begin: int,
+        end: int,
+        first: int,
+        selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        offset: int = 0,
+    ) -> Walk:
+        """
+        Decode the records with the ascending numbers `selected`; `first` is the number of the first record.
 
-        Records passed, and bytes, which may lie beyond `end` where a record was skipped; why it stopped, bytes needed.
+        Other records are skipped by their headers.
         """
 
-    def expect(self, times: float) -> None:
-        """Reserve room for about `times` what was decoded so far."""
+    def preallocate(self, factor: float) -> None:
+        """Allocate memory for about `factor` times the values decoded so far."""
 
-    def problem(self) -> tuple[int, int, int, int, bytes]:
-        """After `FEATURE`: the fault, the column or -1, the step or -1, what was found, and a text about it."""
+    def set_memory_limit(self, nbytes: int) -> None:
+        """Refuse tensors and fallbacks that would grow the memory of a column beyond `nbytes`: `Fault.FULL`."""
 
-    def take(
-        self, column: int
-    ) -> tuple[
-        NDArray[np.uint8] | None,
-        NDArray[np.int64] | None,
-        NDArray[np.int64] | None,
-        NDArray[np.int64] | None,
-        NDArray[np.int64] | None,
-    ]:
-        """Bytes of the values, and where bytes values, steps and rows end, and shapes.
+    def problem(self) -> Problem:
+        """Return why the last record was refused, after `Stop.FEATURE`."""
 
-        The first are None where memory was lent, and where they were counted alone.
-        """
+    def take_output(self, column: int) -> ColumnOutput:
+        """Return the arrays of a column and give up their memory; records can no longer be fed."""
 
 class Field:
-    """What one key of the records holds, in flat arrays: values, and where those of each row or step end."""
+    """Values of one key of the records, in flat arrays."""
 
     def __init__(
         self,
         key: bytes,
-        kind: int,
-        values: NDArray[np.uint8],
+        kind: Kind,
+        values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
         *,
         list: bool = False,
         count: int = 1,
-        prefix: bytes = b"",
-        value_splits: NDArray[np.int64] | None = None,
-        step_splits: NDArray[np.int64] | None = None,
-        row_splits: NDArray[np.int64] | None = None,
+        prefix: bytes = ...,
+        value_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        step_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        row_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
     ) -> None: ...
 
-class Encoder:
-    """Columns into records."""
+class Encoded:
+    """Result of encoding records to a buffer."""
 
-    def __init__(self, fields: Sequence[Field], rows: int, sequence_example: bool = False) -> None: ...
-    def encode(self, first: int, out: NDArray[np.uint8]) -> tuple[int, int, int]:
-        """Write records from row `first` on into `out`: records, bytes, and the bytes that the next one needs."""
+    @property
+    def records(self) -> int:
+        """Number of records written."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written."""
+
+    @property
+    def need(self) -> int:
+        """Buffer size that the next record needs; 0 after the last record."""
+
+class Encoder:
+    """Encodes fields to framed records."""
+
+    def __init__(self, fields: Sequence[Field], rows: int, sequence_example: bool = False) -> None:
+        """Validate the fields and copy their splits; the arrays of values are kept, not copied."""
+
+    def encode(
+        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> Encoded:
+        """
+        Write as many records to `out` as fit, from row `first` on.
+
+        Raises RuntimeError if another thread changed the values meanwhile; `out` is then undefined.
+        """
+
+def release_memory() -> None:
+    """Return freed memory that the allocator keeps to the system."""
+
+def take_rows(
+    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    item: int,
+    index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """Copy the rows `index`, of items of `item` bytes, one after the other to `out`."""
+
+def pad_rows(
+    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    filler: bytes,
+    length: int,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`."""
+
+def sort_rows(
+    indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    axes: int,
+    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """Write the order that sorts the items of each row by their indices to `order`; the sort is stable."""
+
+def bytes_list(
+    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+) -> list[bytes]:
+    """Return ``values[splits[i]:splits[i + 1]]`` as bytes objects."""
+
+class Stretch:
+    """Consecutive intact records of a damaged stream."""
+
+    @property
+    def start(self) -> int:
+        """Byte of the first header."""
+
+    @property
+    def end(self) -> int:
+        """Byte after the last record."""
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+
+    @property
+    def root(self) -> int:
+        """End of the preceding stretch that headers or a payload CRC lead from to this one, or -1."""
+
+    @property
+    def lost(self) -> int:
+        """Number of damaged records between `root` and `start`."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether one record with an intact payload lies between them."""
+
+    @property
+    def promised(self) -> int:
+        """End of the next record if its header is intact."""
+
+    @property
+    def reach(self) -> int:
+        """End of the last record that intact headers lead to."""
+
+    @property
+    def payload(self) -> bool:
+        """Whether the CRC of the whole stretch follows it."""
+
+class Tail:
+    """Bytes after the last stretch."""
+
+    @property
+    def root(self) -> int:
+        """End of the stretch that headers lead from to the end of the stream, or -1."""
+
+    @property
+    def lost(self) -> int:
+        """Number of damaged records between `root` and the end of the stream."""
 
 class Resync:
-    """Stretches of records that hold, in a stream of which not all holds.
+    """Finds the stretches of intact records in a damaged stream."""
 
-    A stretch is ``(start, end, records, root, lost, sealed, promised, reach, payload)``; `root` is -1 where nothing
-    tells how many records lie before it.
-    """
+    def __init__(self, start: int, size: int | None = None) -> None:
+        """Start at byte `start`, where a record begins; `size` is that of the stream, or None."""
 
-    def __init__(self, start: int, size: int, boundary: bool) -> None:
-        """Begin at `start`, where a record begins or not; a `size` of -1 is not known."""
+    def feed(
+        self,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begin: int,
+        end: int,
+        last: bool,
+    ) -> int:
+        """Read the bytes from `position` on and return the number of bytes that are no longer needed."""
 
-    def feed(self, buffer: NDArray[np.uint8], begin: int, end: int, last: bool) -> int:
-        """Look at the bytes from `position` on; how many of them are done with."""
+    def stretches(self) -> list[Stretch]:
+        """Return all stretches found so far."""
+
+    def last_stretch(self) -> Stretch:
+        """Return the last stretch found so far."""
+
+    def tail(self) -> Tail:
+        """Describe the bytes after the last stretch, once all bytes are read."""
 
     @property
-    def position(self) -> int: ...
-    @property
-    def holding(self) -> int:
-        """Records that hold and hold records themselves, so far."""
+    def position(self) -> int:
+        """Byte of the stream that the next call of `feed` starts at."""
 
     @property
-    def looked(self) -> int:
-        """Bytes, each as often as it was looked at."""
-
-    def last(self) -> tuple[int, int, int]:
-        """Give the last stretch so far: ``start, end, records``."""
-
-    def stretches(self) -> list[tuple[int, int, int, int, int, bool, int, int, bool]]: ...
-    def tail(self) -> tuple[int, int]:
-        """After the last bytes: `root` and `lost` of what is behind the last stretch."""
+    def nested(self) -> int:
+        """Number of intact records so far whose payload holds records."""

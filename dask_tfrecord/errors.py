@@ -1,40 +1,102 @@
-"""Every exception of the library.
+"""Exceptions of the library, and removal of credentials from the URLs that they display.
 
-Each derives from `TFRecordError` and from the builtin that fits, says where it happened (file, record, byte offset,
-feature), what was expected and what was there, and survives pickling: workers raise them, clients read them.
+Each exception derives from `TFRecordError` and from the closest builtin exception. It holds the location (file, record,
+byte offset, feature), the expected and the found value, and can be pickled: workers raise it, clients read it.
+
+`redact` and `redact_url` are called by every module that displays, logs or stores a URL.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = [
     "CorruptRecordError",
     "FeatureError",
     "IncompleteStoreError",
-    "Place",
+    "Location",
+    "MemoryLimitError",
     "ResumeError",
     "SchemaError",
     "ShardChangedError",
     "ShardNotFoundError",
     "StorageError",
+    "StoreInUseError",
     "TFRecordError",
     "UnknownFeatureError",
+    "plural",
+    "redact",
+    "redact_url",
 ]
+
+# One URL in a chain like `simplecache::https://host/file`.
+_LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-]*://|$)", re.DOTALL)
+# In a text, a URL or a chain ends at a space or a quote.
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`]+")
+_PUNCTUATION = ".,:;)]}"
+# File names of these protocols may contain any character.
+_LOCAL = {"file", "local", "memory"}
+# Query and fragment begin at `?` and `#` in these protocols. In others, `?` may be a wildcard.
+_WEB = {"http", "https", "webdav", "webhdfs"}
+# The text before `@` is a container, bucket or account, or for the last two a repository: not a password.
+_CONTAINERS = {"abfs", "abfss", "adl", "az", "oci", "wasb", "wasbs"}
+_REPOSITORIES = {"git", "github"}
+_QUERY = re.compile(r"\?(?!versionId=[^&]*$)[A-Za-z][\w.-]*=.*", re.DOTALL)
+
+
+def redact_url(url: str) -> str:
+    """Remove user info, query and fragment from a URL, or from each URL of a chain.
+
+    Local paths, wildcards, object versions, containers and repositories are kept.
+    """
+    if "://" not in url or url.startswith("/"):
+        return url
+    return _LINK.sub(lambda link: f"{link[1]}://{_redact_rest(link[1].lower(), link[2])}", url)
+
+
+def redact(text: object) -> str:
+    """Remove user info, query and fragment from every URL within a text."""
+
+    def redact_match(match: re.Match[str]) -> str:
+        bare = match[0].rstrip(_PUNCTUATION)
+        return redact_url(bare) + match[0][len(bare) :]
+
+    text = str(text)
+    return _IN_TEXT.sub(redact_match, text) if "://" in text else text
+
+
+def _redact_rest(protocol: str, rest: str) -> str:
+    """Redact the part of a URL after ``protocol://``."""
+    if protocol in _LOCAL:
+        return rest
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    user = authority.rpartition("@")[0]
+    if not (protocol in _REPOSITORIES or (protocol in _CONTAINERS and ":" not in user)):
+        port = authority.rpartition(":")[2]
+        # An unescaped `/` or `?` in a password ends the authority early, so the text after `:` is not a port number.
+        unescaped = not user and ":" in authority and not port.isdigit() and not port.endswith("]")
+        rest = rest[(rest if unescaped else authority).rfind("@") + 1 :]
+    return re.split("[?#]", rest, maxsplit=1)[0] if protocol in _WEB else _QUERY.sub("", rest)
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a count with its noun: ``1 record``, ``1,200 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a collection something was found.
+class Location:
+    """Location of an error: file, record, byte offset and feature.
 
     Attributes
     ----------
     file : str
-        Path or URL of the shard.
+        Path or URL of the shard, without credentials.
     record : int or None
-        Number of the record in that shard, from 0.
+        Zero-based number of the record in the shard.
     offset : int or None
-        Byte where the record's header begins, in the decompressed stream where the shard is compressed.
+        Offset of the record's header in the shard, or in its decompressed stream.
     feature : str or None
         Name of the feature.
     """
@@ -43,6 +105,9 @@ class Place:
     record: int | None = None
     offset: int | None = None
     feature: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", redact_url(self.file))
 
     def __str__(self) -> str:
         parts = [self.file]
@@ -54,18 +119,19 @@ class Place:
 
 
 class TFRecordError(Exception):
-    """Base of every error that this library raises on purpose.
+    """Base class of the exceptions of this library.
 
     Parameters
     ----------
     message : str
-        What was expected, what was found, and what to do.
-    place : Place, optional
-        Where; it leads the text of the error.
+        Expected and found value, and a remedy.
+    place : Location, optional
+        Location of the error, displayed before the message.
     """
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
-        # All arguments go to `args`: that is what pickling calls the class with.
+    def __init__(self, message: str, place: Location | None = None) -> None:
+        message = redact(message)
+        # Unpickling calls the class with `args`.
         super().__init__(message, place)
         self.message = message
         self.place = place
@@ -75,45 +141,62 @@ class TFRecordError(Exception):
 
 
 class CorruptRecordError(TFRecordError, ValueError):
-    """The framing is damaged: a CRC that does not hold, a cut record, bytes that are no TFRecord."""
+    """The framing of records is damaged: a CRC mismatch, a truncated record, or a file in another format."""
 
 
 class FeatureError(TFRecordError, ValueError):
-    """A record holds, but a feature of it is not what the schema says, or the record is no Example."""
+    """A record is intact, but a feature contradicts the schema, or the payload is not an Example."""
 
 
 class SchemaError(TFRecordError, ValueError):
-    """A schema contradicts itself, the data, or what was asked of it."""
+    """A schema contradicts itself, the data, or the requested columns."""
 
 
 class UnknownFeatureError(SchemaError, KeyError):
-    """A feature or column name that the data set does not have."""
+    """The data set has no feature or column of this name."""
 
-    # KeyError would show the message in quotes.
+    # KeyError displays its message in quotes.
     __str__ = TFRecordError.__str__
 
 
 class ShardNotFoundError(TFRecordError, FileNotFoundError):
-    """A path, glob or directory that names no shard."""
+    """No shard matches a path, glob, directory or template."""
 
-    # OSError has its own idea of two arguments (errno, text).
+    # OSError would format the two arguments as errno and text.
     __str__ = TFRecordError.__str__
 
 
 class IncompleteStoreError(TFRecordError, ValueError):
-    """A store whose writing was never finished, that has lost what was written, or that this library did not write."""
+    """A store is unfinished, has lost chunks or files, or was not written by this library."""
 
 
 class ResumeError(TFRecordError, ValueError):
-    """A conversion that can't be gone on with: what it was begun with is not what there is now."""
+    """A conversion cannot be resumed: its inputs or options have changed."""
+
+
+class StoreInUseError(TFRecordError, FileExistsError):
+    """Another run is writing the store that this run would create, resume or replace."""
+
+    # OSError would format the two arguments as errno and text.
+    __str__ = TFRecordError.__str__
 
 
 class ShardChangedError(CorruptRecordError):
-    """A file is not what it was when it was listed: nothing that was planned for it holds."""
+    """A file has changed since it was listed, so plans and indexes made for it are invalid."""
+
+
+class MemoryLimitError(MemoryError, TFRecordError):
+    """A decoded block would exceed the memory limit or the available memory."""
+
+    # MemoryError is the first base class: unpickling calls its `__new__`.
+    def __init__(self, message: str, place: Location | None = None) -> None:
+        TFRecordError.__init__(self, message, place)
+
+    __str__ = TFRecordError.__str__
 
 
 class StorageError(TFRecordError, OSError):
-    """A disk or a store failed, again and again."""
+    """A disk or an object store failed in every attempt, or a file is not a regular file."""
 
-    # OSError has its own idea of two arguments (errno, text).
+    # OSError would format the two arguments as errno and text.
     __str__ = TFRecordError.__str__

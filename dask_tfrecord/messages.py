@@ -1,10 +1,10 @@
-"""TensorFlow's record messages, without TensorFlow and without generated modules.
+"""Protobuf messages of TensorFlow and TensorFlow Metadata, without TensorFlow and without generated modules.
 
-The few message classes are built from the table below at import, in a descriptor pool of their own: TensorFlow
-registers the same names in protobuf's default pool, and generated code would tie the library to one protobuf release.
-They serve whatever works on single records (inference, metadata, the test oracle); columns never go through them.
+The message classes are built at import from the tables below. They use a private descriptor pool, because TensorFlow
+registers the same names in protobuf's default pool. Generated modules would tie the library to one protobuf release.
 
-This module imports protobuf and nothing else, and protobuf is imported nowhere else in the library.
+Code that works on single records uses these classes: schema inference, metadata, and the oracle of the tests. Columns
+are decoded by the native core instead. Other modules do not import protobuf.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 from google.protobuf.text_format import ParseError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 __all__ = [
     "BytesList",
@@ -33,6 +34,7 @@ __all__ = [
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
+    "has_dropped_entries",
     "metadata_text",
     "parse_metadata",
 ]
@@ -40,9 +42,9 @@ __all__ = [
 _Table = dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...]]
 _PACKAGE = "tensorflow"
 
-# Message: its fields, as (name, form, type) or (name, form, type, number); without a number it is the next one, from 1
-# on. The forms are "one", "repeated", "packed", "map" (with string keys) and "oneof"; what is no scalar type names
-# another message of the table, or an enum; of these, TensorFlow's are int32 here, which is how they are written.
+# Fields of each message: (name, form, type) or (name, form, type, number). Fields without a number are counted on from
+# the one before, beginning with 1. Forms are "one", "repeated", "packed", "map" (with string keys) and "oneof". A type
+# is a scalar, a message of the table or an enum. Enums of TensorFlow are declared as int32, with the same encoding.
 _MESSAGES: _Table = {
     "BytesList": (("value", "repeated", "bytes"),),
     "FloatList": (("value", "packed", "float"),),
@@ -58,7 +60,7 @@ _MESSAGES: _Table = {
     "FeatureLists": (("feature_list", "map", "FeatureList"),),
     "SequenceExample": (("context", "one", "Features"), ("feature_lists", "one", "FeatureLists")),
     "ExampleListWithContext": (("examples", "repeated", "Example"), ("context", "one", "Example")),
-    # Resources and variants (14 and 15), which are no arrays, are left among the unknown fields.
+    # Fields 14 and 15, resources and variants, are not arrays and stay unknown fields.
     "Dim": (("size", "one", "int64"), ("name", "one", "string")),
     "TensorShapeProto": (("dim", "repeated", "Dim", 2), ("unknown_rank", "one", "bool")),
     "TensorProto": (
@@ -79,11 +81,11 @@ _MESSAGES: _Table = {
         ("uint64_val", "packed", "uint64"),
     ),
 }
-# The name of the only oneof there is, in Feature.
+# Name of the only oneof, in Feature.
 _ONEOF = "kind"
 
-# Of the schema of TensorFlow Metadata what says how values are stored; the rest is left out when a text is parsed.
-# Members of its oneofs are plain fields here, which are written the same.
+# The fields of TensorFlow Metadata's schema that describe how values are stored; parsing ignores the others. Members of
+# oneofs are declared as plain fields, which have the same encoding.
 _METADATA_PACKAGE = "tensorflow.metadata.v0"
 _METADATA: _Table = {
     "Schema": (
@@ -158,7 +160,7 @@ _METADATA: _Table = {
     "Path": (("step", "repeated", "string"),),
     "Partition": (("uniform_row_length", "one", "int64"), ("row_length", "one", "string")),
 }
-# Names of values in the order of their numbers; None is a number that is not used.
+# Value names in order of their numbers; None marks an unused number.
 _ENUMS: dict[str, tuple[str | None, ...]] = {
     "FeatureType": ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT"),
     "LifecycleStage": (
@@ -190,7 +192,7 @@ def _set_type(field: descriptor_pb2.FieldDescriptorProto, type_name: str, packag
 
 
 def _add_map_entry(message: descriptor_pb2.DescriptorProto, field_name: str, type_name: str, package: str) -> str:
-    """Declare the entry message that stands behind a map field, and return its name."""
+    """Declare the entry message of a map field, and return its name."""
     entry = message.nested_type.add(name="".join(part.title() for part in field_name.split("_")) + "Entry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=_Field.LABEL_OPTIONAL, type=_Field.TYPE_STRING)
@@ -199,7 +201,7 @@ def _add_map_entry(message: descriptor_pb2.DescriptorProto, field_name: str, typ
 
 
 def _describe(name: str, table: _Table, package: str) -> descriptor_pb2.DescriptorProto:
-    """Descriptor of one message of the table."""
+    """Build the descriptor of one message of a table."""
     message = descriptor_pb2.DescriptorProto(name=name)
     number = 0
     for field_name, form, type_name, *given in table[name]:
@@ -221,7 +223,7 @@ def _describe(name: str, table: _Table, package: str) -> descriptor_pb2.Descript
 
 def _private_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
-    # What a field holds that is not there is no matter in a record, but it is in a schema: hence two syntaxes.
+    # Schemas distinguish an absent field from a default value, which needs proto2; records do not.
     for package, syntax, table in ((_PACKAGE, "proto3", _MESSAGES), (_METADATA_PACKAGE, "proto2", _METADATA)):
         file = descriptor_pb2.FileDescriptorProto(
             name=f"dask_tfrecord/{package}.proto",
@@ -241,7 +243,7 @@ def _private_pool() -> descriptor_pool.DescriptorPool:
 _POOL = _private_pool()
 
 if TYPE_CHECKING:
-    # What a type checker can't see: the classes that the other branch makes.
+    # Declarations for type checkers; the other branch builds the classes.
     from google.protobuf.internal.containers import MessageMap, RepeatedCompositeFieldContainer
     from google.protobuf.internal.containers import RepeatedScalarFieldContainer as _Scalars
     from google.protobuf.message import Message
@@ -308,10 +310,10 @@ if TYPE_CHECKING:
 else:
 
     def _message_classes() -> Iterator[type[Any]]:
-        """Make the classes, in the order of the table."""
+        """Build the classes, in the order of the table."""
         for name in _MESSAGES:
             cls = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-            # Where pickle finds it again; protobuf leaves this open.
+            # Pickle imports the class from this module; protobuf does not set it.
             cls.__module__ = __name__
             yield cls
 
@@ -320,21 +322,30 @@ else:
         ExampleListWithContext, Dim, TensorShapeProto, TensorProto,
     ) = _message_classes()  # fmt: skip
 
-# The schema of TensorFlow Metadata, and through its fields every message within.
+# Schema of TensorFlow Metadata; its fields lead to the nested messages.
 MetadataSchema: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_METADATA_PACKAGE}.Schema"))
 
 
+def has_dropped_entries(record: SequenceExample) -> bool:
+    """Return whether the parser stored map entries as unknown fields.
+
+    The upb parser does so with entries that contain an unknown field.
+    """
+    unknown: list[Any] = [UnknownFieldSet(record.context), UnknownFieldSet(record.feature_lists)]
+    return any(field.field_number == 1 for fields in unknown for field in fields)
+
+
 def parse_metadata(text: str) -> Any:
-    """Parse the text of a `schema.pbtxt`; fields that are not in the table are left out.
+    """Parse the text of a `schema.pbtxt`; fields that the table does not list are ignored.
 
     Raises
     ------
     ParseError
-        If it is no such text.
+        If `text` is not the text format of a schema.
     """
     return text_format.Parse(text, MetadataSchema(), allow_unknown_field=True)
 
 
 def metadata_text(schema: Any) -> str:
-    """Write a `MetadataSchema` as the text of a `schema.pbtxt`."""
+    """Format a `MetadataSchema` as the text of a `schema.pbtxt`."""
     return text_format.MessageToString(schema, as_utf8=True)

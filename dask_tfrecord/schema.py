@@ -1,6 +1,6 @@
-"""The schema of a collection: a frozen mapping from names to features that decoding, planning and stores agree on.
+"""Schema of a data set: a frozen mapping from names to features.
 
-Schemas are plain values: hashable, picklable, and the same after a round trip through JSON.
+Schemas are hashable, picklable, and equal after a round trip through JSON.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ import base64
 import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dask_tfrecord import features as feature_classes
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
 from dask_tfrecord.features import Feature, from_tensorflow
 
-__all__ = ["Sampling", "Schema", "near_misses"]
+__all__ = ["Sampling", "Schema", "align_columns", "feature_cells", "near_misses"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What an inferred schema was inferred from.
+    """Sample of records that an inferred schema is based on.
 
     Attributes
     ----------
     records : int
-        Records looked at.
+        Number of sampled records.
     shards : int
-        Shards they came from.
+        Number of shards they come from.
     present : tuple of (str, int)
-        For each feature, the number of those records that set it.
+        For each feature, the number of sampled records that set it.
     unset : tuple of str
-        Keys that were there, but never with a kind or a value: nothing says what they hold, so they are no columns.
+        Keys that occurred, but never with a kind or a value. Their kind is unknown, so they are not columns.
     """
 
     records: int
@@ -48,20 +48,20 @@ class Schema(Mapping[str, Feature]):
     Parameters
     ----------
     features : mapping of str to feature
-        Feature classes of this library or of `tf.io`, by name; of a SequenceExample those of the context.
+        Feature classes of this library or of `tf.io`, by name; for a SequenceExample, those of the context.
     sampling : Sampling, optional
-        Set by `infer_schema`: what the features were inferred from.
+        Set by `infer_schema`: the sample of records that the features are based on.
     sequence_features : mapping of str to feature, optional
-        The feature lists of a SequenceExample. Where it is given, empty or not, records are SequenceExamples.
+        The feature lists of a SequenceExample. If not None, even if empty, records are SequenceExamples.
     classes : mapping of str to sequence of str, optional
-        Names of the classes that the integers of a feature stand for.
+        Class names of an integer feature: value i is class i.
     report : Report, optional
-        Set by `infer_schema`: all that was found. It is no part of pickles, of the JSON and of comparisons.
+        Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
 
     Raises
     ------
     SchemaError
-        If a name is no string or is given twice, or a feature is of no known class or does not go where it stands.
+        If a name is not a string or occurs twice, or a feature is of an unknown class.
 
     Examples
     --------
@@ -91,11 +91,11 @@ class Schema(Mapping[str, Feature]):
         known: dict[str, Feature] = {}
         for name, feature in [*features.items(), *(sequence_features or {}).items()]:
             if not isinstance(name, str):
-                raise SchemaError(f"feature names are strings; got {name!r}")
+                raise SchemaError(f"expected a string as feature name; got {name!r}")
+            if any("\ud800" <= char <= "\udfff" for char in name):
+                raise SchemaError(f"feature name {name!a} holds a lone surrogate, which is not valid UTF-8")
             if name in known:
-                raise SchemaError(
-                    f"feature {name!r} is among the features and the sequence_features: names are distinct"
-                )
+                raise SchemaError(f"feature {name!r} is in both features and sequence_features: names must be distinct")
             known[name] = from_tensorflow(feature, f"feature {name!r}")
         object.__setattr__(self, "_features", known)
         object.__setattr__(self, "_sequences", None if sequence_features is None else frozenset(sequence_features))
@@ -104,16 +104,18 @@ class Schema(Mapping[str, Feature]):
         object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Schema is frozen: make a new one instead of setting {name!r}")
+        raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Schema is frozen: {name!r} can't be deleted")
+        raise AttributeError(f"a Schema is frozen: {name!r} cannot be deleted")
 
     def __getitem__(self, name: str) -> Feature:
         try:
             return self._features[name]
         except KeyError:
-            raise UnknownFeatureError(f"no feature {name!r}{near_misses(name, self._features)}") from None
+            raise UnknownFeatureError(
+                f"no feature {name!r}" + near_misses(name, self._features, self.sampling)
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
@@ -125,7 +127,7 @@ class Schema(Mapping[str, Feature]):
         return hash((frozenset(self._features.items()), self._sequences))
 
     def __eq__(self, other: object) -> bool:
-        # Two schemas are the same if they decode the same; how they were found does not matter.
+        # Schemas are equal if they decode records equally; their sampling does not matter.
         if isinstance(other, Schema):
             return self._features == other._features and self._sequences == other._sequences
         if isinstance(other, Mapping):
@@ -133,54 +135,56 @@ class Schema(Mapping[str, Feature]):
         return NotImplemented
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _schema, (self.context_features, self.sampling, self.sequence_features, self.classes)
+        return _from_pickle, (self.context_features, self.sampling, self.sequence_features, self.classes)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
-        # `sampling` closes a schema against features it has not seen, so it is part of what is read.
+        # Reading refuses keys that an inferred schema does not have, so `sampling` affects the result.
         return ("dask_tfrecord.Schema", self.to_json())
 
     @property
     def context_features(self) -> dict[str, Feature]:
-        """The features of an Example, or of the context of a SequenceExample."""
+        """Features of an Example, or of the context of a SequenceExample."""
         return {name: feature for name, feature in self._features.items() if name not in (self._sequences or ())}
 
     @property
     def sequence_features(self) -> dict[str, Feature] | None:
-        """The feature lists of a SequenceExample; None where records are Examples."""
+        """Feature lists of a SequenceExample; None if records are Examples."""
         if self._sequences is None:
             return None
         return {name: feature for name, feature in self._features.items() if name in self._sequences}
 
     @property
     def message(self) -> str:
-        """What records are: "Example" or "SequenceExample"."""
+        """Message type of the records: "Example" or "SequenceExample"."""
         return "Example" if self._sequences is None else "SequenceExample"
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Keep only the features of `names`, in that order.
+        """Return a schema of the features `names`, in that order.
 
         Raises
         ------
         UnknownFeatureError
-            If the schema lacks one of them; near misses are named.
+            If the schema lacks one of them; the text suggests similar names.
         """
-        return self.replaced({name: self[name] for name in names})
+        selected = self.replaced({name: self[name] for name in names})
+        object.__setattr__(selected, "report", self.report)
+        return selected
 
     def replaced(self, features: Mapping[str, Feature]) -> Schema:
-        """Make a schema of these features, each where the one of its name stands here."""
+        """Return a schema of these features; those named as a feature list of this schema are feature lists."""
         sequences = None
         if self._sequences is not None:
             sequences = {name: feature for name, feature in features.items() if name in self._sequences}
         context = {name: feature for name, feature in features.items() if name not in (self._sequences or ())}
         made = Schema(context, sequence_features=sequences, classes=_only(self.classes, features))
-        # In the order given, whatever stands where.
+        # Keep the given order across context and feature lists.
         object.__setattr__(made, "_features", {name: made[name] for name in features})
         return made
 
     def to_json(self) -> str:
-        """Write the schema as JSON text, for attributes of stores and for people."""
+        """Return the schema as JSON text."""
         features = [
-            {"name": name, "class": type(feature).__name__, **_plain(feature.arguments())}
+            {"name": name, "class": type(feature).__name__, **_to_json(feature.arguments())}
             for name, feature in self.items()
         ]
         document: dict[str, Any] = {"features": features}
@@ -204,11 +208,11 @@ class Schema(Mapping[str, Feature]):
         Raises
         ------
         SchemaError
-            If the text is something else.
+            If the text is not the JSON of a schema.
         """
         try:
             document = json.loads(text)
-            features = {entry.pop("name"): _made(entry) for entry in document["features"]}
+            features = {entry.pop("name"): _construct(entry) for entry in document["features"]}
             sequences = document.get("sequence_features")
             sampling = document.get("sampling")
             if sampling is not None:
@@ -217,40 +221,38 @@ class Schema(Mapping[str, Feature]):
             named = None if sequences is None else {name: features.pop(name) for name in sequences}
             order = [entry["name"] for entry in json.loads(text)["features"]]
             made = cls(features, sampling, sequence_features=named, classes=document.get("classes"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except SchemaError as error:
+            raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
         object.__setattr__(made, "_features", {name: made[name] for name in order})
         return made
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """List the schema as rows of text: feature, class, dtype, shape and how many sampled records had it."""
+        """Return rows of a table: feature, class, dtype, shape, and number of sampled records that have it."""
         present = dict(self.sampling.present) if self.sampling else {}
         rows = []
         for name, feature in self.items():
-            seen = f"{present.get(name, 0)} of {self.sampling.records}" if self.sampling else ""
-            rows.append((name, type(feature).__name__, str(feature.dtype), str(feature.shape), seen))
+            seen = f"{present.get(name, 0):,} of {self.sampling.records:,}" if self.sampling else ""
+            rows.append((name, *feature_cells(feature), seen))
         for name in self.sampling.unset if self.sampling else ():
             rows.append((name, "(never set)", "", "", f"0 of {self.sampling.records if self.sampling else 0}"))
         return rows
 
     def __repr__(self) -> str:
-        title = f"Schema of {_number(len(self), 'feature')}"
+        title = f"Schema of {plural(len(self), 'feature')}"
         if self.sampling is not None:
-            title += f", inferred from {_number(self.sampling.records, 'record')} of "
-            title += _number(self.sampling.shards, "shard")
+            title += f", inferred from {plural(self.sampling.records, 'record')} of "
+            title += plural(self.sampling.shards, "shard")
         header = ("feature", "class", "dtype", "shape", "present")
         table = [header[: 5 if self.sampling else 4], *(row[: 5 if self.sampling else 4] for row in self.rows())]
-        return "\n".join([title, *_aligned(table)])
+        return "\n".join([title, *align_columns(table)])
 
     def __str__(self) -> str:
         return repr(self)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def _schema(*arguments: Any) -> Schema:
+def _from_pickle(*arguments: Any) -> Schema:
     features, sampling, sequence_features, classes = arguments
     return Schema(features, sampling, sequence_features=sequence_features, classes=classes)
 
@@ -259,12 +261,12 @@ def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[st
     return {name: classes[name] for name in names if name in classes}
 
 
-def _plain(value: Any) -> Any:
-    """Arguments of features as JSON values: bytes, floats that are no numbers and partitions are spelled out."""
+def _to_json(value: Any) -> Any:
+    """Convert arguments of features to JSON values; bytes, NaN, infinities and partitions become objects."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _to_json(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode("ascii")}
     if isinstance(value, float) and not math.isfinite(value):
@@ -276,10 +278,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read(value: Any) -> Any:
-    """Arguments that `_plain` made JSON values of."""
+def _from_json(value: Any) -> Any:
+    """Convert JSON values of `_to_json` back to arguments."""
     if isinstance(value, list):
-        return tuple(_read(item) for item in value)
+        return tuple(_from_json(item) for item in value)
     if not isinstance(value, dict):
         return value
     if "base64" in value:
@@ -289,23 +291,38 @@ def _read(value: Any) -> Any:
     return getattr(feature_classes, value["partition"])(value["key"] if "key" in value else value["length"])
 
 
-def _made(entry: dict[str, Any]) -> Feature:
-    """Make a feature of what `Schema.to_json` wrote of it."""
+def _construct(entry: dict[str, Any]) -> Feature:
+    """Construct a feature from its entry in the JSON of a schema."""
     cls = getattr(feature_classes, entry.pop("class"))
     if not issubclass(cls, Feature):
-        raise ValueError(f"{cls.__name__} is no feature class")
-    made: Feature = cls(**{name: _read(value) for name, value in entry.items()})
+        raise ValueError(f"{cls.__name__} is not a feature class")
+    made: Feature = cls(**{name: _from_json(value) for name, value in entry.items()})
     return made
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines with aligned columns."""
+def feature_cells(feature: Feature) -> tuple[str, str, str]:
+    """Return the class, dtype and shape of a feature as cells of a table."""
+    return type(feature).__name__, str(feature.dtype), str(feature.shape)
+
+
+def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Format rows of cells as lines with aligned columns; `right` lists the columns that are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in enumerate(cells)
+        )
+
+    return [line(row).rstrip() for row in table]
 
 
-def near_misses(name: object, names: Iterable[str]) -> str:
-    """End a sentence with what may have been meant, or with all there is."""
+def near_misses(name: object, names: Iterable[str], sampling: Sampling | None = None) -> str:
+    """Return the end of an error: names that are similar, or all of them; or the advice for a key that is never set."""
+    if sampling is not None and name in sampling.unset:
+        seen = plural(sampling.records, "record")
+        return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"
     names = [str(known) for known in names]
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:

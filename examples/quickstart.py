@@ -2,9 +2,9 @@
 
     python examples/quickstart.py [OUTDIR]
 
-draws a small set of images with labels, captions and outlines, writes it as eight TFRecord shards, reads them lazily,
-computes the mean image of every class on two worker processes, converts everything to Zarr, checks that the store
-holds the same, and saves the mean images as a picture. Drawing needs Pillow, the `image` extra.
+Draws a small set of images with labels, captions and outlines, writes it as eight TFRecord shards, reads them lazily,
+computes the mean image of every class on two worker processes, converts all columns to Zarr, checks that the
+store holds the same values, and saves the mean images as a picture. Drawing needs Pillow, the `image` extra.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import dask_tfrecord as dtf
-from dask_tfrecord.messages import Example
 
 SHARDS = 8
 RECORDS_PER_SHARD = 300
 SIZE = 64
 
-# What a record holds, and what it is to become: as in a parsing spec of TensorFlow.
+# Features of a record and the columns to decode them to, as in a parsing spec of TensorFlow.
 FEATURES: dict[str, dtf.features.Feature] = {
     "image": dtf.RawFeature((SIZE, SIZE, 3), "uint8"),
     "label": dtf.FixedLenFeature((), "int64"),
@@ -40,7 +39,7 @@ FEATURES: dict[str, dtf.features.Feature] = {
 
 
 def main(outdir: Path) -> None:
-    """Do everything, and say what is done."""
+    """Run all steps, and report each."""
     outdir.mkdir(parents=True, exist_ok=True)
     with timed(f"wrote {SHARDS * RECORDS_PER_SHARD:,} records in {SHARDS} shards"):
         write_shards(outdir)
@@ -51,7 +50,7 @@ def main(outdir: Path) -> None:
 
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         with timed("computed the mean image of each class on two worker processes"):
-            # Asked for together, so decoded together: one pass over each chunk.
+            # Columns that are requested together are decoded in one pass over each chunk.
             image, label = ds["image", "label"]
             means, counts = dask.compute(*class_means(image, label))
 
@@ -101,26 +100,25 @@ def timed(what: str) -> Iterator[None]:
 
 
 def write_shards(outdir: Path) -> None:
-    """Write shards of records that were never near TensorFlow, and that TensorFlow reads."""
-    rng = np.random.default_rng(20)
-    for shard in range(SHARDS):
-        with dtf.RecordWriter(outdir / f"shapes-{shard:05d}-of-{SHARDS:05d}.tfrecord") as writer:
-            for _ in range(RECORDS_PER_SHARD):
-                writer.write(record(rng))
+    """Write shards without TensorFlow, which TensorFlow reads."""
+    records = SHARDS * RECORDS_PER_SHARD
+    arrays = draw_records(np.random.default_rng(20), records)
+    names = outdir / "shapes-{shard:05d}-of-{shards:05d}.tfrecord"
+    dtf.to_tfrecord(arrays, names, features=FEATURES, records_per_shard=RECORDS_PER_SHARD, mode="w")
 
 
-def record(rng: np.random.Generator) -> bytes:
-    """Make one record: the picture of a shape somewhere, and what is known of it."""
-    label = int(rng.integers(len(SHAPES)))
-    name, (shape, colour) = list(SHAPES.items())[label]
-    outline = place(shape, rng)
-    example = Example()
-    feature = example.features.feature
-    feature["image"].bytes_list.value.append(picture_of(outline, colour, rng).tobytes())
-    feature["label"].int64_list.value.append(label)
-    feature["caption"].bytes_list.value.append(f"a {name} of {len(outline)} points".encode())
-    feature["outline"].float_list.value.extend(outline.ravel().tolist())
-    return example.SerializeToString()
+def draw_records(rng: np.random.Generator, records: int) -> dict[str, Any]:
+    """Return a column for each feature: pictures of shapes, and what is known of them."""
+    images = np.empty((records, SIZE, SIZE, 3), np.uint8)
+    labels = rng.integers(len(SHAPES), size=records)
+    captions, outlines = [], []
+    for number, label in enumerate(labels):
+        name, (shape, colour) = list(SHAPES.items())[label]
+        outline = place(shape, rng)
+        images[number] = picture_of(outline, colour, rng)
+        captions.append(f"a {name} of {len(outline)} points")
+        outlines.append(outline.astype("float32"))  # rows of differing length
+    return {"image": images, "label": labels, "caption": np.array(captions), "outline": outlines}
 
 
 def place(shape: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -183,7 +181,7 @@ INK, FAINT, GROUND = "#eef1fb", "#8f98b8", "#0f1220"
 def draw_poster(
     means: NDArray[np.float32], counts: NDArray[np.int64], samples: Mapping[str, NDArray[Any]]
 ) -> Image.Image:
-    """Show the mean image of every class, and below each some of the images it is made of."""
+    """Draw the mean image of every class, and below it some images of the class."""
     columns, tile, gap, margin, head, foot = 4, 4 * SIZE, 36, 56, 148, 130
     rows = -(-len(SHAPES) // columns)
     width = 2 * margin + columns * tile + (columns - 1) * gap

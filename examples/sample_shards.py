@@ -29,6 +29,7 @@ def payloads(rng: np.random.Generator, shard: int) -> Iterator[bytes]:
 
 def main(directory: Path) -> None:
     """Write both shards."""
+    directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for shard in range(2):
         with RecordWriter(directory / f"train-{shard:05d}-of-00002.tfrecord") as writer:

@@ -1,4 +1,4 @@
-"""What tests share: files of TensorFlow and of other people's programs, an interpreter with TensorFlow, a cluster."""
+"""Shared fixtures: golden files, the corpus of public files, an interpreter with TensorFlow, a cluster."""
 
 import os
 import signal
@@ -9,37 +9,37 @@ from typing import Any
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Where a shell runs the tests in the background, Ctrl-C is ignored, here and in every process that tests start.
+    # A shell that runs the tests in the background ignores Ctrl-C, here and in child processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """Files written by TensorFlow, with what TensorFlow read from them, whole and damaged."""
+    """Return the folder of golden files: written by TensorFlow, intact and damaged, with the arrays that it parsed."""
     return Path(__file__).parent / "data" / "golden"
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """Real files of public repositories, which lie beside the checkout and are no part of it."""
+    """Return the folder of files from public repositories, stored outside of the clone."""
     folder = Path(os.environ.get("DASK_TFRECORD_CORPUS", Path(__file__).parents[2] / "shared" / "corpus"))
     if not folder.is_dir():
-        pytest.skip(f"no corpus at {folder}; DASK_TFRECORD_CORPUS says where it is")
+        pytest.skip(f"missing corpus {folder}: set DASK_TFRECORD_CORPUS to its path")
     return folder
 
 
 @pytest.fixture(scope="session")
 def tensorflow() -> str:
-    """The interpreter of an environment that has TensorFlow."""
+    """Return the interpreter of an environment with TensorFlow."""
     python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
     if not python:
-        pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")
+        pytest.skip("DASK_TFRECORD_TENSORFLOW is not set to an interpreter with TensorFlow")
     return python
 
 
 @pytest.fixture(scope="module")
 def client(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A real cluster of two processes, each of as many threads as the module says by `THREADS`."""
+    """Yield a client of two worker processes; `THREADS` of a test module sets the threads of each."""
     from distributed import Client, LocalCluster
 
     threads = getattr(request.module, "THREADS", 1)

@@ -1,4 +1,4 @@
-"""Bags of whatever a function makes of payloads: every record once, in order, on threads, processes and a cluster."""
+"""Bags of decoded payloads: each record once, in order, on threads, processes and a cluster."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
-from dask_tfrecord.columns.payloads import payloads, whole
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, ShardNotFoundError
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.records.runs import full_run, iterate_payloads
+from dask_tfrecord.storage.listing import find_shards
 
-# What the workers are given of this file, they get by value: they can't import it.
+# Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SHARDS = 3
@@ -36,7 +36,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="module", autouse=True)
 def _threads() -> Iterator[None]:
-    # Bags would start processes, which only some of these tests are about.
+    # The default scheduler of bags starts processes, which only some tests need.
     with dask.config.set(scheduler="threads"):
         yield
 
@@ -166,7 +166,7 @@ def test_a_function_that_fails_is_told_with_its_record(lines: Path) -> None:
     for chunks in ("auto", 7):
         with pytest.raises(FeatureError, match="looks like JSON text") as caught:
             dtf.to_bag(lines, decode=failing, chunks=chunks).compute()
-        assert caught.value.place == Place(path, 5, offset)
+        assert caught.value.place == Location(path, 5, offset)
         assert "decode (failing) raised KeyError('five') on a payload of" in caught.value.message
         assert isinstance(caught.value.__cause__, KeyError)
     again = pickle.loads(pickle.dumps(caught.value))
@@ -185,13 +185,15 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
     assert len(dtf.to_bag(path, check_crc=False).compute()) == 40
 
 
-@pytest.mark.parametrize(("count", "said"), [(41, "1 more were expected after 40 records"), (39, "more bytes follow")])
+@pytest.mark.parametrize(
+    ("count", "said"), [(41, "1 more record should follow after 40 records"), (39, "more bytes follow")]
+)
 def test_counts_that_are_wrong_are_told_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
     testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
     (shard,) = find_shards(tmp_path)
     with pytest.raises(CorruptRecordError, match=said):
-        list(payloads([replace(whole(shard), count=count)]))
-    assert len(list(payloads([replace(whole(shard), count=39, last=False)]))) == 39
+        list(iterate_payloads([replace(full_run(shard), count=count)]))
+    assert len(list(iterate_payloads([replace(full_run(shard), count=39, ends_shard=False)]))) == 39
 
 
 def test_a_file_that_has_changed_since_it_was_opened(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_events(tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 def test_events_of_tensorflow(tmp_path: Path) -> None:
-    # What tf.summary itself calls; that asks for TensorBoard to be there, too.
+    # tf.summary calls this function, and requires TensorBoard as well.
     code = (
         "import sys, tensorflow as tf\n"
         "writer = tf.raw_ops.SummaryWriter(shared_name='w')\n"
@@ -246,7 +248,7 @@ def test_events_of_tensorflow(tmp_path: Path) -> None:
 
 
 def candidates(payload: bytes) -> int:
-    """How many Examples an ExampleListWithContext lists: its fields number 1, by the wire format."""
+    """Count the Examples of an ExampleListWithContext: its fields with number 1 in the wire format."""
     at = found = 0
     while at < len(payload):
         tag, size, at = payload[at], 0, at + 1
@@ -273,7 +275,7 @@ def test_lists_of_examples(corpus: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """A real cluster of two processes, which nobody uses unasked."""
+    """Cluster of two processes that is not the default scheduler."""
     with (
         LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,

@@ -1,4 +1,4 @@
-"""The commands: what they print and write, how they fail, and that dask's own command line has them too."""
+"""Commands: output, written files, errors, and availability in dask's own command line."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.cli import tfrecord
+from dask_tfrecord.cli.main import tfrecord
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
 
@@ -38,7 +38,7 @@ def assert_one_line_of_error(result: Result, *said: str) -> None:
 
 def script(name: str) -> str:
     path = shutil.which(name, path=str(Path(sys.executable).parent))
-    assert path, f"no {name} beside {sys.executable}: install the package there"
+    assert path, f"{name} not found next to {sys.executable}: install the package there"
     return path
 
 
@@ -78,7 +78,7 @@ def features(result: Result) -> dict[str, list[str]]:
 # -- info --------------------------------------------------------------------------------------------------------------
 
 
-def test_info_tells_shards_records_bytes_compression_and_features(shards: Path) -> None:
+def test_info_shows_shards_records_bytes_compression_and_features(shards: Path) -> None:
     result = run("info", shards / "train-*.tfrecord")
     nbytes = sum(path.stat().st_size for path in shards.iterdir())
     found = facts(result)
@@ -94,7 +94,7 @@ def test_info_tells_shards_records_bytes_compression_and_features(shards: Path) 
     assert result.stderr == ""
 
 
-def test_info_takes_what_the_shell_made_of_a_glob_a_directory_and_a_template(shards: Path) -> None:
+def test_info_accepts_an_expanded_glob_a_directory_and_a_template(shards: Path) -> None:
     by_glob = run("info", shards / "train-*.tfrecord").stdout
     assert run("info", *sorted(shards.iterdir())).stdout == by_glob
     assert run("info", shards).stdout == by_glob
@@ -113,7 +113,7 @@ def test_info_finds_compression_in_the_bytes(shards: Path, tmp_path: Path) -> No
     assert_one_line_of_error(run("info", tmp_path, "--compression", "gzip"), "a.gz")
 
 
-def test_info_looks_at_as_many_records_as_it_is_told_to(shards: Path) -> None:
+def test_info_inspects_the_specified_number_of_records(shards: Path) -> None:
     result = run("info", shards, "--sample", 2)
     assert features(result)["label"][-2] == "2 of 2"
     every = run("info", shards, "--sample", "all", "--threads", 1)
@@ -125,11 +125,12 @@ def test_info_looks_at_as_many_records_as_it_is_told_to(shards: Path) -> None:
 
 
 def test_info_reads_all_records_in_processes(shards: Path, tmp_path: Path) -> None:
-    # These shards are too small to be worth processes.
-    code = "from dask_tfrecord import cli; cli._WORTH_PROCESSES = 0; cli.main()"
+    # Without the limit, these shards are too small for processes.
+    limit = "common._PROCESSES_NBYTES"
+    code = f"from dask_tfrecord.cli import common, main; assert {limit}; {limit} = 0; main()"
     command = [sys.executable, "-c", code, "info", str(shards)]
     options = ["--sample", "all", "--threads", "2"]
-    # Away from the sources, which are not what is installed.
+    # Outside the source tree, so that the installed package is imported.
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
     done = subprocess.run([*command, *options], **place, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == run("info", shards).stdout
@@ -181,7 +182,7 @@ def test_info_of_sequence_examples(tmp_path: Path) -> None:
     assert "sequence_features = {" in run("info", tmp_path, "--spec").stdout
 
 
-def test_info_of_no_examples_says_what_to_use(tmp_path: Path) -> None:
+def test_info_of_other_payloads_names_the_function_to_use(tmp_path: Path) -> None:
     testing.write_oracle(tmp_path / "lines", [b'{"label": 3}'])
     result = run("info", tmp_path)
     assert_one_line_of_error(result, "expected an Example, found JSON text", "to_bag(urlpath, decode=json.loads)")
@@ -223,12 +224,12 @@ def test_to_zarr_writes_what_read_tfrecord_reads(shards: Path, tmp_path: Path) -
     result = run("to-zarr", shards / "train-*.tfrecord", store)
     assert result.exit_code == 0, result.stderr
     assert re.fullmatch(rf"Wrote {re.escape(str(store))}: 20 records of 3 features in [\d.]+ s; .*\n", result.stdout)
-    # Nobody sees a bar here.
+    # A bar is displayed only in a terminal.
     assert not result.stderr
     assert_same(store, shards)
 
 
-def test_to_zarr_takes_what_the_shell_made_of_a_glob(shards: Path, tmp_path: Path) -> None:
+def test_to_zarr_accepts_an_expanded_glob(shards: Path, tmp_path: Path) -> None:
     assert run("to-zarr", *sorted(shards.iterdir()), tmp_path / "train.zarr").exit_code == 0
     assert_same(tmp_path / "train.zarr", shards)
 
@@ -284,14 +285,14 @@ def test_to_zarr_reads_all_records_to_infer_what_a_sample_does_not_show(tmp_path
     assert "give one of them" in both.stderr
 
 
-# -- how they fail -----------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["info", "to-zarr"])
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("damaged_not_a_tfrecord", "this is no TFRecord file"),
+        ("damaged_not_a_tfrecord", "this is not a TFRecord file"),
         ("damaged_truncated_header", "truncated header"),
         ("damaged_truncated_payload", "truncated payload"),
         ("damaged_truncated_footer", "truncated footer"),
@@ -348,7 +349,7 @@ def test_wrong_usage_is_clicks_own_error() -> None:
         assert "Usage: dask-tfrecord" in result.stderr
 
 
-def test_a_store_that_exists_stays_unless_told_otherwise(shards: Path, tmp_path: Path) -> None:
+def test_an_existing_store_stays_without_overwrite(shards: Path, tmp_path: Path) -> None:
     store = tmp_path / "train.zarr"
     assert run("to-zarr", shards, store, "--columns", "label").exit_code == 0
     assert_one_line_of_error(run("to-zarr", shards, store), "train.zarr exists", "--overwrite", "--component NAME")
@@ -361,7 +362,7 @@ def test_a_store_that_exists_stays_unless_told_otherwise(shards: Path, tmp_path:
 def test_a_directory_of_other_things_is_never_overwritten(options: list[str], shards: Path, tmp_path: Path) -> None:
     directory = tmp_path / "mine"
     shutil.copytree(shards, directory)
-    assert_one_line_of_error(run("to-zarr", directory, directory, *options), "mine", "no Zarr group")
+    assert_one_line_of_error(run("to-zarr", directory, directory, *options), "mine", "is not a Zarr group")
     assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in shards.iterdir())
 
 
@@ -375,7 +376,7 @@ def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> N
     result = run("to-zarr", path, store, "--columns", "label", "--chunks", 10)
     assert result.exit_code == 1
     *bar, line = result.stderr.strip().splitlines()
-    # One bar at the most, whatever it had come to when the task of that record ran.
+    # At most one bar; its state when the task failed is not deterministic.
     assert len(bar) <= 1 and all("%" in text for text in bar)
     assert line.startswith(f"Error: {path}: record 599 (byte ")
     assert not store.exists()
@@ -389,7 +390,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     store = tmp_path / "noise.zarr"
 
     def limit() -> None:
-        # A disk for this process that takes no file of more than 100 kB.
+        # Limit the files of this process to 100 kB, like a full disk.
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     done = subprocess.run(
@@ -406,7 +407,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
 
 @POSIX
 @pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
-def test_an_interrupt_is_status_130_and_can_be_gone_on_with(command: list[str], tmp_path: Path) -> None:
+def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str], tmp_path: Path) -> None:
     testing.write_oracle(tmp_path / "many", examples(2000))
     store = tmp_path / "many.zarr"
     options = ["--columns", "label", "--chunks", "1"]
@@ -416,28 +417,28 @@ def test_an_interrupt_is_status_130_and_can_be_gone_on_with(command: list[str], 
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.splitlines()[-2:] == ["Interrupted", "what is written is kept: --resume goes on with it"]
+    assert errors.splitlines()[-2:] == ["Interrupted", "written units are kept: --resume continues it"]
     assert "Traceback" not in errors
     written = len(list((store / "label" / "c").iterdir()))
     begun = run("to-zarr", tmp_path / "many", store, *options)
-    assert_one_line_of_error(begun, "never finished: --resume goes on with it, --overwrite replaces it")
+    assert_one_line_of_error(begun, "an interrupted conversion: --resume continues it, --overwrite replaces it")
     other = run("to-zarr", tmp_path / "many", store, "--columns", "label", "--chunks", 2, "--resume")
-    assert_one_line_of_error(other, "chunks was 1 and now is 2", "--overwrite writes it anew")
+    assert_one_line_of_error(other, "chunks was 1 and now is 2", "Pass --overwrite to start over")
     unread = run("to-tfrecord", store, tmp_path / "again.tfrecord")
-    assert_one_line_of_error(unread, "never finished: to-zarr --resume goes on with it, --overwrite writes it anew")
+    assert_one_line_of_error(unread, "never finished: to-zarr --resume continues it, --overwrite starts over")
     resumed = run("to-zarr", tmp_path / "many", store, *options, "--resume")
     found = re.search(r"2,000 records of 1 feature \(([\d,]+) of 2,000 write units before\) in ", resumed.stdout)
-    # One that was being written has no mark yet.
+    # The interrupted write unit is not in the checkpoint.
     assert found and 0 < int(found[1].replace(",", "")) <= written
     assert_same(store, tmp_path / "many", columns=["label"])
     assert run("to-zarr", tmp_path / "many", store, *options, "--resume").stdout.endswith(
-        "complete: nothing was left to be written\n"
+        "complete: nothing was left to write\n"
     )
 
 
-def test_what_fails_after_resume_is_kept(tmp_path: Path) -> None:
+def test_a_failed_resume_keeps_the_written_units(tmp_path: Path) -> None:
     lost = tmp_path / "lost.tfrecord"
-    # Past those that features are inferred from.
+    # After the records that features are inferred from.
     testing.write_oracle(lost, examples(400))
     whole = lost.read_bytes()
     lost.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -445,11 +446,11 @@ def test_what_fails_after_resume_is_kept(tmp_path: Path) -> None:
     result = run("to-zarr", lost, store, *options)
     assert result.exit_code == 1
     error, note = result.stderr.splitlines()
-    assert error.startswith("Error: ") and note == "what is written is kept: --resume goes on with it"
+    assert error.startswith("Error: ") and note == "written units are kept: --resume continues it"
     assert store.exists()
 
 
-def test_one_either_replaces_or_goes_on(shards: Path, tmp_path: Path) -> None:
+def test_overwrite_and_resume_exclude_each_other(shards: Path, tmp_path: Path) -> None:
     result = run("to-zarr", shards, tmp_path / "some.zarr", "--overwrite", "--resume")
     assert result.exit_code == 2
     assert "give one of them" in result.stderr
@@ -471,7 +472,7 @@ def test_debug_raises_before_and_after_the_command(where: int, golden: Path) -> 
     assert isinstance(result.exception, dtf.CorruptRecordError)
 
 
-# -- as programs -------------------------------------------------------------------------------------------------------
+# -- programs ----------------------------------------------------------------------------------------------------------
 
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -491,19 +492,19 @@ def test_dask_has_the_same_commands(shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
-def test_programs_fail_with_one_line_and_show_the_traceback_when_asked(command: list[str], golden: Path) -> None:
+def test_programs_fail_with_one_line_and_show_the_traceback_with_debug(command: list[str], golden: Path) -> None:
     bad = str(golden / "damaged_not_a_tfrecord.tfrecord")
     done = program(*command, "info", bad)
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
-    assert "this is no TFRecord file" in done.stderr
+    assert "this is not a TFRecord file" in done.stderr
     debugged = program(*command, "info", bad, "--debug")
     assert debugged.returncode == 1
     assert "Traceback (most recent call last)" in debugged.stderr
     assert "CorruptRecordError" in debugged.stderr
 
 
-def test_help_and_version_say_something() -> None:
+def test_help_and_version_print_text() -> None:
     assert "to-zarr" in run("--help").stdout
     assert "--overwrite" in run("to-zarr", "--help").stdout
     assert re.match(r"dask-tfrecord, version \d", run("--version").stdout)

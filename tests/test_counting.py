@@ -1,4 +1,4 @@
-"""Rows of which only sizes are wanted: splits, shapes and errors are those of decoding, and values take no memory."""
+"""Sizes of rows without values: splits, shapes and errors equal those of decoding, and values need no memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bits import bits
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_decode import example, mutate
-from test_every_class import PARTS, collections
-from test_golden import CASES, shard, spec
+from support.bits import bits
+from support.every_class import PARTS, collections
+from support.golden import CASES, shard, spec
+from support.wire import example, mutate
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
-from dask_tfrecord.arrays.source import RecordSource
+from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
-from dask_tfrecord.columns.decode import Run, decode
-from dask_tfrecord.columns.recipes import Parser, SizeParser
+from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
+from dask_tfrecord.columns.decode import decode
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -36,12 +36,13 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
+from dask_tfrecord.records.runs import Run
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.storage.listing import find_shards
 
 
 def sizes(block: Block) -> Any:
-    """All of a block but the values of rows that differ in size: of those, dtype and shape."""
+    """Return a block with dtype and shape in place of ragged values."""
     if isinstance(block, np.ndarray):
         return bits(block)
     values = block.values
@@ -58,10 +59,10 @@ def flat(block: Block) -> Any:
     return block if isinstance(block, np.ndarray) else flat(block.values)
 
 
-def outcome(path: Path, parser: Parser, count: int) -> Any:
-    """Sizes of all columns, or what was wrong with which record."""
+def outcome(path: Path, parser: SchemaPlan, count: int) -> Any:
+    """Return the sizes of all columns, or the error and its record."""
     [found] = find_shards(path)
-    run = Run(found, 0, count, 0, 0, found.size, last=True)
+    run = Run(found, 0, count, 0, 0, found.size, ends_shard=True)
     try:
         blocks = decode([run], parser, list(parser.columns), rows=count)
     except TFRecordError as error:
@@ -70,10 +71,10 @@ def outcome(path: Path, parser: Parser, count: int) -> Any:
 
 
 def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
-    """Count and decode the same records; whether they were refused."""
+    """Count and decode the same records; return whether they raise."""
     testing.write_oracle(path, payloads)
-    wanted = outcome(path, Parser(schema), len(payloads))
-    assert outcome(path, SizeParser(schema), len(payloads)) == wanted
+    wanted = outcome(path, SchemaPlan(schema), len(payloads))
+    assert outcome(path, SizePlan(schema), len(payloads)) == wanted
     return not isinstance(wanted, dict)
 
 
@@ -86,7 +87,7 @@ def test_golden_files(golden: Path, case: str) -> None:
     source, nrows = ds.source, ds.nrecords or 0
     assert source is not None
     names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
-    pieces = zip(source.sized().pieces(names, spans), source.pieces(names, spans), strict=True)
+    pieces = zip(source.sizes_only().read_spans(names, spans), source.read_spans(names, spans), strict=True)
     for counted, read in pieces:
         assert {name: sizes(block) for name, block in counted.items()} == {
             name: sizes(block) for name, block in read.items()
@@ -126,7 +127,7 @@ def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
         payload = rng.choice(payloads)
         for _ in range(rng.choice((1, 1, 2))):
             payload = mutate(payload, rng.choice(payloads), rng)
-        refused += compare(tmp_path / "x", source.parser.schema, [payload])
+        refused += compare(tmp_path / "x", source.plan.schema, [payload])
     assert 15 < refused < 150
 
 
@@ -174,15 +175,15 @@ VALUES = {
 }
 
 
-def blocks_of(path: Path, parser: Parser, count: int) -> dict[str, Block]:
+def blocks_of(path: Path, parser: SchemaPlan, count: int) -> dict[str, Block]:
     [found] = find_shards(path)
-    return decode([Run(found, 0, count, 0, 0, found.size, last=True)], parser, list(parser.columns), rows=count)
+    return decode([Run(found, 0, count, 0, 0, found.size, ends_shard=True)], parser, list(parser.columns), rows=count)
 
 
 def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> None:
     schema = Schema({**KEPT, **COUNTED})
     testing.write_oracle(tmp_path / "x", [example(**VALUES)] * 3)
-    counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (SizeParser(schema), Parser(schema)))
+    counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (SizePlan(schema), SchemaPlan(schema)))
     for name in COUNTED:
         assert sizes(counted[name]) == sizes(read[name]), name
         values = flat(counted[name])
@@ -201,7 +202,7 @@ def test_a_key_whose_values_another_column_needs_is_read(tmp_path: Path) -> None
         }
     )
     testing.write_oracle(tmp_path / "x", [example(v=[4, 5, 6], k=[1, 2]), example(v=[7], k=[1, 0])])
-    counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (SizeParser(schema), Parser(schema)))
+    counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (SizePlan(schema), SchemaPlan(schema)))
     assert {name: sizes(block) for name, block in counted.items()} == {
         name: sizes(block) for name, block in read.items()
     }
@@ -218,7 +219,7 @@ def test_sparse_values_are_counted_in_the_order_of_their_places(
     schema = Schema({"s": SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
     payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
     assert not compare(tmp_path / "x", schema, payloads)
-    blocks = blocks_of(tmp_path / "x", SizeParser(schema), 3)
+    blocks = blocks_of(tmp_path / "x", SizePlan(schema), 3)
     assert flat(blocks["s.indices"]).ravel().tolist() == ([7, 0, 3, 8] if already_sorted else [0, 3, 7, 8])
     assert not any(flat(blocks["s.values"]).strides)
     assert compare(tmp_path / "x", schema, [example(i=[9], v=values[:1])])
@@ -234,7 +235,7 @@ def test_bytes_that_are_to_be_booleans_are_looked_at(tmp_path: Path) -> None:
 def test_images_have_their_headers_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": ImageFeature()})
     assert ds.source is not None
-    blocks = ds.source.sized().read(["jpeg"], slice(None))
+    blocks = ds.source.sizes_only().read(["jpeg"], slice(None))
     assert sizes(blocks["jpeg"]) == sizes(ds.source.read(["jpeg"], slice(None))["jpeg"])
     assert not any(flat(blocks["jpeg"]).strides)
 
@@ -249,7 +250,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
     order = np.array([5, 3, 3, 19, 0])
     source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order].source
     assert source is not None
-    counted, read = source.sized().read(list(schema), slice(None)), source.read(list(schema), slice(None))
+    counted, read = source.sizes_only().read(list(schema), slice(None)), source.read(list(schema), slice(None))
     for name in schema:
         assert sizes(counted[name]) == sizes(read[name])
         assert name == "n" or not any(flat(counted[name]).strides)
@@ -257,7 +258,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
 
 
 def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows as long as their first value says."""
+    """Return rows whose first value is their length."""
     rows = blocks["i"]
     ends = np.append(0, np.cumsum(rows.values[rows.row_splits[:-1]]))
     return {"o": RaggedBlock(np.ones(ends[-1]), ends)}
@@ -272,8 +273,8 @@ def test_functions_are_given_values(tmp_path: Path) -> None:
 
 
 def test_partitions_are_read_to_cut_rows() -> None:
-    """What the columns of a ragged feature are counted by: all partitions with a key are among the parts."""
+    """Plans count ragged columns by all partitions with a key."""
     feature = RaggedFeature("int64", partitions=[RowLengths("a"), RowLengths("b")])
-    [recipe] = SizeParser(Schema({"r": feature})).recipes.values()
+    [recipe] = SizePlan(Schema({"r": feature})).plans.values()
     keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
-    assert [(part.key, part.counted) for part in recipe.parts] == [("r", True), *((key, False) for key in keys)]
+    assert [(part.key, part.counted) for part in recipe.specs] == [("r", True), *((key, False) for key in keys)]

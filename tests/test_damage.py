@@ -1,4 +1,4 @@
-"""Damaged shards: what holds is read, what is lost is told, and nothing that was not written ever comes out."""
+"""Damaged shards: intact records are read, lost bytes are reported, and records are never invented."""
 
 import json
 import random
@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli import tfrecord
+from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.testing import read_payloads
 
 Damaged = tuple[str, bytes, list[int]]  # what was done, the bytes, numbers of the records that are whole
@@ -41,7 +41,7 @@ def example(number: int, text: bytes) -> bytes:
 
 
 def file_of(draw: random.Random) -> bytes:
-    """A TFRecord file, to be held by a record."""
+    """Return a TFRecord file to embed in a record."""
     return b"".join(framed(draw.randbytes(draw.choice([0, 3, 10, 20, 40]))) for _ in range(draw.randrange(1, 5)))
 
 
@@ -82,7 +82,7 @@ def insertions(records: list[bytes], step: int) -> Iterator[Damaged]:
     for turn, place in enumerate(range(0, len(data) + 1, step)):
         for size in range(1, 41) if step == 1 else [1 + turn % 40]:
             damaged = data[:place] + draw.randbytes(size) + data[place:]
-            # Junk that begins like what it precedes may as well stand behind that.
+            # Inserted bytes that repeat the following ones may be attributed to either position.
             places = [b for b in borders if damaged[:b] == data[:b] and damaged[b + size :] == data[b:]] or [place]
             whole = [number for number, start in enumerate(borders[:-1]) if not start < places[0] < borders[number + 1]]
             yield f"{size} bytes at {place}", damaged, whole
@@ -92,7 +92,7 @@ DAMAGES = {"flips": flips, "truncations": truncations, "insertions": insertions}
 
 
 def checked(path: Path, data: bytes) -> tuple[ShardReport, list[bytes]]:
-    """Damage as it is reported, and the records that hold; the report accounts for every byte."""
+    """Return the report and the intact records, after checking that the report covers every byte."""
     path.write_bytes(data)
     (shard,) = find_shards(path, compression=None)
     report = check_shard(shard)
@@ -112,7 +112,7 @@ def checked(path: Path, data: bytes) -> tuple[ShardReport, list[bytes]]:
 
 @pytest.mark.parametrize("kind", PAYLOADS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_exactly_the_records_whose_bytes_are_whole_hold(kind: str, damage: str, tmp_path: Path) -> None:
+def test_exactly_the_undamaged_records_are_intact(kind: str, damage: str, tmp_path: Path) -> None:
     records = records_of(kind)
     for what, data, whole in DAMAGES[damage](records, 7):
         report, held = checked(tmp_path / f"{len(data)}.tfrecord", data)
@@ -125,7 +125,7 @@ def test_exactly_the_records_whose_bytes_are_whole_hold(kind: str, damage: str, 
 @pytest.mark.parametrize("seed", [0, 5])
 @pytest.mark.parametrize("kind", PAYLOADS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_exactly_the_whole_records_hold_wherever_the_damage_is(
+def test_exactly_the_undamaged_records_are_intact_at_any_position(
     kind: str, damage: str, seed: int, tmp_path: Path
 ) -> None:
     records = records_of(kind, seed)
@@ -139,7 +139,7 @@ FEATURES = {"number": dtf.FixedLenFeature((), "int64", -1), "text": dtf.FixedLen
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_skip_fill_and_raise_agree_with_what_holds(damage: str, tmp_path: Path) -> None:
+def test_skip_fill_and_raise_agree_with_the_intact_records(damage: str, tmp_path: Path) -> None:
     records = records_of("examples")
     texts = [
         bytes(Example.FromString(record[12:-4]).features.feature["text"].bytes_list.value[0]) for record in records
@@ -147,7 +147,7 @@ def test_skip_fill_and_raise_agree_with_what_holds(damage: str, tmp_path: Path) 
     for turn, (what, data, whole) in enumerate(DAMAGES[damage](records, 97)):
         path = tmp_path / f"{turn}.tfrecord"
         path.write_bytes(data)
-        # What is damaged in its first bytes may look like anything.
+        # Damage in the first bytes may change the detected format.
         options: dict[str, Any] = {"features": FEATURES, "compression": None}
         with dask.config.set(scheduler="synchronous"):
             skipped = dtf.read_tfrecord(path, errors="skip", **options).compute()
@@ -219,7 +219,7 @@ def test_corpus_files_with_damage(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["examples", "equal", "files"])
-def test_of_several_damages_none_invents_a_record(kind: str, tmp_path: Path) -> None:
+def test_several_damages_never_invent_a_record(kind: str, tmp_path: Path) -> None:
     records = records_of(kind)
     draw = random.Random(4)
     missed = 0
@@ -228,7 +228,7 @@ def test_of_several_damages_none_invents_a_record(kind: str, tmp_path: Path) -> 
         hit = set()
         for mask in (0x55, 0x2A, 0x11):
             place = draw.randrange(len(data))
-            # A payload and the header behind it, or a bit: what lies between two of them has to be found.
+            # Damage to a payload and the next header, or to one bit. Records between two damages have to be found.
             size = draw.choice([1, 60])
             data[place : place + size] = bytes(byte ^ mask for byte in data[place : place + size])
             hit |= {*owners[place : place + size]}
@@ -250,7 +250,7 @@ def test_a_record_whose_header_and_payload_are_lost_is_one_range(tmp_path: Path)
     assert report.lost == (Lost(start, start + len(records[7]), "the CRC of the length does not hold", None),)
 
 
-def test_an_index_tells_how_many_records_are_lost(tmp_path: Path) -> None:
+def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     records = records_of("examples")
     data = b"".join(records)
     path = tmp_path / "a.tfrecord"
@@ -265,7 +265,7 @@ def test_an_index_tells_how_many_records_are_lost(tmp_path: Path) -> None:
     assert [lost.records for lost in report.lost] == [2, 1, 5]
     filled = dtf.read_tfrecord(path, FEATURES, errors="fill").compute()
     assert filled["number"].tolist() == [0, 1, 2, -1, -1, 5, 6, 7, 8, -1, *range(10, 15), *[-1] * 5]
-    # Cut, or moved by an insertion: what holds and what the index says still add up.
+    # After truncation or insertion, intact and lost records still add up to those of the index.
     path.write_bytes(data[: borders[12] + 3])
     assert dtf.verify(path).lost_records == 8
     path.write_bytes(data[: borders[4]] + b"junk between records" + data[borders[4] :])
@@ -273,8 +273,24 @@ def test_an_index_tells_how_many_records_are_lost(tmp_path: Path) -> None:
     assert dtf.read_tfrecord(path, FEATURES, errors="fill").nrecords == 20
 
 
+@pytest.mark.parametrize(
+    "text", ["0 1\n5 x\n", "5\n", "records: many", "1" * 200, "99999999999999999999 1\n", "directory"]
+)
+def test_an_index_that_cannot_be_read_changes_nothing(text: str, tmp_path: Path) -> None:
+    records = records_of("examples")
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(records[:4]) + bytes(len(records[4])) + b"".join(records[5:]))
+    without = dtf.verify(path)
+    assert [lost.records for lost in without.files[0].lost] == [None]
+    index = Path(f"{path}.idx")
+    index.write_text(text) if text != "directory" else index.mkdir()
+    assert dtf.verify(path).to_json() == without.to_json()
+    expected = [*range(4), *range(5, len(records))]
+    assert dtf.read_tfrecord(path, FEATURES, errors="skip").compute()["number"].tolist() == expected
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
-def test_of_damaged_compressed_data_all_that_inflates_is_read(compression: str, tmp_path: Path) -> None:
+def test_all_damaged_data_that_inflates_is_read(compression: str, tmp_path: Path) -> None:
     draw = random.Random(3)
     path = tmp_path / "a.tfrecord"
     texts = [draw.randbytes(50) for _ in range(3000)]
@@ -298,7 +314,7 @@ def test_of_damaged_compressed_data_all_that_inflates_is_read(compression: str, 
 
 
 def damaged_shards(folder: Path) -> Path:
-    """Three shards of 400 records: some lost at the beginning, in the middle and at the end."""
+    """Write three shards of 400 records, and damage the beginning, the middle and the end."""
     for shard in range(3):
         records = [framed(example(1000 * shard + number, b"x" * (number % 50))) for number in range(400)]
         data = bytearray(b"".join(records))
@@ -378,13 +394,13 @@ def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
         dtf.read_tfrecord(path, columns, errors="fill", fill_values={**fill_values, "smal": 1})
 
 
-def test_features_are_inferred_from_what_holds(tmp_path: Path) -> None:
+def test_features_are_inferred_from_intact_records(tmp_path: Path) -> None:
     dataset = dtf.read_tfrecord(damaged_shards(tmp_path), errors="skip")
     assert list(dataset) == ["number", "text"]
     assert dataset.nrecords == 3 * 395
 
 
-def test_a_record_that_holds_and_does_not_decode_is_an_error(tmp_path: Path) -> None:
+def test_an_intact_record_that_cannot_be_decoded_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(framed(example(1, b"")) + framed(b"no Example"))
     for errors in ("skip", "fill"):
@@ -420,7 +436,7 @@ def test_a_data_set_verifies_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["same", "gzip"])
-def test_repair_writes_what_holds(compression: str, tmp_path: Path) -> None:
+def test_repair_writes_the_intact_records(compression: str, tmp_path: Path) -> None:
     source = damaged_shards(tmp_path) / "1.tfrecord"
     target = tmp_path / "repaired"
     report = dtf.repair(source, target, compression=compression)
@@ -434,7 +450,7 @@ def test_repair_writes_what_holds(compression: str, tmp_path: Path) -> None:
     beside = json.loads((tmp_path / "repaired.damage.json").read_text())
     assert beside["records"] == 395
     assert [each["records"] for each in beside["lost"]] == [1, 2, 1, 1]
-    with pytest.raises(dtf.TFRecordError, match="take the place"):
+    with pytest.raises(dtf.TFRecordError, match="replace the damaged shard"):
         dtf.repair(source, source)
     with pytest.raises(dtf.TFRecordError, match="names 3"):
         dtf.repair(str(tmp_path / "*.tfrecord"), target)
@@ -447,7 +463,7 @@ def test_commands(tmp_path: Path) -> None:
     run = CliRunner().invoke
     found = run(tfrecord, ["verify", str(folder / "*.tfrecord")])
     assert found.exit_code == 1
-    assert found.output.startswith("3 files, 1185 records, damage in 3: 15 records lost\n")
+    assert found.output.startswith("3 files, 1,185 records, damage in 3: 15 records lost\n")
     assert "0.tfrecord: bytes 0 to " in found.output
     found = run(tfrecord, ["verify", "--json", str(folder / "*.tfrecord")])
     assert found.exit_code == 1

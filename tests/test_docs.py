@@ -1,6 +1,6 @@
-"""The documentation runs: code blocks of README.md and docs/, commands shown in them, and doctests of the package.
+"""Run the documentation: code blocks of README.md and docs/, their commands, and doctests of the package.
 
-Everything runs in a fresh directory that holds the sample files which the texts read: `train-00000-of-00002.tfrecord`,
+Each page runs in a new directory with the sample files that the texts read: `train-00000-of-00002.tfrecord`,
 `train-00001-of-00002.tfrecord`, ten records each.
 """
 
@@ -49,7 +49,7 @@ def blocks(page: str, kind: str) -> list[Block]:
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two shards that whoever reads the pages writes first."""
+    """Two sample shards, written by the script of the first page."""
     directory = tmp_path_factory.mktemp("samples")
     script = ROOT / "examples" / "sample_shards.py"
     subprocess.run([sys.executable, str(script), str(directory)], check=True, env=python_path())
@@ -79,6 +79,16 @@ def test_python_blocks_run(page: str) -> None:
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
+    # Worker processes import a script again: without a guard where one is needed, they fail.
+    (workshop / "page.py").write_text("\n".join(block.text for block in blocks(page, "python")), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "page.py"], cwd=workshop, env=python_path(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")])
 def test_commands_run_and_print_what_the_page_shows(page: str, workshop: Path) -> None:
     shell = shutil.which("bash")
@@ -96,12 +106,20 @@ def test_commands_run_and_print_what_the_page_shows(page: str, workshop: Path) -
 
 
 def commands(page: str) -> Iterator[tuple[str, str]]:
-    """Each `$ dask-tfrecord …` of the page and the output shown under it ("..." stands for any)."""
+    """Each `$ dask-tfrecord …` of the page with the output below it ("..." matches any text)."""
     for block in blocks(page, "console"):
         for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
             command, _, shown = entry.partition("\n")
             if command.startswith(("dask-tfrecord", "dask tfrecord")):
                 yield command, shown.strip("\n") and shown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_of_modules_exist(page: str) -> None:
+    package = ROOT / "dask_tfrecord"
+    folders = "|".join(sorted(path.name for path in package.iterdir() if path.is_dir()))
+    paths = re.findall(rf"`(?:dask_tfrecord/)?((?:{folders})/[\w/]*(?:\.\w+)?)`", (ROOT / page).read_text("utf-8"))
+    assert not [path for path in paths if not (package / path).exists()]
 
 
 def doctests() -> Iterator[doctest.DocTest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
+from dask_tfrecord._native import Kind
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.columns.conform import conform, feature_of
 from dask_tfrecord.columns.encode import Encoder, RecordStream
-from dask_tfrecord.columns.image_writing import ImageEncoding
-from dask_tfrecord.columns.images import decode_image
+from dask_tfrecord.columns.user_blocks import conform, feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.images.decode_image import decode_image
+from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing import (
     examples,
@@ -69,7 +71,7 @@ def values(payload: bytes) -> tuple[str | None, list[Any]]:
 
 
 def bits(array: Any) -> Any:
-    """What an array holds, at any depth, NaN payloads and signs of zeros included."""
+    """Return the content of an array at any depth, including NaN payloads and signs of zeros."""
     if isinstance(array, np.ndarray) and array.dtype.kind not in "OT":
         return array.dtype.name, array.shape, array.tobytes()
     if isinstance(array, np.ndarray):
@@ -90,7 +92,7 @@ def test_every_feature_class_reads_the_same_again(
     write_oracle(folder / "old", [record.SerializeToString() for record in made])
     ds = dtf.read_tfrecord(folder / "old", schema)
     assert ds.source is not None
-    read = ds.source.parser.schema  # type: ignore[attr-defined]
+    read = ds.source.plan.schema  # type: ignore[attr-defined]
     blocks = ds.source.read(tuple(ds), slice(None))
     (folder / "new").write_bytes(framed(read, blocks, ds.schema))
     wanted, found = ds.compute(), expected_columns(read_payloads(folder / "new"), read)
@@ -106,26 +108,26 @@ def test_every_feature_class_reads_the_same_again(
     room=st.integers(0, 400),
 )
 def test_integers_of_any_size_are_protobufs(numbers: list[list[int]], room: int) -> None:
-    """Bytes as protobuf writes them, whatever room there is for records."""
+    """Records equal those of protobuf, for every size of the output buffer."""
     flat = np.array([number for row in numbers for number in row], np.int64)
     ends = np.cumsum([0, *map(len, numbers)]).astype(np.int64)
-    encoder = _native.Encoder([_native.Field(b"x", 3, flat.view(np.uint8), row_splits=ends)], len(numbers))
+    encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, flat.view(np.uint8), row_splits=ends)], len(numbers))
     out, made, row = np.empty(room, np.uint8), b"", 0
     while True:
-        records, nbytes, need = encoder.encode(row, out)
-        made, row = made + out[:nbytes].tobytes(), row + records
+        written = encoder.encode(row, out)
+        made, row = made + out[: written.nbytes].tobytes(), row + written.records
         if row == len(numbers):
-            assert need == 0
+            assert written.need == 0
             break
-        assert need > len(out) - nbytes
-        out = np.empty(max(need, len(out)), np.uint8)
+        assert written.need > len(out) - written.nbytes
+        out = np.empty(max(written.need, len(out)), np.uint8)
     wanted = [messages.Example() for _ in numbers]
     for message, row_ in zip(wanted, numbers, strict=True):
         message.features.feature["x"].int64_list.value.extend(row_)
     assert payloads(made) == [message.SerializeToString() for message in wanted]
 
 
-def test_keys_stand_in_the_order_of_the_schema_and_bytes_are_the_same_each_time() -> None:
+def test_keys_follow_the_schema_order_and_output_is_deterministic() -> None:
     names = ["zebra", "ant", "é", "", "m"]
     blocks = {name: np.arange(3, dtype=np.int64) + number for number, name in enumerate(names)}
     schema = Schema({name: dtf.FixedLenFeature((), "int64") for name in names})
@@ -172,20 +174,30 @@ def test_bfloat16_is_listed_as_float32() -> None:
 @pytest.mark.parametrize(
     ("feature", "array", "row", "said"),
     [
-        (dtf.FixedLenFeature((), "int8"), np.array([1, 300]), 1, "holds 300, that int8 does not hold"),
-        (dtf.FixedLenFeature((), "uint8"), np.array([-1]), 0, "holds -1, that uint8"),
-        (dtf.FixedLenFeature((), "uint64"), np.array([0, -1]), 1, "holds -1, that uint64"),
-        (dtf.FixedLenFeature((), "bool"), np.array([2]), 0, "holds 2, that bool"),
-        (dtf.FixedLenFeature((), "int64"), np.array([2**63], np.uint64), 0, "that int64 does not hold"),
-        (dtf.FixedLenFeature((), "uint64"), np.array([2**63], np.uint64), 0, "past the int64"),
-        (dtf.FixedLenFeature((2,), "float32"), np.array([[0, 1], [1e300, 0]]), 1, r"holds 1e\+300, that float32"),
-        (dtf.FixedLenFeature((), "float32"), np.array([1, 2**24 + 1]), 1, "that float32 does not hold"),
-        (dtf.FixedLenFeature((), "float64"), np.array([0.5, 0.1]), 1, "another number in the float32"),
+        (dtf.FixedLenFeature((), "int8"), np.array([1, 300]), 1, "holds 300, which does not fit int8"),
+        (dtf.FixedLenFeature((), "uint8"), np.array([-1]), 0, "holds -1, which does not fit uint8"),
+        (dtf.FixedLenFeature((), "uint64"), np.array([0, -1]), 1, "holds -1, which does not fit uint64"),
+        (dtf.FixedLenFeature((), "bool"), np.array([2]), 0, "holds 2, which does not fit bool"),
+        (dtf.FixedLenFeature((), "int64"), np.array([2**63], np.uint64), 0, "which does not fit int64"),
+        (dtf.FixedLenFeature((), "uint64"), np.array([2**63], np.uint64), 0, "which exceeds int64"),
+        (
+            dtf.FixedLenFeature((2,), "float32"),
+            np.array([[0, 1], [1e300, 0]]),
+            1,
+            r"holds 1e\+300, which does not fit float32",
+        ),
+        (dtf.FixedLenFeature((), "float32"), np.array([1, 2**24 + 1]), 1, "which does not fit float32"),
+        (
+            dtf.FixedLenFeature((), "float64"),
+            np.array([0.5, 0.1]),
+            1,
+            "which float32, the floats of an Example, cannot represent",
+        ),
         (
             dtf.VarLenFeature("int8"),
             RaggedBlock(np.array([1, 2, 300]), np.array([0, 2, 2, 3])),
             2,
-            "holds 300, that int8",
+            "holds 300, which does not fit int8",
         ),
     ],
 )
@@ -215,11 +227,11 @@ def test_columns_that_can_not_fit_are_refused_before_a_row_is_seen(feature: Any,
 
 def test_nothing_is_left_out_in_silence() -> None:
     column = dtf.FixedLenFeature((), "int64")
-    with pytest.raises(SchemaError, match="'y' is of no feature"):
+    with pytest.raises(SchemaError, match="'y' belongs to no feature"):
         Encoder(Schema({"x": column}), Schema({"x": column, "y": column}))
-    with pytest.raises(SchemaError, match="there is no column"):
+    with pytest.raises(SchemaError, match=r"feature 'x': the column that .* is written from is missing"):
         Encoder(Schema({"x": column}), Schema({"y": column}))
-    with pytest.raises(SchemaError, match="alone has an encoding"):
+    with pytest.raises(SchemaError, match="only an ImageFeature has an encoding"):
         Encoder(Schema({"x": column}), Schema({"x": column}), {"x": ImageEncoding()})
 
 
@@ -241,7 +253,7 @@ def test_features_that_share_a_key_have_to_agree() -> None:
 @pytest.mark.parametrize(
     ("feature", "said"),
     [
-        (R("int64", partitions=[R.UniformRowLength(2), R.RowLengths("n")]), "a row of 1 where UniformRowLength"),
+        (R("int64", partitions=[R.UniformRowLength(2), R.RowLengths("n")]), "a row of 1 items, which UniformRowLength"),
         (R("int64", partitions=[R.ValueRowIds("n"), R.RowLengths("m")]), "ends with an empty row"),
     ],
 )
@@ -257,9 +269,9 @@ def test_partitions_that_can_not_say_how_rows_are_cut(feature: Any, said: str) -
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"x.indices": [[[9]]]}, r"outside of the size"),
-        ({"x.indices": [[[1], [2]]]}, "another number of indices"),
-        ({"x.shape": [[8]]}, "is of shape"),
+        ({"x.indices": [[[9]]]}, r"outside of size"),
+        ({"x.indices": [[[1], [2]]]}, "holds 2 indices for 1 values"),
+        ({"x.shape": [[8]]}, "has shape"),
     ],
 )
 def test_sparse_columns_have_to_fit_each_other(column: dict[str, Any], said: str) -> None:
@@ -277,7 +289,7 @@ def test_sparse_columns_have_to_fit_each_other(column: dict[str, Any], said: str
 def test_lengths_have_to_fit_the_padded_rows(length: int) -> None:
     schema = Schema({}, sequence_features={"x": dtf.FixedLenSequenceFeature((), "int64")})
     blocks: dict[str, Block] = {"x": np.arange(6).reshape(2, 3), "x.lengths": np.array([3, length])}
-    with pytest.raises(FeatureError, match=f"lengths say {length}"):
+    with pytest.raises(FeatureError, match=f"its lengths column has {length}"):
         framed(schema, blocks)
     blocks["x.lengths"] = np.array([0, 2])
     found = [messages.SequenceExample.FromString(payload) for payload in payloads(framed(schema, blocks))]
@@ -347,7 +359,7 @@ def test_images_of_their_own_shapes_any_number_of_them_and_other_formats() -> No
     assert all((read == image).all() for read, image in zip(found, images, strict=True))
     frames = RaggedBlock(rng.integers(0, 256, (3, 8, 8, 3)).astype(np.uint8), np.array([0, 0, 3]))
     feature = dtf.ImageFeature((-1, 8, 8, 3))
-    encoding = {"x": ImageEncoding.of({"format": "JPG", "quality": 95}, "x")}
+    encoding = {"x": ImageEncoding.from_argument({"format": "JPG", "quality": 95}, "x")}
     empty, three = one(feature, frames, columns={"x": feature}, encoding=encoding)
     assert values(empty) == ("bytes_list", [])
     assert [data[:3] for data in values(three)[1]] == [b"\xff\xd8\xff"] * 3
@@ -356,8 +368,8 @@ def test_images_of_their_own_shapes_any_number_of_them_and_other_formats() -> No
 @pytest.mark.parametrize(
     ("image", "encoding", "said"),
     [
-        (np.zeros((1, 2, 2, 4), np.uint8), "jpeg", "4 channels where jpeg takes 1 or 3"),
-        (np.zeros((1, 2, 2, 3), np.uint16), "webp", "16 bits per channel where webp has 8"),
+        (np.zeros((1, 2, 2, 4), np.uint8), "jpeg", "4 channels; jpeg stores 1 or 3"),
+        (np.zeros((1, 2, 2, 3), np.uint16), "webp", "16 bits per channel; webp stores 8"),
         (np.zeros((1, 0, 2, 3), np.uint8), "png", "without pixels"),
         (np.full((1, 2, 2, 3), 0.1234567, np.float32), "png", "would be rounded"),
         (np.full((1, 2, 2, 3), np.nan, np.float32), "png", "would be rounded"),
@@ -366,41 +378,111 @@ def test_images_of_their_own_shapes_any_number_of_them_and_other_formats() -> No
 def test_images_that_would_change_are_refused(image: NDArray[Any], encoding: str, said: str) -> None:
     feature = dtf.ImageFeature(dtype=image.dtype)
     with pytest.raises(FeatureError, match=said):
-        one(feature, image, encoding={"x": ImageEncoding.of(encoding, "x")})
+        one(feature, image, encoding={"x": ImageEncoding.from_argument(encoding, "x")})
 
 
 @pytest.mark.parametrize("given_", ["tiff", 7, {"quality": 3}])
-def test_encodings_that_are_none(given_: Any) -> None:
+def test_invalid_encodings_are_refused(given_: Any) -> None:
     with pytest.raises(SchemaError, match="encoding of 'x'"):
-        ImageEncoding.of(given_, "x")
+        ImageEncoding.from_argument(given_, "x")
 
 
 @pytest.mark.parametrize(
     "field",
     [
-        lambda: _native.Field(b"x", 4, np.zeros(8, np.uint8)),
-        lambda: _native.Field(b"x", 3, np.zeros(8, np.uint8), prefix=b"a"),
-        lambda: _native.Field(b"x", 1, np.zeros(8, np.uint8)),
-        lambda: _native.Field(b"x", 3, np.zeros(8, np.uint8), list=True),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8))], 2),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([0, 2]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([1, 0]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([-1, 0]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), row_splits=np.array([0]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8), count=1 << 58)], 1 << 58),
-        lambda: _native.Encoder([_native.Field(b"x", 1, np.zeros(8, np.uint8), value_splits=np.array([0, 9]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", 3, np.zeros(8, np.uint8))] * 2, 1),
+        lambda: _native.Field(b"x", Kind.NONE, np.zeros(8, np.uint8)),
+        lambda: _native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), prefix=b"a"),
+        lambda: _native.Field(b"x", Kind.BYTES, np.zeros(8, np.uint8)),
+        lambda: _native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), list=True),
+        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8))], 2),
+        lambda: _native.Encoder(
+            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([0, 2]))], 1
+        ),
+        lambda: _native.Encoder(
+            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([1, 0]))], 1
+        ),
+        lambda: _native.Encoder(
+            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([-1, 0]))], 1
+        ),
+        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([0]))], 1),
+        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), count=1 << 58)], 1 << 58),
+        lambda: _native.Encoder(
+            [_native.Field(b"x", Kind.BYTES, np.zeros(8, np.uint8), value_splits=np.array([0, 9]))], 1
+        ),
+        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8))] * 2, 1),
     ],
 )
-def test_the_native_encoder_never_reads_past_what_it_was_given(field: Any) -> None:
+def test_the_native_encoder_refuses_splits_beyond_the_values(field: Any) -> None:
     with pytest.raises(ValueError):
         field()
 
 
 def test_a_record_larger_than_protobuf_takes_is_an_error() -> None:
-    # The values overlap: splits may end where others do, and memory of 1 MiB stands for 3 GiB.
+    # All fields view the same MiB, so that 1 MiB of memory represents a record of 2 GiB.
     piece = np.zeros(1 << 20, np.uint8)
-    keyed = [_native.Field(b"%d" % n, 1, piece, value_splits=np.array([0, 1 << 20])) for n in range(2050)]
-    records, nbytes, need = _native.Encoder(keyed, 1).encode(0, np.empty(1 << 20, np.uint8))
-    assert (records, nbytes) == (0, 0)
-    assert need > 1 << 31
+    keyed = [_native.Field(b"%d" % n, Kind.BYTES, piece, value_splits=np.array([0, 1 << 20])) for n in range(2050)]
+    written = _native.Encoder(keyed, 1).encode(0, np.empty(1 << 20, np.uint8))
+    assert (written.records, written.nbytes) == (0, 0)
+    assert written.need > 1 << 31
+
+
+def test_splits_that_change_after_validation_are_not_read() -> None:
+    values, splits = np.arange(4, dtype=np.int64), np.array([0, 1, 4])
+    encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), row_splits=splits)], 2)
+    out = np.zeros(1000, np.uint8)
+    nbytes = encoder.encode(0, out).nbytes
+    wanted = out[:nbytes].tobytes()
+    splits[:] = 2**40
+    out[:] = 0
+    assert encoder.encode(0, out).nbytes == nbytes
+    assert out[:nbytes].tobytes() == wanted
+
+
+def test_values_that_another_thread_changes_stay_within_the_buffer() -> None:
+    """The encoder computes sizes first, so values that grow meanwhile are an error or still fit."""
+    values = np.zeros(200_000, np.int64)
+    encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), count=len(values))], 1)
+    memory = np.zeros(10 * len(values) + 4096, np.uint8)
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            values[:] = -1
+            values[:] = 0
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for size in [len(values) + 100, 2 * len(values), 10 * len(values) + 100] * 20:
+            memory[size:] = 7
+            try:
+                assert encoder.encode(0, memory[:size]).nbytes <= size
+            except RuntimeError as error:
+                assert "values changed while they were encoded" in str(error)
+            assert (memory[size:] == 7).all()
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_an_encoder_works_for_one_thread_at_a_time() -> None:
+    values = np.full(2_000_000, -1)
+    encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), count=len(values))], 1)
+    outputs = [np.zeros(10 * len(values) + 4096, np.uint8) for _ in range(2)]
+    errors: list[str] = []
+
+    def encode(out: NDArray[np.uint8]) -> None:
+        try:
+            encoder.encode(0, out)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    for _ in range(100):
+        threads = [threading.Thread(target=encode, args=(out,)) for out in outputs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            break
+    assert "in use by another thread" in errors[0]

@@ -1,7 +1,7 @@
-"""Thousands of records for every feature class, in odd encodings, some of which do not fit: judged by protobuf.
+"""Thousands of records for every feature class, in unusual encodings, some of them invalid.
 
-What the library reads equals what the oracle makes of protobuf's own parsing, bit for bit; what the one refuses the
-other does, and both name the same record and feature.
+The library reads the same arrays, bit for bit, as the oracle derives from protobuf\'s parser. Where one refuses a
+record, so does the other, and both name the same record and feature.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bits import bits
 from google.protobuf.internal import api_implementation
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.bits import bits
+from support.every_class import CONTEXTS, EXAMPLES, LISTS, PARTS, RECORDS, collections
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -32,33 +33,15 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 pytestmark = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
 )
-EXAMPLES = {f"Example, {cls.__name__}": (cls, None) for cls in CLASSES}
-CONTEXTS = {f"context, {cls.__name__}": (cls, ()) for cls in CLASSES}
-LISTS = {f"feature list, {cls.__name__}": (VarLenFeature, (cls,)) for cls in STEPS}
-PARTS: dict[str, tuple[type[Any], Sequence[type[Any]] | None]] = {**EXAMPLES, **CONTEXTS, **LISTS}
-RECORDS = 10  # of one hypothesis example
 Columns = dict[str, NDArray[Any]]
 
 
-@st.composite
-def collections(draw: st.DrawFn, of: type[Any], steps: Sequence[type[Any]] | None) -> tuple[Schema, list[bytes]]:
-    """A schema of one or two features of a class, and records in any encoding that mostly fit it."""
-    schema = draw(testing.schemas(min_size=1, max_size=1 if steps else 2, of=[of], steps=steps or None))
-    if steps == ():
-        schema = Schema(schema, sequence_features={})
-    records = testing.examples if steps is None else testing.sequence_examples
-    misfits = draw(st.integers(0, 3)) > 0
-    some = [draw(records(schema, others=True, misfits=misfits)) for _ in range(RECORDS)]
-    return schema, [draw(testing.wire_encodings(one))[1] for one in some]
-
-
 class Shards:
-    """Payloads in two files, and where each of them is."""
+    """Payloads in two files, and the location of each."""
 
     def __init__(self, folder: Path, payloads: Sequence[bytes], rng: random.Random) -> None:
         self.paths = [str(folder / "a"), str(folder / "b")]
@@ -71,12 +54,12 @@ class Shards:
         self.first = {self.paths[0]: 0, self.paths[1]: first}
 
     def number(self, error: FeatureError) -> int:
-        """Number of the record that an error names, by its byte and by its number in its file."""
-        place = error.place
-        assert place is not None and place.offset is not None
-        number = self.numbers[place.file, place.offset]
-        # Where nothing was counted, nobody knows which record of its file one in the middle is.
-        assert place.record in (None, number - self.first[place.file])
+        """Return the number of the record that an error names, by its byte and by its number in the file."""
+        location = error.place
+        assert location is not None and location.offset is not None
+        number = self.numbers[location.file, location.offset]
+        # Without counts, the number of a record in the middle of its file is unknown.
+        assert location.record in (None, number - self.first[location.file])
         return number
 
 
@@ -91,7 +74,7 @@ def is_open(feature: Any) -> bool:
 
 
 def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.Random) -> set[int]:
-    """Compare the library with the oracle; the numbers of the records that both refuse."""
+    """Compare the library with the oracle, and return the numbers of the records that both refuse."""
     refusals = {
         (error.place.record, error.place.feature)
         for error in testing.expected_refusals(payloads, schema)
@@ -114,7 +97,7 @@ def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.R
 def compare(
     folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], nrecords: int, *, always_the_same: bool
 ) -> None:
-    """Make so many records, and read all of them: those that are refused with the others, and each one alone."""
+    """Draw records and read them: all together, the valid ones, and each refused one alone."""
     read_records = refused = 0
 
     @settings(
@@ -143,19 +126,19 @@ def compare(
 
 
 @pytest.mark.parametrize("part", [*EXAMPLES, *LISTS])
-def test_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
+def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
     compare(tmp_path, collections(*PARTS[part]), 100, always_the_same=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_thousands_of_records_are_read_or_refused_as_protobuf_has_them(tmp_path: Path, part: str) -> None:
-    # A context is read as the features of an Example are.
+def test_thousands_of_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
+    # A context is decoded like the features of an Example.
     nrecords = 500 if part in CONTEXTS else 2_000
     compare(tmp_path, collections(*PARTS[part]), nrecords, always_the_same=False)
 
 
-# Keys that several features read, and one that is two partitions.
+# Keys that several features read, and one that two partitions use.
 SHARED = Schema(
     {
         "one": SparseFeature("i", "v", "float32", 4),
@@ -169,7 +152,7 @@ SHARED = Schema(
 
 @st.composite
 def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
-    """Records of one or two of the features that share keys."""
+    """Draw records of one or two features that share keys."""
     names = draw(st.lists(st.sampled_from(list(SHARED)), min_size=1, max_size=2, unique=True))
     payloads = []
     for _ in range(RECORDS):
@@ -178,7 +161,7 @@ def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
         count = draw(st.sampled_from([0, 1, 2, 2]))
         held["i"].int64_list.value.extend(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
         held["v"].float_list.value.extend(range(count))
-        held["w"].bytes_list.value.extend(b"abc"[place : place + 1] for place in range(count))
+        held["w"].bytes_list.value.extend(b"abc"[value : value + 1] for value in range(count))
         held["p"].int64_list.value.extend(draw(st.sampled_from([[1] * count, [count], [0, count]])))
         payloads.append(draw(testing.wire_encodings(record))[1])
     return SHARED.select(names), payloads
@@ -192,14 +175,14 @@ def test_keys_that_features_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload", [b"\xff", b"\x0a\x05", b"\x18\x01", b"\x0a\x03\x18\x01\x01", b"\x12\x00"], ids=bytes.hex
 )
-def test_records_that_are_something_else(tmp_path: Path, payload: bytes, message: str) -> None:
+def test_payloads_of_other_types(tmp_path: Path, payload: bytes, message: str) -> None:
     schema = Schema({"x": VarLenFeature("int64")}, sequence_features=None if message == "Example" else {})
     bad = {1} if (payload, message) != (b"\x12\x00", "SequenceExample") else set()
     assert check(tmp_path, schema, [b"", payload, b""], random.Random(0)) == bad
 
 
 @pytest.mark.parametrize("default", [[], b"x"])
-def test_a_default_of_no_bytes_values_stands_in(tmp_path: Path, default: Any) -> None:
+def test_defaults_without_bytes_values(tmp_path: Path, default: Any) -> None:
     schema = Schema({"x": FixedLenFeature((0,), "bytes", default), "y": FixedLenFeature((0,), "bytes")})
     both, one = messages.Example(), messages.Example()
     for record in (both, one):
@@ -207,7 +190,7 @@ def test_a_default_of_no_bytes_values_stands_in(tmp_path: Path, default: Any) ->
     both.features.feature["x"].bytes_list.SetInParent()
     payloads = [record.SerializeToString() for record in (both, one, messages.Example())]
     assert check(tmp_path, schema, payloads[:2], random.Random(0)) == set()
-    assert check(tmp_path, schema, payloads, random.Random(0)) == {2}  # for want of y
+    assert check(tmp_path, schema, payloads, random.Random(0)) == {2}  # y is missing
 
 
 @pytest.mark.parametrize("default", [0.0, -0.0, None, math.nan])

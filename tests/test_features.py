@@ -1,4 +1,4 @@
-"""Feature classes are plain values: what they say of themselves makes them again, and what can't be is refused."""
+"""Feature classes are values: equal after repr, pickle and JSON. Invalid arguments are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXAMPLES = [
 ]
 
 
-def made_again(feature: Feature) -> list[Feature]:
+def round_trips(feature: Feature) -> list[Feature]:
     schema = dtf.Schema({"x": feature})
     if feature in (dtf.Schema({"x": feature})["x"],) and isinstance(feature, dtf.FixedLenSequenceFeature):
         schema = dtf.Schema({}, sequence_features={"x": feature})
@@ -56,15 +56,15 @@ def made_again(feature: Feature) -> list[Feature]:
 
 
 @pytest.mark.parametrize("feature", EXAMPLES, ids=repr)
-def test_features_make_themselves_again(feature: Feature) -> None:
-    for again in made_again(feature):
+def test_features_round_trip(feature: Feature) -> None:
+    for again in round_trips(feature):
         assert again == feature
         assert hash(again) == hash(feature)
         assert repr(again) == repr(feature)
 
 
 @given(schemas(min_size=1))
-def test_schemas_make_themselves_again(schema: dtf.Schema) -> None:
+def test_schemas_round_trip(schema: dtf.Schema) -> None:
     for again in (pickle.loads(pickle.dumps(schema)), dtf.Schema.from_json(schema.to_json())):
         assert again == schema
         assert list(again) == list(schema)
@@ -98,7 +98,7 @@ def test_schemas_make_themselves_again(schema: dtf.Schema) -> None:
     ],
     ids=repr,
 )
-def test_how_blocks_look(
+def test_dtype_and_shape_of_blocks(
     feature: Feature, dtype: str, shape: tuple[int, ...], ragged_rank: int, own_shapes: int
 ) -> None:
     assert feature.item_dtype == np.dtype(dtype)
@@ -111,54 +111,54 @@ def test_how_blocks_look(
 @pytest.mark.parametrize(
     ("cls", "arguments", "message"),
     [
-        ("FixedLenFeature", [(-1,), "int64"], "every size of the shape is known"),
-        ("FixedLenFeature", [("2",), "int64"], "no sequence of ints"),
-        ("FixedLenFeature", [(), "complex64"], "the kinds an Example stores"),
-        ("FixedLenFeature", [(), "int65"], "no NumPy dtype"),
-        ("FixedLenFeature", [(2,), "int64", [1, 2, 3]], r"holds 3 values where the shape \(2,\) takes 2"),
-        ("FixedLenFeature", [(), "int64", 1.5], "the default value 1.5 is no int64"),
-        ("FixedLenFeature", [(), "int64", 2**63], "is no int64"),
-        ("FixedLenFeature", [(), "uint8", 256], "the default value 256 is no uint8"),
-        ("FixedLenFeature", [(), "uint8", -1], "is no uint8"),
-        ("FixedLenFeature", [(), "bool", 2], "is no bool"),
-        ("FixedLenFeature", [(), "float16", 1e6], "is no float16"),
-        ("FixedLenFeature", [(), "float32", 1e39], "is no float32"),
-        ("FixedLenFeature", [(), "float32", "1"], "the default value '1' is no float32"),
-        ("FixedLenFeature", [(), "bytes", 1], "the default value 1 is no bytes"),
+        ("FixedLenFeature", [(-1,), "int64"], "expected known, non-negative sizes"),
+        ("FixedLenFeature", [("2",), "int64"], "expected a sequence of ints"),
+        ("FixedLenFeature", [(), "complex64"], "the kinds that an Example stores"),
+        ("FixedLenFeature", [(), "int65"], "not a NumPy dtype"),
+        ("FixedLenFeature", [(2,), "int64", [1, 2, 3]], r"has 3 values; expected one, or 2 for shape \(2,\)"),
+        ("FixedLenFeature", [(), "int64", 1.5], "default value 1.5 cannot be stored as int64"),
+        ("FixedLenFeature", [(), "int64", 2**63], "cannot be stored as int64"),
+        ("FixedLenFeature", [(), "uint8", 256], "default value 256 cannot be stored as uint8"),
+        ("FixedLenFeature", [(), "uint8", -1], "cannot be stored as uint8"),
+        ("FixedLenFeature", [(), "bool", 2], "cannot be stored as bool"),
+        ("FixedLenFeature", [(), "float16", 1e6], "cannot be stored as float16"),
+        ("FixedLenFeature", [(), "float32", 1e39], "cannot be stored as float32"),
+        ("FixedLenFeature", [(), "float32", "1"], "default value '1' cannot be stored as float32"),
+        ("FixedLenFeature", [(), "bytes", 1], "default value 1 cannot be stored as bytes"),
         ("VarLenFeature", ["int64", (4,)], "positional|takes"),
         ("FixedLenSequenceFeature", [(0,), "int64", True], "steps of no values"),
-        ("FixedLenSequenceFeature", [(), "int64", True, [1, 2]], "holds 2 values"),
+        ("FixedLenSequenceFeature", [(), "int64", True, [1, 2]], "has 2 values; expected one"),
         ("SparseFeature", ["ix", "v", "float32", (1, 2)], "one size for each index key"),
         ("SparseFeature", [[], "v", "float32", ()], "one size for each index key"),
-        ("SparseFeature", [3, "v", "float32", 1], "a key is a string"),
-        ("RaggedFeature", ["int64", 3], "a key is a string"),
-        ("RaggedFeature", ["int64", None, ["lens"]], r"expected a partition such as RowLengths\(key\)"),
-        ("RawFeature", [(2,), "O"], "takes a numeric or bool dtype"),
-        ("RawFeature", [(2,), "S3"], "takes a numeric or bool dtype"),
-        ("RawFeature", [(2, -1), "int8"], "every size of the shape is known"),
+        ("SparseFeature", [3, "v", "float32", 1], "expected a string as key"),
+        ("RaggedFeature", ["int64", 3], "expected a string as key"),
+        ("RaggedFeature", ["int64", None, ["lens"]], r"expected a partition, for example RowLengths\(key\)"),
+        ("RawFeature", [(2,), "O"], "expected a numeric or bool dtype"),
+        ("RawFeature", [(2,), "S3"], "expected a numeric or bool dtype"),
+        ("RawFeature", [(2, -1), "int8"], "expected known, non-negative sizes"),
         ("RawFeature", [(-1, 0), "int8"], "rows of no bytes"),
-        ("RawFeature", [(2,), np.longdouble], "differs from machine to machine"),
+        ("RawFeature", [(2,), np.longdouble], "is not portable"),
         ("TensorFeature", [(2,), ">f4"], "one byte order"),
-        ("TensorFeature", [(2,), "U3"], "takes a numeric or bool dtype"),
+        ("TensorFeature", [(2,), "U3"], "expected a numeric or bool dtype"),
         ("ImageFeature", [(4, 5)], "height, width, channels"),
         ("ImageFeature", [(2, 4, 5, 3)], "any number"),
-        ("ImageFeature", [(-1, 4, None, 3)], "one shape, which is known"),
-        ("ImageFeature", [None, "int32"], "takes dtype uint8"),
-        ("ImageFeature", [None, "uint8", (4,)], r"size \(height, width\)"),
-        ("ImageFeature", [None, "uint8", None, 2], "takes channels 0"),
+        ("ImageFeature", [(-1, 4, None, 3)], "need a known shape"),
+        ("ImageFeature", [None, "int32"], "expected dtype uint8"),
+        ("ImageFeature", [None, "uint8", (4,)], r"expected size \(height, width\)"),
+        ("ImageFeature", [None, "uint8", None, 2], "expected channels 0"),
         ("ImageFeature", [(4, 5, 3), "uint8", (5, 4)], "contradicts size="),
         ("ImageFeature", [(4, 5, 3), "uint8", None, 1], "contradicts size="),
-        ("TextFeature", [3], "is no text"),
+        ("TextFeature", [3], "expected text as default value"),
     ],
 )
-def test_features_that_are_none(cls: str, arguments: list[Any], message: str) -> None:
+def test_invalid_features_are_refused(cls: str, arguments: list[Any], message: str) -> None:
     with pytest.raises((SchemaError, TypeError), match=message) as caught:
         NAMES[cls](*arguments)
     if isinstance(caught.value, SchemaError):
         assert str(caught.value).startswith(cls)
 
 
-def test_defaults_take_the_shape_or_fill_it() -> None:
+def test_defaults_have_the_shape_or_are_broadcast() -> None:
     assert dtf.FixedLenFeature((2, 2), "int64", [1, 2, 3, 4]).default_value == ((1, 2), (3, 4))
     assert dtf.FixedLenFeature((), "float32", np.float64(0.5)).default_value == 0.5
     assert dtf.FixedLenFeature((2,), "int64", 7) == dtf.FixedLenFeature([2], np.int64, 7)
@@ -166,7 +166,7 @@ def test_defaults_take_the_shape_or_fill_it() -> None:
     assert features.default_array((b"a", b"bc"), np.dtype(object), (2,)).tolist() == [b"a", b"bc"]
 
 
-def test_schemas_keep_what_goes_with_their_features() -> None:
+def test_selected_schemas_keep_classes_and_feature_lists() -> None:
     context = {"id": dtf.FixedLenFeature((), "int64"), "y": dtf.FixedLenFeature((), "uint8")}
     steps = {"frames": dtf.FixedLenSequenceFeature((3,), "float32"), "words": dtf.VarLenFeature("bytes")}
     schema = dtf.Schema(context, sequence_features=steps, classes={"y": ["cat", "dog"]})
@@ -178,5 +178,5 @@ def test_schemas_keep_what_goes_with_their_features() -> None:
     assert schema.select(["id"]).classes == {}
     assert schema.select(["id"]).message == "SequenceExample"
     assert dtf.Schema(context) != dtf.Schema(context, sequence_features={})
-    with pytest.raises(SchemaError, match="feature 'id' is among the features and the sequence_features"):
+    with pytest.raises(SchemaError, match="feature 'id' is in both features and sequence_features"):
         dtf.Schema(context, sequence_features={"id": dtf.VarLenFeature("int64")})

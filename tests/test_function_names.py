@@ -1,4 +1,4 @@
-"""Functions are the same if they do the same, wherever they stand; a conversion is gone on with by that."""
+"""Names of functions depend on their code alone, so that a conversion resumes after a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_tfrecord.stores.functions import function_parts
+from dask_tfrecord.stores.zarr.fingerprint import function_parts
 
 PROGRAM = """
 import sys
@@ -30,7 +30,7 @@ def scaled(blocks, offset={offset}):
     keep = {{"a", "b", "c"}}
     return {{name: (lambda x: helper(x) + offset)(np.asarray(block)) for name, block in blocks.items() if name in keep}}
 
-from dask_tfrecord.stores.functions import function_parts
+from dask_tfrecord.stores.zarr.fingerprint import function_parts
 print(function_parts(partial(scaled)), end="")
 """
 SAID = {"padding": "", "factor": "2", "operator": "*", "offset": "1"}
@@ -38,10 +38,10 @@ SAID = {"padding": "", "factor": "2", "operator": "*", "offset": "1"}
 
 def name_in_program(folder: Path, **said: str) -> str:
     code = PROGRAM.format(**(SAID | said))
-    # As a notebook does it: each cell has a file of its own, whose name tells the process.
+    # As in a notebook: each cell is compiled under a file name that contains the process id.
     runner = f"import os; exec(compile({code!r}, f'/tmp/{{os.getpid()}}.py', 'exec'))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # Elsewhere than where sources may lie that have no extension.
+    # Run outside of the source tree, which may lack the compiled extension.
     command = [sys.executable, "-c", runner]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.stderr == ""
@@ -118,7 +118,7 @@ def test_parts_have_the_names_that_people_know() -> None:
     }
 
 
-# What a script defines, and what is changed in it: with the first it is the same function, with the others another one.
+# Changes of a script: the function keeps its name under the first change, and gets a new name under the others.
 KINDS = {
     "enum": ("import enum\nclass Mode(enum.Enum):\n    HALF = 1\ndef f(b): return Mode.HALF.value", "= 1", "= 2"),
     "flag": (
@@ -160,7 +160,7 @@ KINDS = {
 
 NAMES = """
 import json, sys
-from dask_tfrecord.stores.functions import function_parts
+from dask_tfrecord.stores.zarr.fingerprint import function_parts
 
 def names(script):
     script_globals = {"__name__": "__main__"}

@@ -1,4 +1,4 @@
-"""From file to NumPy, judged by TensorFlow: its arrays bit for bit, and damage that is told, never passed over."""
+"""From file to NumPy: the arrays of TensorFlow, bit for bit; damage is always reported."""
 
 from __future__ import annotations
 
@@ -6,175 +6,21 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from support.golden import CASES, check, expected, shard, spec
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError, TFRecordError
-from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.testing import read_payloads
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, TFRecordError
 
-CASES = [
-    "scalars",
-    "scalars_gzip",
-    "scalars_zlib",
-    "one_record",
-    "fixed_shapes",
-    "varlen",
-    "ragged",
-    "decode_raw",
-    "unicode_names",
-    "empty_file",
-    "wire_encodings",
-    "defaults",
-    "empty_records",
-    "fixed_len_sequence",
-    "sparse_feature",
-    "ragged_partitions",
-    "sequence_example",
-    "sequence_ragged_gzip",
-    "serialized_tensors",
-    "images",
-]
-# Rows of a record in some that divide nothing.
+# Some sizes do not divide any number of records.
 CHUNKS = ["auto", "shard", 1, 7, 13, 1000, "200 B", "64 MiB"]
-
-Columns = Mapping[str, NDArray[Any]]
-
-
-def shard(golden: Path, case: str) -> Path:
-    [path] = golden.glob(f"{case}.tfrecord*")
-    return path
-
-
-Features = dict[str, Any]
-Arguments = dict[str, Features]
-
-
-def spec(golden: Path, case: str) -> Arguments:
-    """The features of a case, as this library calls what TensorFlow parsed it by."""
-    said: dict[str, Any] = json.loads((golden / f"{case}.json").read_text("utf-8"))
-    if case == "images":
-        return {"features": {name: image(name) for name in said["features"]}}
-    if said["kind"] == "Example":
-        return {"features": {name: feature(given) for name, given in said["features"].items()}}
-    return {
-        "features": {name: feature(given) for name, given in said["context_features"].items()},
-        "sequence_features": {name: feature(given) for name, given in said["sequence_features"].items()},
-    }
-
-
-def feature(given: dict[str, Any]) -> Any:
-    given = dict(given)
-    if "out_type" in given and "shape" in given:
-        return dtf.TensorFeature(given["shape"], given["out_type"])
-    if "out_type" in given:
-        order = "<" if given.get("little_endian", True) else ">"
-        return dtf.RawFeature((4, 5), np.dtype(given["out_type"]).newbyteorder(order))
-    cls = getattr(dtf, given.pop("class"))
-    if isinstance(given.get("default_value"), dict):
-        given["default_value"] = given["default_value"]["bytes"].encode()
-    if "partitions" in given:
-        given["partitions"] = [partition(part) for part in given["partitions"]]
-    return cls(**given)
-
-
-def partition(given: dict[str, Any]) -> Any:
-    given = dict(given)
-    return getattr(dtf.RaggedFeature, given.pop("class"))(**given)
-
-
-def image(name: str) -> dtf.ImageFeature:
-    channels = {"png16": 1, "png_gray": 1, "png_rgba": 4}.get(name, 3)
-    return dtf.ImageFeature((24, 32, channels), "uint16" if name == "png16" else "uint8")
-
-
-def expected(golden: Path, case: str) -> dict[str, NDArray[Any]]:
-    """TensorFlow's arrays; a sparse or ragged tensor as an object array with one array per record."""
-    with np.load(golden / f"{case}.npz") as stored:
-        parts = {re.sub("^(context|sequence)/", "", name): stored[name] for name in stored}
-    for name in [name.removesuffix(".bytes") for name in parts if name.endswith(".bytes")]:
-        data, splits = parts.pop(f"{name}.bytes").tobytes(), parts.pop(f"{name}.byte_splits").tolist()
-        values = np.empty(len(splits) - 1, object)
-        values[:] = [data[start:stop] for start, stop in pairwise(splits)]
-        parts[name] = values.reshape(parts.pop(f"{name}.shape"))
-    for name in [name.removesuffix(".indices") for name in parts if name.endswith(".indices")]:
-        parts |= from_sparse(golden, case, name, *(parts.pop(f"{name}.{part}") for part in SPARSE_PARTS))
-    for name in [name.removesuffix(".row_splits0") for name in parts if name.endswith(".row_splits0")]:
-        values = parts.pop(f"{name}.values")
-        if f"{name}.row_splits1" in parts:
-            values = pieces(values, parts.pop(f"{name}.row_splits1"))
-        parts[name] = pieces(values, parts.pop(f"{name}.row_splits0"))
-    for name in [name.removeprefix("length/") for name in parts if name.startswith("length/")]:
-        parts[f"{name}.lengths"] = parts.pop(f"length/{name}")
-    for name in spec(golden, case).get("sequence_features", {}):
-        # TensorFlow tells the lengths of dense feature lists alone.
-        parts.setdefault(f"{name}.lengths", np.array([len(steps) for steps in parts[name]], np.int64))
-    if case == "wire_encodings":
-        # TensorFlow refuses three of the nine encodings; protobuf reads all of them as the same message.
-        said = json.loads((golden / f"{case}.json").read_text("utf-8"))["rows"]
-        parts = {name: np.array([row["protobuf"][name] for row in said], parts[name].dtype) for name in parts}
-    return parts
-
-
-SPARSE_PARTS = ("indices", "values", "dense_shape")
-
-
-def from_sparse(
-    golden: Path, case: str, name: str, indices: NDArray[Any], values: NDArray[Any], shape: NDArray[Any]
-) -> dict[str, NDArray[Any]]:
-    """What a sparse tensor is here: rows of values, of steps of values, or the three parts of a `SparseFeature`."""
-    rows = np.searchsorted(indices[:, 0], np.arange(shape[0] + 1))
-    if case == "sparse_feature":
-        sizes = np.tile(shape[1:], (shape[0], 1))
-        return {
-            f"{name}.indices": pieces(indices[:, 1:], rows),
-            f"{name}.values": pieces(values, rows),
-            f"{name}.shape": sizes,
-        }
-    if len(shape) == 2:
-        return {name: pieces(values, rows)}
-    # Steps without values at the end of a record are not in the tensor.
-    found = np.empty(shape[0], object)
-    for row, payload in enumerate(read_payloads(shard(golden, case))):
-        steps = len(SequenceExample.FromString(payload).feature_lists.feature_list[name].feature)
-        here = slice(rows[row], rows[row + 1])
-        found[row] = pieces(values[here], np.searchsorted(indices[here, 1], np.arange(steps + 1)))
-    return {name: found}
-
-
-def pieces(values: NDArray[Any], splits: NDArray[Any]) -> NDArray[Any]:
-    rows = np.empty(len(splits) - 1, object)
-    for row, (start, stop) in enumerate(pairwise(splits)):
-        rows[row] = values[start:stop]
-    return rows
-
-
-def check(found: Columns, wanted: Columns) -> None:
-    assert set(found) == set(wanted)
-    for name, array in wanted.items():
-        assert found[name].dtype == array.dtype, name
-        assert found[name].shape == array.shape, name
-        if name == "jpeg":
-            # Of TensorFlow's accurate DCT; decoders differ by rounding.
-            assert np.abs(found[name].astype(int) - array).max() <= 2
-        else:
-            assert bits(found[name]) == bits(array), name
-
-
-def bits(array: NDArray[Any]) -> Any:
-    """What an array holds, NaN payloads and signs of zeros included."""
-    if array.dtype != object:
-        return array.tobytes()
-    return [(bits(item), item.dtype, item.shape) if isinstance(item, np.ndarray) else item for item in array.ravel()]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -214,7 +60,7 @@ def test_golden_files_on_every_path(golden: Path, case: str) -> None:
 def test_golden_files_without_a_scan(golden: Path, case: str, chunks: str) -> None:
     features, wanted = spec(golden, case), expected(golden, case)
     if case == "fixed_len_sequence":
-        with pytest.raises(SchemaError, match=r"'bbox': with counts=None nothing is counted; .* length="):
+        with pytest.raises(SchemaError, match=r"'bbox': counts=None counts no lengths: specify length= of "):
             dtf.read_tfrecord(shard(golden, case), **features, counts=None)
     for group in features.values():
         group |= {
@@ -239,7 +85,7 @@ def test_golden_files_on_processes(golden: Path) -> None:
 
 @pytest.mark.parametrize("case", ["scalars", "fixed_shapes", "one_record", "unicode_names", "varlen", "wire_encodings"])
 def test_inferred_features_equal_tensorflow(golden: Path, case: str) -> None:
-    # Nothing in a record tells the shape of its values.
+    # A record does not store the shape of its values.
     wanted = {
         name: array.reshape(len(array), *[-1][: array.ndim - 1]) for name, array in expected(golden, case).items()
     }
@@ -255,7 +101,7 @@ def test_several_files_at_once(golden: Path) -> None:
 
 
 def test_special_floats_are_among_the_golden_ones(golden: Path) -> None:
-    # Otherwise "bit for bit" above would say little.
+    # Otherwise comparing bits would prove little.
     floats = expected(golden, "scalars")["f"]
     assert np.isnan(floats).any()
     assert ((floats == 0) & np.signbit(floats)).any()
@@ -296,12 +142,12 @@ FEATURES = {
     "i": dtf.FixedLenFeature((), "int64"),
     "b": dtf.FixedLenFeature((), "bytes"),
 }
-# What the header scan sees, and where: the eighth record begins at byte 5723, the thirteenth at byte 6120.
+# Damage that the header scan finds. The eighth record begins at byte 5723, the thirteenth at byte 6120.
 AT_OPEN = [
     ("huge_length", 7, 5723, r"the CRC of the length does not hold|truncated payload"),
     ("length_bit", 7, 5723, "the CRC of the length does not hold"),
     ("length_crc", 7, 5723, "the CRC of the length does not hold"),
-    ("not_a_tfrecord", 0, 0, "no TFRecord file"),
+    ("not_a_tfrecord", 0, 0, "not a TFRecord file"),
     ("trailing_garbage", 20, 6789, r"truncated header: expected 12 bytes, found 8"),
     ("truncated_footer", 12, 6120, "truncated footer"),
     ("truncated_header", 12, 6120, "truncated header: expected 12 bytes, found 5"),
@@ -324,18 +170,18 @@ def test_the_undamaged_file_is_read(golden: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "record", "offset", "message"), AT_OPEN, ids=[case[0] for case in AT_OPEN])
-def test_damaged_framing_is_told_at_open(golden: Path, name: str, record: int, offset: int, message: str) -> None:
+def test_damaged_framing_is_reported_at_open(golden: Path, name: str, record: int, offset: int, message: str) -> None:
     path = golden / f"damaged_{name}.tfrecord"
     with pytest.raises(CorruptRecordError, match=message) as caught:
         dtf.read_tfrecord(path, damaged_features(golden))
-    assert caught.value.place == Place(str(path), record, offset)
+    assert caught.value.place == Location(str(path), record, offset)
     assert str(caught.value).startswith(f"{path}: record {record} (byte {offset}): ")
 
 
 @pytest.mark.parametrize(
     ("name", "record", "offset", "message"), AT_OPEN + WHEN_READ, ids=[case[0] for case in AT_OPEN + WHEN_READ]
 )
-def test_damage_is_told_when_it_is_read(golden: Path, name: str, record: int, offset: int, message: str) -> None:
+def test_damage_is_reported_when_it_is_read(golden: Path, name: str, record: int, offset: int, message: str) -> None:
     path = golden / f"damaged_{name}.tfrecord"
     features = damaged_features(golden)
     ways: dict[str, Callable[[dtf.Dataset], object]] = {
@@ -346,14 +192,14 @@ def test_damage_is_told_when_it_is_read(golden: Path, name: str, record: int, of
         "count": lambda ds: ds.count(),
     }
     for way, read in ways.items():
-        # Without a scan, damage is found by whoever gets there, and its number and place are known all the same.
+        # Without a scan, the task that reads the damage reports the same record and byte.
         with pytest.raises(CorruptRecordError, match=message) as caught:
             read(dtf.read_tfrecord(path, features, counts=None))
-        assert caught.value.place == Place(str(path), record, offset), way
+        assert caught.value.place == Location(str(path), record, offset), way
 
 
 @pytest.mark.parametrize(("name", "record", "offset", "message"), WHEN_READ, ids=[case[0] for case in WHEN_READ])
-def test_damaged_payloads_hurt_only_who_reads_them(
+def test_damaged_payloads_affect_only_tasks_that_read_them(
     golden: Path, name: str, record: int, offset: int, message: str
 ) -> None:
     path = golden / f"damaged_{name}.tfrecord"
@@ -365,7 +211,7 @@ def test_damaged_payloads_hurt_only_who_reads_them(
     for rows in [slice(None), slice(record, record + 1), [0, record, 19]]:
         with pytest.raises(CorruptRecordError, match=message) as caught:
             ds.rows[rows].compute()
-        assert caught.value.place == Place(str(path), record, offset)
+        assert caught.value.place == Location(str(path), record, offset)
 
 
 def test_a_payload_that_fails_its_crc_may_be_read_without_it(golden: Path) -> None:
@@ -378,7 +224,7 @@ def test_a_payload_that_fails_its_crc_may_be_read_without_it(golden: Path) -> No
 
 @pytest.mark.parametrize("counts", ["scan", None, "given"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_no_tail_is_lost_in_silence(golden: Path, tmp_path: Path, counts: Any, compression: str | None) -> None:
+def test_no_tail_is_dropped_silently(golden: Path, tmp_path: Path, counts: Any, compression: str | None) -> None:
     """Every cut of the last two records is an error, unless it falls between records."""
     features = damaged_features(golden)
     data = (golden / "damaged_none.tfrecord").read_bytes()
@@ -394,7 +240,7 @@ def test_no_tail_is_lost_in_silence(golden: Path, tmp_path: Path, counts: Any, c
             continue
         with pytest.raises(CorruptRecordError) as caught:
             dtf.read_tfrecord(path, features, counts=given).compute()
-        assert caught.value.place == Place(str(path), whole, offsets[whole])
+        assert caught.value.place == Location(str(path), whole, offsets[whole])
 
 
 def test_every_flipped_byte_of_a_file_is_found(golden: Path, tmp_path: Path) -> None:
@@ -407,12 +253,12 @@ def test_every_flipped_byte_of_a_file_is_found(golden: Path, tmp_path: Path) -> 
             path.write_bytes(data)
             with pytest.raises(CorruptRecordError) as caught:
                 dtf.read_tfrecord(path, features, counts=counts).compute()
-            assert caught.value.place == Place(str(path), 0, 0)
+            assert caught.value.place == Location(str(path), 0, 0)
             data[place] ^= 0x10
 
 
 @pytest.mark.parametrize("counts", ["scan", None])
-def test_files_that_are_none(golden: Path, tmp_path: Path, counts: str | None) -> None:
+def test_other_files_are_refused(golden: Path, tmp_path: Path, counts: str | None) -> None:
     (tmp_path / "png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(200)))
     (tmp_path / "gzip").write_bytes(gzip.compress(b"a text, and no records at all" * 10))
     (tmp_path / "zeros").write_bytes(bytes(1000))
@@ -421,7 +267,7 @@ def test_files_that_are_none(golden: Path, tmp_path: Path, counts: str | None) -
         for features in (None, {"x": dtf.FixedLenFeature((), "int64")}):
             with pytest.raises(CorruptRecordError, match=message) as caught:
                 dtf.read_tfrecord(tmp_path / name, features, counts=counts).compute()
-            assert caught.value.place == Place(str(tmp_path / name), 0, 0)
+            assert caught.value.place == Location(str(tmp_path / name), 0, 0)
 
 
 def test_a_file_that_changes_after_it_was_counted(golden: Path, tmp_path: Path) -> None:
@@ -431,9 +277,9 @@ def test_a_file_that_changes_after_it_was_counted(golden: Path, tmp_path: Path) 
     path.write_bytes(data)
     ds = dtf.read_tfrecord(path, features)
     ds.compute()
-    # What somebody appends makes it another file.
+    # A file that another program appends to is refused.
     path.write_bytes(data + data[:56])
-    with pytest.raises(CorruptRecordError, match=r"had 6789 bytes when it was listed .* read the collection again"):
+    with pytest.raises(CorruptRecordError, match=r"had 6,789 bytes when it was listed .* read the collection again"):
         ds.compute()
     assert dtf.read_tfrecord(path, features).nrecords == 21
     for changed, found in [(data[:-67], "truncated"), (data[:6718], "truncated|ends"), (b"", "truncated|ends")]:
@@ -451,17 +297,17 @@ def test_a_file_that_changes_after_it_was_counted(golden: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("counts", ["scan", None])
-def test_sequence_examples_are_no_examples(golden: Path, counts: str | None) -> None:
+def test_sequence_examples_are_refused_as_examples(golden: Path, counts: str | None) -> None:
     path = shard(golden, "sequence_example")
     for features in ({"id": dtf.FixedLenFeature((), "int64")}, {"id": dtf.VarLenFeature("int64")}):
         with pytest.raises(FeatureError, match="expected an Example, found a SequenceExample") as caught:
             dtf.read_tfrecord(path, features, counts=counts).compute()
-        assert caught.value.place == Place(str(path), 0, 0)
+        assert caught.value.place == Location(str(path), 0, 0)
     with pytest.raises(FeatureError, match=r"expected an Example, found a SequenceExample .*infer_schema"):
         dtf.read_tfrecord(path, counts=counts)
 
 
-def test_empty_records_never_become_rows_in_silence(golden: Path) -> None:
+def test_empty_records_never_become_rows_silently(golden: Path) -> None:
     path = shard(golden, "empty_records")
     with pytest.raises(FeatureError, match="feature 'i' is missing") as caught:
         dtf.read_tfrecord(path, {"i": dtf.FixedLenFeature((), "int64")}).compute()
@@ -492,11 +338,11 @@ def test_features_of_another_kind(golden: Path, name: str, feature: Any, message
         assert (place.file, place.record, place.offset, place.feature) == (str(path), 0, 0, name)
 
 
-def test_text_that_is_none(golden: Path, tmp_path: Path) -> None:
+def test_invalid_utf8_is_refused(golden: Path, tmp_path: Path) -> None:
     path = shard(golden, "scalars")
     texts = expected(golden, "scalars")["b"].tolist()
     bad = next(number for number, text in enumerate(texts) if not is_utf8(text))
-    with pytest.raises(FeatureError, match="is no UTF-8 where TextFeature") as caught:
+    with pytest.raises(FeatureError, match="is not valid UTF-8 where TextFeature") as caught:
         dtf.read_tfrecord(path, {"b": dtf.TextFeature()}).compute()
     assert caught.value.place is not None
     assert (caught.value.place.record, caught.value.place.feature) == (bad, "b")
@@ -524,11 +370,11 @@ def test_counts_that_are_wrong(golden: Path, tmp_path: Path) -> None:
     wanted = {name: np.concatenate([array] * 3) for name, array in expected(golden, "fixed_shapes").items()}
     check(dtf.read_tfrecord(paths, features, counts=[41, 41, 41], chunks=10).compute(), wanted)
     for counts, record, message in [
-        ([41, 40, 41], 40, "40 records were expected, and more bytes follow"),
+        ([41, 40, 41], 40, "40 records expected, and more bytes follow"),
         ([41, 42, 41], 41, "the shard ends where 1 more record"),
-        ([41, 0, 41], 0, "no records were expected, and bytes are there"),
+        ([41, 0, 41], 0, "expected no records, found bytes"),
         ([41, 1, 41], 1, "1 record.* expected, and more bytes follow"),
-        ([41, 10**6, 41], 41, "the shard ends where 999959 more record"),
+        ([41, 10**6, 41], 41, "the shard ends where 999,959 more record"),
     ]:
         for column in (None, "v"):
             with pytest.raises(CorruptRecordError, match=message) as caught:
@@ -546,7 +392,7 @@ def test_counts_of_another_collection(golden: Path) -> None:
     for counts, message in [
         ([41, 41], "one number of records per shard, 1 of them; got 2"),
         ([], "one number of records per shard, 1 of them; got 0"),
-        ([-1], "no or more records per shard; got -1"),
+        ([-1], "counts must not be negative; got -1"),
         ([41.0], "a sequence of ints or None"),
         (["41"], "a sequence of ints or None"),
         (41, "a sequence of ints or None"),
@@ -568,31 +414,31 @@ def test_counts_of_another_collection(golden: Path) -> None:
         (
             "sequence_example",
             {"features": {}, "sequence_features": {"id": dtf.FixedLenSequenceFeature((), "int64")}},
-            "it is a feature of the context: give it in features",
+            "it is a feature of the context: specify it in features",
         ),
         (
             "sequence_example",
             {"features": {"frames": dtf.FixedLenFeature((), "int64")}, "sequence_features": {}},
-            "it is a feature list: give it in sequence_features",
+            "it is a feature list: specify it in sequence_features",
         ),
         (
             "scalars",
             {"features": {}, "sequence_features": {"i": dtf.FixedLenSequenceFeature((), "int64")}},
-            "the record has no feature lists, as Examples have none",
+            "the record lacks feature lists: read Examples without",
         ),
         (
             "ragged_partitions",
             {"features": {"r": dtf.RaggedFeature("int64", "vals", [dtf.RaggedFeature.RowLengths("lenz")])}},
-            "has nothing in 'lenz'",
+            "has no values in 'lenz'",
         ),
         (
             "ragged_partitions",
             {"features": {"r": dtf.RaggedFeature("int64", "vals", [dtf.RaggedFeature.RowSplits("lens")])}},
-            "holds [1, 2, 1, 0, 1] as RowSplits('lens'), which do not cut its 5 values",
+            "holds [1, 2, 1, 0, 1] as RowSplits('lens'), which do not split its 5 values",
         ),
     ],
 )
-def test_what_is_missing_is_told_beside_what_is_there(
+def test_errors_of_missing_keys_list_the_present_ones(
     golden: Path, case: str, arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(FeatureError, match=re.escape(said)) as caught:

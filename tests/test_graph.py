@@ -1,4 +1,4 @@
-"""What is decoded for what is asked, by a log of decodes: on threads, and on two real worker processes."""
+"""Records that are decoded for each request, by a log of decodes, on threads and on two worker processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.base import tokenize
-from distributed import Client, LocalCluster, futures_of, wait
+from distributed import Client, Event, LocalCluster, futures_of, wait
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.backing import Lazy
-from dask_tfrecord.arrays.graph import alone, lazy_chunks, views
+from dask_tfrecord.arrays.backing import LazyBacking
+from dask_tfrecord.arrays.graph import column_arrays, lazy_chunks, lazy_column
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.errors import FeatureError
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing import write_oracle
 
-# What the workers are given of this file, they get by value: they can't import it.
+# Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 FEATURES: dict[str, Any] = {
@@ -42,7 +42,7 @@ FEATURES: dict[str, Any] = {
 SHARDS, RECORDS = 4, 50
 ROWS = SHARDS * RECORDS
 
-# The features, the number of the shard, its first record that is decoded, and how many.
+# Decoded features, number of the shard, first decoded record, and number of records.
 Decode = tuple[tuple[str, ...], int, int, int]
 
 
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """A real cluster of two processes, which nobody uses unasked."""
+    """Cluster of two processes that is not the default scheduler."""
     with (
         LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -80,7 +80,7 @@ def client() -> Iterator[Client]:
 
 
 class Record(logging.Handler):
-    """A list of all that a logger is told."""
+    """Handler that collects the records of a logger."""
 
     def __init__(self, logger: str, level: int) -> None:
         super().__init__(level)
@@ -97,7 +97,7 @@ def listen(dask_worker: Any) -> None:
 
 
 def told(dask_worker: Any) -> list[tuple[Any, ...]]:
-    """What this worker has decoded since it was asked before."""
+    """Return the decodes of this worker since the last call."""
     arguments = [record.args for record in dask_worker.decodes.found]
     dask_worker.decodes.found.clear()
     return arguments
@@ -108,7 +108,7 @@ def forget(dask_worker: Any) -> None:
 
 
 class Decodes:
-    """The decodes of one way to compute, since they were asked for before."""
+    """Decodes of one scheduler since the last call."""
 
     def __init__(self, arguments: Callable[[], Iterable[tuple[Any, ...]]]) -> None:
         self.arguments = arguments
@@ -122,7 +122,7 @@ class Decodes:
 
 @pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.cluster)])
 def decodes(request: pytest.FixtureRequest) -> Iterator[Decodes]:
-    """All that follows in a test runs so, and this is the log of it."""
+    """Log of decodes; the test computes on the scheduler of the parameter."""
     if request.param == "threads":
         logger = logging.getLogger("dask_tfrecord.columns.decode")
         handler = Record(logger.name, logging.DEBUG)
@@ -145,7 +145,7 @@ def decodes(request: pytest.FixtureRequest) -> Iterator[Decodes]:
 
 
 def by_shard(*names: str) -> list[Decode]:
-    """Everything, in the chunks that are shards."""
+    """All features, with one chunk per shard."""
     return [(names, number, 0, RECORDS) for number in range(SHARDS)]
 
 
@@ -170,7 +170,7 @@ def test_columns_asked_for_together_are_decoded_together(ds: dtf.Dataset, decode
     np.testing.assert_array_equal(found[0], IMAGES)
     np.testing.assert_array_equal(found[1], LABELS)
     assert decodes.take() == by_shard("image", "label")
-    # However they are used, and in whatever order they were asked for.
+    # Independent of their use and of the order of the request.
     image, label = ds["label", "image"][::-1]
     total, most, both = dask.compute(image.sum(), label.max(), (image * label[:, None, None]).sum())
     assert (most, both) == (ROWS - 1, (IMAGES * LABELS[:, None, None]).sum())
@@ -194,7 +194,7 @@ def test_slices_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> 
         (np.s_[-3:, 0, 1], [(3, 47, 3)]),
         (np.s_[49:51], [(0, 49, 1), (1, 0, 1)]),
         (np.s_[:0], []),
-        # Of a stretch with records between, those wanted are told.
+        # For a run with other records in between, the log lists the selected ones.
         (np.s_[10:40:15], [(0, 10, 2)]),
     ]
     for key, records in cases:
@@ -282,7 +282,7 @@ def test_what_is_persisted_is_not_decoded_again(ds: dtf.Dataset, decodes: Decode
 
 def wait_for(dataset: dtf.Dataset) -> None:
     if futures := futures_of(dataset):
-        wait(futures)
+        wait(futures, timeout=300)
 
 
 def test_nothing_is_decoded_while_graphs_are_built(folder: Path, decodes: Decodes) -> None:
@@ -322,7 +322,7 @@ def test_uncounted_shards_are_decoded_by_chunk(folder: Path, decodes: Decodes) -
 
 
 def definitions(*arrays: Any) -> dict[Any, frozenset[Any]]:
-    """What each task of this library depends on, in the graph that a scheduler gets for these together."""
+    """Return the dependencies of each task of this library, in the optimised graph of some arrays."""
     graphs = dask.highlevelgraph.HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
     tasks = da.Array.__dask_optimize__(graphs, [array.__dask_keys__() for array in arrays])
     return {key: task.dependencies for key, task in dict(tasks).items() if "tfrecord" in str(key)}
@@ -370,17 +370,28 @@ def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> N
     seen: dict[Any, frozenset[Any]] = {}
     for graph in graphs:
         for key, dependencies in definitions(*graph).items():
-            # Tasks of other names are what dask makes of those of the user's own operations.
+            # Tasks with other names belong to operations of the user, which dask may fuse.
             name = key[0] if isinstance(key, tuple) else key
             if name.startswith("tfrecord-") and seen.setdefault(key, dependencies) != dependencies:
                 fused = any("tfrecord-" in str(one) and str(name) in str(one) for one in dependencies)
                 raise AssertionError(f"{key}: {set(seen[key])} and {set(dependencies)} {fused}")
     names = {str(key[0] if isinstance(key, tuple) else key).split("-")[1] for key in seen}
-    assert {"decode", "label", "image", "values", "padded", "collect", "beside", "join", "apply", "rows"} <= names
+    assert {
+        "decode",
+        "label",
+        "image",
+        "values",
+        "padded",
+        "collect",
+        "read_and_join",
+        "join",
+        "apply",
+        "rows",
+    } <= names
 
 
 def no_tasks(client: Client) -> dict[str, Any]:
-    """What is left on the scheduler, after some time for messages on their way."""
+    """Return the tasks that remain on the scheduler once pending messages have arrived."""
     for _ in range(40):
         left: dict[str, Any] = client.run_on_scheduler(
             lambda dask_scheduler: {str(key): task.state for key, task in dask_scheduler.tasks.items()}
@@ -393,7 +404,7 @@ def no_tasks(client: Client) -> dict[str, Any]:
 
 @pytest.fixture
 def run_specs() -> Iterator[Callable[[], list[str]]]:
-    """What the scheduler says of keys that came with another definition; it runs in this process."""
+    """Warnings of the scheduler, which runs in this process, about keys with a second definition."""
     logger = logging.getLogger("distributed.scheduler")
     level = logger.level
     handler = Record(logger.name, logging.WARNING)
@@ -402,17 +413,29 @@ def run_specs() -> Iterator[Callable[[], list[str]]]:
     logger.setLevel(level)
 
 
+def one_when_opened() -> int:
+    Event("opened").wait(120)
+    return 1
+
+
 def test_the_scheduler_would_say_so(run_specs: Callable[[], list[str]]) -> None:
     def task(dependency: str) -> Any:
-        return dask.delayed(abs)(dask.delayed(1, name=dependency), dask_key_name="the-same-key")
+        one = dask.delayed(one_when_opened)(dask_key_name=dependency)
+        return dask.delayed(abs)(one, dask_key_name="the-same-key")
 
     with (
-        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         first = client.compute(task("one"))
         second = client.compute(task("another"))
-        assert first.result() + second.result() == 2
+        # The scheduler drops the second definition of a key that is already computed, so the first one has to wait.
+        deadline = time.monotonic() + 120
+        while not run_specs():
+            assert time.monotonic() < deadline, "the scheduler has not warned"
+            time.sleep(0.05)
+        Event("opened", client).set()
+        assert first.result(120) + second.result(120) == 2
         assert len(run_specs()) == 1
 
 
@@ -435,7 +458,7 @@ def test_rounds_of_the_same_arrays(
 
 
 def overlapping_round(client: Client, ds: dtf.Dataset) -> None:
-    """Compute and persist the same arrays while others of them are under way or kept, by themselves and together."""
+    """Compute and persist the same arrays, alone and together, while others are running or persisted."""
     image, label = ds["image", "label"]
     alone = ds["label"]
     futures = [client.compute(label), client.compute([image, label]), client.compute(ds), client.compute(alone)]
@@ -463,7 +486,7 @@ def overlapping_round(client: Client, ds: dtf.Dataset) -> None:
 
 
 class Counted:
-    """A source that notes in a file which process it is unpickled in."""
+    """A source that logs the process in which it is unpickled."""
 
     schema = Schema({"a": dtf.FixedLenFeature((), "int64"), "b": dtf.FixedLenFeature((), "int64")})
     origin: Mapping[str, Any] = {}
@@ -496,18 +519,18 @@ def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> Non
 
     workers = set(client.run(os.getpid).values())
     together = lazy_chunks(Counted(1000, str(log)), ["a", "b"], borders, 100)  # type: ignore[arg-type]
-    arrays = views(together, dict(Counted.schema), np.diff(borders).tolist())
+    arrays = column_arrays(together, dict(Counted.schema), np.diff(borders).tolist())
     with client.as_current():
         found = dask.compute(arrays["a"].sum(), arrays["b"].max())
         assert found == (499500, 999)
         count = travels()
         assert workers <= set(count)
         assert all(count[worker] == 1 for worker in workers)
-        one = alone(Counted(1000, str(log)), "a", borders)  # type: ignore[arg-type]
+        one = lazy_column(Counted(1000, str(log)), "a", borders)  # type: ignore[arg-type]
         assert one.sum().compute() == 499500
         count = travels()
         assert all(count[worker] == 1 for worker in workers)
-        dataset = dtf.Dataset(Lazy(Counted(1000, str(log)), borders, 100), ["a", "b"])  # type: ignore[arg-type]
+        dataset = dtf.Dataset(LazyBacking(Counted(1000, str(log)), borders, 100), ["a", "b"])  # type: ignore[arg-type]
         assert dataset.compute()["b"].tolist() == list(range(1000))
         count = travels()
         assert all(count[worker] == 1 for worker in workers)
@@ -585,7 +608,7 @@ def test_clients_of_several_threads(client: Client, folder: Path) -> None:
             total = dask.compute(image.sum(), label.sum())[1]
             return int(total) + int(kept.compute()["label"].sum())
 
-    # dask has one configuration for all threads: one that leaves late would put back what another had set.
+    # All threads share the configuration of dask: a late exit would restore the value of another thread.
     with client.as_current(), ThreadPoolExecutor(4) as pool:
         found = list(pool.map(work, range(8)))
     assert found == [int(LABELS.sum() + LABELS[number : number + 50].sum()) for number in range(8)]

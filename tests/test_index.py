@@ -10,10 +10,10 @@ import fsspec
 import numpy as np
 import pytest
 
-from dask_tfrecord.errors import CorruptRecordError, Place
+from dask_tfrecord.errors import CorruptRecordError, Location
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.testing import read_payloads, write_oracle
 
 SIZES = {
@@ -26,7 +26,7 @@ SIZES = {
 
 
 def check(index: ShardIndex, sizes: list[int]) -> None:
-    """Compare with where the records have to be."""
+    """Compare the index with the sizes of the records."""
     offsets = list(accumulate((size + 16 for size in sizes), initial=0))
     assert (index.count, index.nbytes) == (len(sizes), offsets[-1])
     assert index.offsets.tolist() == [offsets[record] for record in index.records.tolist()]
@@ -34,23 +34,23 @@ def check(index: ShardIndex, sizes: list[int]) -> None:
     assert index.records.dtype == index.offsets.dtype == np.int64
     gaps = np.diff([*index.offsets.tolist(), index.nbytes])
     assert (gaps[:-1] >= 1 << 20).all()
-    # No two marks are much further apart than the records between them make necessary.
+    # Entries are only as far apart as spacing, block size and record size require.
     assert (gaps <= (2 << 20) + 2 * (max(sizes, default=0) + 16)).all()
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
 @pytest.mark.parametrize("check_crc", [True, False])
 @pytest.mark.parametrize("kind", SIZES)
-def test_counts_and_marks(tmp_path: Path, kind: str, check_crc: bool, compression: str | None) -> None:
+def test_counts_and_entries(tmp_path: Path, kind: str, check_crc: bool, compression: str | None) -> None:
     write_oracle(tmp_path / "x", map(bytes, SIZES[kind]), compression)
     [shard] = find_shards(tmp_path / "x")
     index = scan_shard(shard, check_crc=check_crc)
     check(index, SIZES[kind])
-    # A file of no bytes is plain; so is nothing compressed.
+    # The detected compression of an empty file is None.
     assert index.compression == compression
 
 
-def test_marks_lead_to_their_records(tmp_path: Path) -> None:
+def test_entries_lead_to_their_records(tmp_path: Path) -> None:
     payloads = [str(record).encode() * random.Random(record).randrange(2_000) for record in range(3_000)]
     write_oracle(tmp_path / "x", payloads)
     [shard] = find_shards(tmp_path / "x")
@@ -95,13 +95,13 @@ def test_damaged(golden: Path, name: str, record: int, offset: int) -> None:
     [shard] = find_shards(golden / f"damaged_{name}.tfrecord")
     with pytest.raises(CorruptRecordError) as caught:
         scan_shard(shard)
-    assert caught.value.place == Place(shard.path, record, offset)
+    assert caught.value.place == Location(shard.path, record, offset)
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("kind", ["small", "large", "mixed", "one"])
 @pytest.mark.parametrize("missing", [1, 4, 5, 15, 17, 100])
-def test_a_cut_tail_is_no_smaller_count(tmp_path: Path, kind: str, missing: int, compression: str | None) -> None:
+def test_a_truncated_shard_is_an_error(tmp_path: Path, kind: str, missing: int, compression: str | None) -> None:
     sizes = SIZES[kind]
     write_oracle(tmp_path / "x", map(bytes, sizes))
     data = (tmp_path / "x").read_bytes()[:-missing]
@@ -111,7 +111,7 @@ def test_a_cut_tail_is_no_smaller_count(tmp_path: Path, kind: str, missing: int,
     record = sum(offset <= len(data) for offset in offsets)
     with pytest.raises(CorruptRecordError, match=r"truncated (header|payload|footer)") as caught:
         scan_shard(shard)
-    assert caught.value.place == Place(shard.path, record, [0, *offsets][record])
+    assert caught.value.place == Location(shard.path, record, [0, *offsets][record])
 
 
 def test_large_records_are_skipped_unread(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Inference: what payloads are recognised as, and which features they are taken to have."""
+"""Detection of payload types and inference of schemas."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ import pytest
 from google.protobuf.internal import api_implementation
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.corpus import FOREIGN
+from support.parsing_cases import delimited as on_wire
 
 from dask_tfrecord import infer_schema, read_tfrecord, testing
-from dask_tfrecord.columns.infer import infer, infer_examples
-from dask_tfrecord.columns.recognise import describe_payload, looks_like_example, what_to_use
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError, ShardNotFoundError
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.inspection.inference import infer, infer_examples
+from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_example, reading_advice
 from dask_tfrecord.messages import (
     BytesList,
     Example,
@@ -34,22 +36,15 @@ from dask_tfrecord.messages import (
     SequenceExample,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.storage.listing import find_shards
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
 )
-# What the corpus' INDEX.md calls each file that holds no Examples.
-FOREIGN = {
-    "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord": "a protobuf message of another kind",
-    "pytorch__data/test/_fakedata/tfrecord/sequence_example.tfrecord": "a SequenceExample",
-    "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord": "an ExampleListWithContext",
-    "tensorflow__tfx/tfx/components/testdata/tfrecord_sequence/Split-eval/data_tfrecord_eval.gz": "a SequenceExample",
-}
 
 
 def feature(values: Sequence[Any] | None, kind: str = "int64") -> Feature:
-    """A Feature of ints, floats or bytes; of no kind for None, of `kind` for nothing."""
+    """Return a Feature of ints, floats or bytes; without a kind for None, of `kind` for an empty list."""
     if values is None:
         return Feature()
     kind = {int: "int64", float: "float32", bytes: "bytes"}[type(values[0])] if values else kind
@@ -71,7 +66,7 @@ def example(**values: Sequence[Any] | None) -> bytes:
 
 
 def infer_from(*payloads: bytes) -> Schema:
-    return infer((Place("some.tfrecord", number, 100 * number), payload) for number, payload in enumerate(payloads))
+    return infer((Location("some.tfrecord", number, 100 * number), payload) for number, payload in enumerate(payloads))
 
 
 def write(folder: Path, shards: Iterable[Iterable[bytes]]) -> str:
@@ -84,7 +79,7 @@ def delimited(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-# ---------------------------------------------------------------------------------------------------- recognition
+# ---------------------------------------------------------------------------------------------------- payload types
 
 SEQUENCE = SequenceExample(
     context=features(id=[b"x"]), feature_lists=FeatureLists(feature_list={"s": FeatureList(feature=[feature([1.5])])})
@@ -92,12 +87,12 @@ SEQUENCE = SequenceExample(
 EVENT = struct.pack("<Bd", 9, 1.7e9) + b"\x10\x05"
 
 
-LOOKS = [
+PAYLOAD_TYPES = [
     (b"", "an empty record"),
     (example(a=[1]), "an Example"),
     (example(a=None), "an Example"),
     (Example(features=Features()).SerializeToString(), "an Example"),
-    (example(a=[1]) + b"\x48\x05\x53\x54", "an Example"),  # unknown fields, a group among them
+    (example(a=[1]) + b"\x48\x05\x53\x54", "an Example"),  # unknown fields, including a group
     (delimited(1, b"\x08\x07") + example(a=[1]), "an Example"),
     (example(a=[1]) + delimited(1, b"\x0a\x01"), "a damaged Example"),
     (example(key=[1]).replace(b"key", b"k\xffy"), "a damaged Example"),
@@ -134,20 +129,20 @@ LOOKS = [
     (b"\x80\x04 no end", "raw bytes"),
     (bytes(range(256)), "raw bytes"),
     (bytes(100), "raw bytes"),
-    (b"\x0a\x05abc", "raw bytes"),  # cut
+    (b"\x0a\x05abc", "raw bytes"),  # truncated
     (b"\x0b" * 1000, "raw bytes"),  # groups that never end
     (b"\xff" * 20, "raw bytes"),  # a varint that never ends
 ]
 
 
-@pytest.mark.parametrize(("payload", "looks"), LOOKS)
-def test_what_payloads_look_like(payload: bytes, looks: str) -> None:
-    assert describe_payload(payload) == looks
-    assert looks_like_example(payload) == (looks in ("an Example", "a damaged Example"))
+@pytest.mark.parametrize(("payload", "looks"), PAYLOAD_TYPES)
+def test_payload_types(payload: bytes, looks: str) -> None:
+    assert detect_payload_type(payload) == looks
+    assert is_probably_example(payload) == (looks in ("an Example", "a damaged Example"))
 
 
-def test_each_look_has_something_that_reads_it() -> None:
-    said = {looks: what_to_use(looks) for _, looks in LOOKS}
+def test_each_payload_type_has_advice() -> None:
+    said = {looks: reading_advice(looks) for _, looks in PAYLOAD_TYPES}
     assert all(
         "to_bag(urlpath" in text or "read_records(urlpath)" in text or "features=" in text for text in said.values()
     )
@@ -159,27 +154,27 @@ def test_each_look_has_something_that_reads_it() -> None:
 @judged_by_upb
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_every_legal_encoding_is_recognised(data: st.DataObject) -> None:
+def test_every_legal_encoding_is_detected(data: st.DataObject) -> None:
     schema = data.draw(testing.schemas(min_size=1))
     message = data.draw(testing.examples(schema))
     assume(any(held.ByteSize() > 2 for held in message.features.feature.values()))
     _, payload = data.draw(testing.wire_encodings(message))
-    assert describe_payload(payload) == "an Example"
+    assert detect_payload_type(payload) == "an Example"
 
 
 @given(payload=st.binary(max_size=300))
-def test_any_bytes_can_be_described(payload: bytes) -> None:
-    assert looks_like_example(payload) == (describe_payload(payload) in ("an Example", "a damaged Example"))
+def test_any_bytes_have_a_payload_type(payload: bytes) -> None:
+    assert is_probably_example(payload) == (detect_payload_type(payload) in ("an Example", "a damaged Example"))
 
 
-def test_tiny_fields_without_end_take_no_time() -> None:
-    assert describe_payload(b"\x18\x01" * 2_000_000) == "a protobuf message of another kind"
-    assert describe_payload(b"\x1b" + b"\x18\x01" * 2_000_000 + b"\x1c") == "raw bytes"
+def test_millions_of_tiny_fields_take_little_time() -> None:
+    assert detect_payload_type(b"\x18\x01" * 2_000_000) == "a protobuf message of another kind"
+    assert detect_payload_type(b"\x1b" + b"\x18\x01" * 2_000_000 + b"\x1c") == "raw bytes"
 
 
-def test_corpus_records_are_recognised(corpus: Path) -> None:
+def test_payload_types_of_corpus_records(corpus: Path) -> None:
     for name, looks in FOREIGN.items():
-        assert {describe_payload(payload) for payload in testing.read_payloads(corpus / name)} == {looks}
+        assert {detect_payload_type(payload) for payload in testing.read_payloads(corpus / name)} == {looks}
 
 
 # ------------------------------------------------------------------------------------------------------ inference
@@ -204,9 +199,9 @@ def test_constant_counts_are_fixed() -> None:
         ([example(x=[1], k=[1]), example(k=[1])], 1),  # absent
         ([example(k=[1]), example(x=[1], k=[1])], 1),
         ([example(x=[1], k=[1]), b""], 1),
-        ([example(x=[1], k=[1]), example(x=None, k=[1])], 1),  # no kind
+        ([example(x=[1], k=[1]), example(x=None, k=[1])], 1),  # without a kind
         ([example(x=None, k=[1]), example(x=[1], k=[1])], 1),
-        ([example(x=[], k=[1]), example(x=[], k=[1])], 2),  # a kind, and no value
+        ([example(x=[], k=[1]), example(x=[], k=[1])], 2),  # a kind without values
         ([example(x=[1], k=[1]), example(x=[1, 2], k=[1])], 2),  # counts differ
         ([example(x=[1], k=[1]), example(x=[1, 2], k=[1]), example(x=[1], k=[1])], 3),
     ],
@@ -223,7 +218,7 @@ def test_bytes_stay_bytes() -> None:
     assert set(infer_from(record).values()) == {FixedLenFeature((), "bytes")}
 
 
-def test_keys_without_a_kind_are_no_features() -> None:
+def test_keys_without_a_kind_are_not_features() -> None:
     schema = infer_from(example(a=None, z=[1]), example(b=None, z=[1]), example(b=[], z=[1]))
     assert list(schema) == ["b", "z"]
     assert schema.sampling is not None
@@ -240,12 +235,12 @@ def test_names_are_sorted_and_any_text() -> None:
 def test_two_kinds_for_one_key() -> None:
     with pytest.raises(SchemaError, match="feature 'x' holds values of 2 kinds, and a column has one") as caught:
         infer_from(example(x=[1]), example(y=[1]), example(x=[1.0]), example(x=[2]))
-    assert caught.value.place == Place("some.tfrecord", 2, 200, "x")
-    assert "int64 in 2 records of 1 shard (some.tfrecord: 2); float32 in 1 record of 1 shard" in caught.value.message
+    assert caught.value.place == Location("some.tfrecord", 2, 200, "x")
+    assert "int64 in 2 records; float32 in 1 record. Read the records of one kind" in caught.value.message
     assert "features=" in caught.value.message
 
 
-def test_a_kind_without_values_is_a_kind_all_the_same() -> None:
+def test_an_empty_list_has_a_kind() -> None:
     empty = Example(features=Features(feature={"x": feature([], "bytes")})).SerializeToString()
     with pytest.raises(SchemaError, match=r"'x' holds values of 2 kinds.* int64 in 1 .* bytes in 1 "):
         infer_from(example(x=[1]), empty)
@@ -255,18 +250,18 @@ def test_a_kind_without_values_is_a_kind_all_the_same() -> None:
     "payload",
     [EVENT, b"text", example(a=[1])[:-1], example(key=[1]).replace(b"key", b"k\xffy")],
 )
-def test_records_that_are_no_examples_are_refused(payload: bytes) -> None:
+def test_other_payload_types_are_refused(payload: bytes) -> None:
     with pytest.raises(FeatureError) as caught:
         infer_from(example(a=[1]), payload)
-    assert caught.value.place == Place("some.tfrecord", 1, 100)
-    assert f"found {describe_payload(payload)} of {len(payload)} bytes" in caught.value.message
-    assert what_to_use(describe_payload(payload)) in caught.value.message
+    assert caught.value.place == Location("some.tfrecord", 1, 100)
+    assert f"found {detect_payload_type(payload)} of {len(payload)} bytes" in caught.value.message
+    assert reading_advice(detect_payload_type(payload)) in caught.value.message
 
 
 def test_nothing_to_infer_from() -> None:
     with pytest.raises(SchemaError, match="no record to infer features from: give features="):
         infer_from()
-    with pytest.raises(SchemaError, match="none of the 3 records looked at sets a feature: give features="):
+    with pytest.raises(SchemaError, match="no feature is set in 3 records: give features="):
         infer_from(b"", example(a=None), Example(features=Features()).SerializeToString())
 
 
@@ -283,7 +278,7 @@ def test_an_inferred_schema_fits_its_records(data: st.DataObject) -> None:
     assert inferred.sampling is not None
     assert set(columns) | set(inferred.sampling.unset) == {name for rec in records for name in rec.features.feature}
     encoded = [data.draw(testing.wire_encodings(record))[1] for record in records]
-    if all(map(looks_like_example, encoded)):
+    if all(map(is_probably_example, encoded)):
         assert infer_from(*encoded) == inferred
         assert infer_from(*encoded).sampling == inferred.sampling
 
@@ -296,7 +291,7 @@ def sequence(context: Features | None = None, **lists: Sequence[Sequence[Any] | 
     return SequenceExample(context=context, feature_lists=FeatureLists(feature_list=named)).SerializeToString()
 
 
-def test_feature_lists_are_inferred_beside_their_context() -> None:
+def test_feature_lists_and_context_are_inferred() -> None:
     first = sequence(features(id=[7], tag=[b"a"]), same=[[1.5, 2.5]] * 3, one=[[1]], differ=[[1], [1, 2]])
     second = sequence(features(id=[8]), same=[[0.5, 0.5]], one=[[2], [3]], differ=[[1]])
     schema = infer_from(first, second)
@@ -313,24 +308,24 @@ def test_feature_lists_are_inferred_beside_their_context() -> None:
 @pytest.mark.parametrize(
     ("others", "becomes"),
     [
-        ([sequence(s=[])], FixedLenSequenceFeature((), "int64")),  # no steps, and so none that differs
-        ([sequence(other=[[1]])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # no list
+        ([sequence(s=[])], FixedLenSequenceFeature((), "int64")),  # without steps
+        ([sequence(other=[[1]])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # without a list
         ([b""], FixedLenSequenceFeature((), "int64", allow_missing=True)),
         ([b"\x0a\x00\x12\x00"], FixedLenSequenceFeature((), "int64", allow_missing=True)),
-        ([example(id=[1])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # a context alone
-        ([sequence(s=[None])], VarLenFeature("int64")),  # a step of no kind
-        ([sequence(s=[[]])], VarLenFeature("int64")),  # a step of no value
+        ([example(id=[1])], FixedLenSequenceFeature((), "int64", allow_missing=True)),  # context only
+        ([sequence(s=[None])], VarLenFeature("int64")),  # a step without a kind
+        ([sequence(s=[[]])], VarLenFeature("int64")),  # an empty step
         ([sequence(s=[[1, 2]])], VarLenFeature("int64")),
     ],
 )
-def test_steps_that_are_not_all_alike(others: list[bytes], becomes: Any) -> None:
+def test_steps_that_differ(others: list[bytes], becomes: Any) -> None:
     for records in ([sequence(s=[[1], [2]]), *others], [*others, sequence(s=[[1], [2]])]):
         schema = infer_from(*records)
         assert schema.sequence_features is not None
         assert schema["s"] == schema.sequence_features["s"] == becomes
 
 
-def test_lists_without_a_kind_are_no_features() -> None:
+def test_lists_without_a_kind_are_not_features() -> None:
     schema = infer_from(sequence(features(id=[1]), empty=[], unset=[None], s=[[1]]))
     assert schema.sampling is not None
     assert (list(schema), schema.sampling.unset) == (["id", "s"], ("empty", "unset"))
@@ -342,11 +337,11 @@ def test_kinds_of_steps_that_contradict() -> None:
 
 
 def test_one_name_in_context_and_lists() -> None:
-    with pytest.raises(SchemaError, match="'s' is the name of a feature in contexts and of a feature list"):
+    with pytest.raises(SchemaError, match="'s' is both a context feature and a feature list"):
         infer_from(sequence(features(s=[1]), s=[[1]]))
 
 
-def test_sequence_examples_are_not_read_unasked(tmp_path: Path) -> None:
+def test_sequence_examples_require_sequence_features(tmp_path: Path) -> None:
     url = write(tmp_path, [[sequence(features(id=[1]), s=[[1]])]])
     assert infer_schema(url).message == "SequenceExample"
     with pytest.raises(FeatureError, match=r"read_tfrecord\(urlpath, infer_schema\(urlpath\)\)") as caught:
@@ -391,19 +386,19 @@ def test_corpus_sequence_examples_are_read_as_inferred(corpus: Path, name: str) 
 
 
 def test_a_sample_is_spread_over_shards(tmp_path: Path) -> None:
-    # Each record sets a feature of its own name, so that the schema says which ones were looked at.
+    # Each record has a feature of its own, so that the schema identifies the records that were read.
     shards = [[example(**{f"s{shard:02d}r{record:02d}": [1]}) for record in range(20)] for shard in range(30)]
     seen = list(infer_schema(write(tmp_path, shards), sample=24))
     assert len(seen) == 24
-    looked_at = sorted({name[:3] for name in seen})
-    assert len(looked_at) == 8
-    assert (looked_at[0], looked_at[-1]) == ("s00", "s29")
-    gaps = [int(after[1:]) - int(before[1:]) for before, after in pairwise(looked_at)]
+    sampled = sorted({name[:3] for name in seen})
+    assert len(sampled) == 8
+    assert (sampled[0], sampled[-1]) == ("s00", "s29")
+    gaps = [int(after[1:]) - int(before[1:]) for before, after in pairwise(sampled)]
     assert max(gaps) - min(gaps) <= 1
     assert {name[3:] for name in seen} == {"r00", "r01", "r02"}
 
 
-def test_what_short_shards_lack_the_next_ones_give(tmp_path: Path) -> None:
+def test_later_shards_make_up_for_short_ones(tmp_path: Path) -> None:
     url = write(tmp_path, [[example(a=[1])] * count for count in (1, 0, 100)])
     sampling = infer_schema(url, sample=30).sampling
     assert sampling is not None
@@ -428,7 +423,7 @@ def test_all_records_are_read_on_request(tmp_path: Path) -> None:
     assert schema.sampling.present == (("rare", 1), ("x", 3600))
 
 
-def test_shards_outside_the_sample_are_looked_at_if_it_is_empty(tmp_path: Path) -> None:
+def test_shards_outside_the_sample_are_read_if_it_is_empty(tmp_path: Path) -> None:
     shards: list[list[bytes]] = [[] for _ in range(20)]
     shards[1] = [example(a=[1]), example(a=[2])]
     sampling = infer_schema(write(tmp_path, shards), sample=16).sampling
@@ -442,7 +437,7 @@ def test_shards_without_any_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sample", [0, -1, True, 1.5, "all"])
-def test_senseless_samples(tmp_path: Path, sample: Any) -> None:
+def test_invalid_samples(tmp_path: Path, sample: Any) -> None:
     with pytest.raises(SchemaError, match="sample is a number of records"):
         infer_schema(write(tmp_path, [[example(a=[1])]]), sample=sample)
 
@@ -466,7 +461,7 @@ def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
         infer_examples(find_shards(url))
 
 
-def test_damage_is_told_even_in_a_sample(tmp_path: Path) -> None:
+def test_damage_is_reported_even_in_a_sample(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
     testing.write_oracle(path, [example(a=[1])] * 3)
     data = bytearray(path.read_bytes())
@@ -477,12 +472,12 @@ def test_damage_is_told_even_in_a_sample(tmp_path: Path) -> None:
     assert infer_schema(path, sample=2)["a"] == FixedLenFeature((), "int64")
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_path(tmp_path: Path) -> None:
     with pytest.raises(ShardNotFoundError):
         infer_schema(tmp_path / "nothing")
 
 
-# ------------------------------------------------------------------------------------------------ files of others
+# ---------------------------------------------------------------------------------------------- golden and corpus files
 
 
 @pytest.mark.parametrize(
@@ -498,7 +493,7 @@ def test_golden_files_have_the_features_they_were_written_with(golden: Path, fil
 
 
 def indexed(corpus: Path) -> dict[str, tuple[int, dict[str, str], str]]:
-    """Of each file of Examples in INDEX.md: its records, counts of values as text by feature, and its oddities."""
+    """Return number of records, value counts by feature as text, and remarks for each file of Examples in INDEX.md."""
     files = {}
     for line in (corpus / "INDEX.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -511,11 +506,11 @@ def indexed(corpus: Path) -> dict[str, tuple[int, dict[str, str], str]]:
 def test_corpus_files_have_the_features_of_their_index(corpus: Path) -> None:
     files = indexed(corpus)
     assert len(files) == 28
-    for name, (records, counts, oddities) in files.items():
+    for name, (records, counts, remarks) in files.items():
         schema = infer_schema(corpus / name, sample=None)
         assert schema.sampling is not None
         assert (schema.sampling.records, schema.sampling.shards) == (records, 1)
-        absent = re.findall(r"(\w+)\(\d+\)", oddities)
+        absent = re.findall(r"(\w+)\(\d+\)", remarks)
         for feature_and_kind, count in counts.items():
             key, kind = feature_and_kind.rsplit(":", 1)
             if kind == "unset":
@@ -524,7 +519,7 @@ def test_corpus_files_have_the_features_of_their_index(corpus: Path) -> None:
                 assert schema[key] == VarLenFeature(kind)
             else:
                 assert schema[key] == FixedLenFeature(() if count == "1" else (int(count),), kind)
-        for key in re.findall(r"never set: ([^;]+)", oddities):
+        for key in re.findall(r"never set: ([^;]+)", remarks):
             assert set(key.split(", ")) <= set(schema.sampling.unset)
 
 
@@ -559,8 +554,34 @@ def test_corpus_files_without_examples_are_refused(corpus: Path, name: str) -> N
 
 def test_a_corpus_file_without_records(corpus: Path) -> None:
     folder = corpus / "calico__baskerville/tests/data/tiny/mm10/tfrecords"
-    with pytest.raises(SchemaError, match="there is no record to infer features from: give features="):
+    with pytest.raises(SchemaError, match="found no record to infer features from: give features="):
         infer_schema(folder / "train-7.tfr")
     sampling = infer_schema(folder).sampling
     assert sampling is not None
     assert (sampling.records, sampling.shards) == (5, 2)
+
+
+def entry_with_unknown_field(key: bytes, values: bytes, *, steps: bool = False) -> bytes:
+    """Return a map entry with an unknown field, because of which upb treats the whole entry as unknown."""
+    value = on_wire(1, values) if steps else values
+    return on_wire(1, on_wire(1, key) + on_wire(5, b"?") + on_wire(2, value))
+
+
+def test_entries_with_unknown_fields_are_inferred_as_the_decoder_reads_them(tmp_path: Path) -> None:
+    one, two, half = (on_wire(kind, on_wire(1, data)) for kind, data in ((3, b"\1"), (3, b"\2"), (2, bytes(4))))
+    plain = on_wire(1, on_wire(1, b"a") + on_wire(2, half))
+    odd = [entry_with_unknown_field(b"a", one), entry_with_unknown_field(b"long" * 50, two)]
+    # The last entry of a key is valid, with or without an unknown field.
+    examples = [on_wire(1, plain + odd[0] + odd[1]), on_wire(1, odd[1] + odd[0])]
+    schema = infer_from(*examples)
+    assert dict(schema) == dict.fromkeys(["a", "long" * 50], FixedLenFeature((), "int64"))
+    path = tmp_path / "odd.tfrecord"
+    testing.write_oracle(path, examples)
+    read = read_tfrecord(path)
+    assert {name: column.tolist() for name, column in read.compute().items()} == {"a": [1, 1], "long" * 50: [2, 2]}
+    assert dict(read_tfrecord(path, columns=["a"]).schema) == {"a": FixedLenFeature((), "int64")}
+    context = on_wire(1, odd[0])
+    lists = on_wire(2, entry_with_unknown_field(b"s", one, steps=True))
+    found = infer_from(context + lists)
+    assert found.message == "SequenceExample"
+    assert (found["a"], found["s"]) == (FixedLenFeature((), "int64"), FixedLenSequenceFeature((), "int64"))

@@ -9,37 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from any_columns import FEATURES, any_features, listed, rows_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.any_columns import FEATURES, any_features, listed, rows_like
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import Block, BytesBlock, rows_of, zero_rows
-from dask_tfrecord.columns.conform import conform
+from dask_tfrecord.columns.user_blocks import conform
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-    RawFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores import feed, layout, units
-from dask_tfrecord.stores.feed import count_rows
-from dask_tfrecord.stores.layout import (
-    Layout,
-    RowGrid,
-    Tally,
-    array_name,
-    check_storable,
-    default_rows,
-    zarr_layout,
-)
-from dask_tfrecord.stores.levels import Levels, flat_arrays, is_flat
-from dask_tfrecord.stores.units import Job, Unit, jobs_of, single_jobs, units_of
+from dask_tfrecord.stores import flat_arrays, rows
+from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, flatten_block, is_flat
+from dask_tfrecord.stores.rows import count_items
+from dask_tfrecord.stores.zarr import layout, write_units
+from dask_tfrecord.stores.zarr.layout import RowGrid, ZarrLayout, array_name, check_storable, default_rows, zarr_layout
+from dask_tfrecord.stores.zarr.write_units import WriteTask, WriteUnit, plan_single_tasks, plan_tasks, plan_units
 
 PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes")
 # Letters that names are confused by.
@@ -108,16 +94,16 @@ SCHEMA = Schema(FEATURES)
 
 
 class Held:
-    """Rows that are there, given in pieces; what was asked for is noted."""
+    """Rows in memory, read in spans; requests are logged."""
 
     def __init__(self, blocks: dict[str, Block]) -> None:
         self.blocks = blocks
         self.asked: list[tuple[int, int]] = []
 
-    def sized(self) -> Any:
+    def sizes_only(self) -> Any:
         return self
 
-    def pieces(self, names: Any, spans: Any, out: Any = None) -> Any:
+    def read_spans(self, names: Any, spans: Any, out: Any = None) -> Any:
         for start, stop in spans:
             self.asked.append((start, stop))
             yield {name: rows_of(self.blocks[name], start, stop) for name in names}
@@ -132,12 +118,12 @@ def flat_rows(draw: st.DrawFn) -> dict[str, Block]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, dict[str, Block]]:
+def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[ZarrLayout, dict[str, Block]]:
     """A layout on small grids of odd sizes, and the rows it was counted from."""
-    monkeypatch.setattr(layout, "PIECE_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
-    monkeypatch.setattr(feed, "UNIT_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
-    monkeypatch.setattr(feed, "GRANULE_NBYTES", draw(st.sampled_from([1, 300, 100_000])))
-    monkeypatch.setattr(feed, "_PROBE_ROWS", draw(st.sampled_from([1, 3, 64])))
+    monkeypatch.setattr(flat_arrays, "READ_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
+    monkeypatch.setattr(rows, "UNIT_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
+    monkeypatch.setattr(rows, "GRANULE_NBYTES", draw(st.sampled_from([1, 300, 100_000])))
+    monkeypatch.setattr(rows, "_PROBE_ROWS", draw(st.sampled_from([1, 3, 64])))
     monkeypatch.setattr(layout, "UNIT_NBYTES", draw(st.sampled_from([8, 56, 500])))
     monkeypatch.setattr(layout, "CHUNK_NBYTES", draw(st.sampled_from([8, 24])))
     monkeypatch.setattr(layout, "FLAT_NBYTES", draw(st.sampled_from([1, 100, 100_000])))
@@ -148,13 +134,13 @@ def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[Layout, d
     cuts = sorted({0, count, *draw(st.lists(st.integers(0, count), max_size=3))})
     held = Held(blocks)
     every = grid.unit, draw(st.integers(1, grid.unit))
-    tallies = [count_rows(span, SCHEMA, every, grid.most, lambda: held) for span in pairwise(cuts)]
+    tallies = [count_items(span, SCHEMA, every, grid.most, lambda: held) for span in pairwise(cuts)]
     assert all(stop - start <= grid.most for start, stop in held.asked)
-    return zarr_layout(SCHEMA, count, grid, Tally.joined(SCHEMA, tallies)), blocks
+    return zarr_layout(SCHEMA, count, grid, BorderCounts.concatenate(SCHEMA, tallies)), blocks
 
 
 def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
-    """What a flat array has to hold."""
+    """Return the expected entries of a flat array."""
     flat: Any = blocks[feature]
     if part == "shapes":
         shapes: NDArray[np.int64] = flat.shapes
@@ -176,12 +162,12 @@ def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         planned, blocks = data.draw(layouts(monkeypatch))
-        monkeypatch.setattr(units, "_MANY_JOBS", data.draw(st.sampled_from([1, 8, 256])))
-        found = list(units_of(planned, SCHEMA))
+        monkeypatch.setattr(write_units, "_MIN_TASKS", data.draw(st.sampled_from([1, 8, 256])))
+        found = list(plan_units(planned, SCHEMA))
         # Some may be there already.
         missing = [unit for unit in found if data.draw(st.integers(0, 9)) or len(found) > 50]
-        jobs = [*jobs_of(planned, missing)]
-        single = [*single_jobs(planned, missing)]
+        jobs = [*plan_tasks(planned, missing)]
+        single = [*plan_single_tasks(planned, missing)]
     for spec in planned.arrays:
         if spec.part != "dense":
             assert spec.shape == expected(blocks, spec.feature, spec.part).shape
@@ -209,7 +195,7 @@ def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.Data
         check_reading(job, planned.grid.most)
 
 
-def written_by(unit: Unit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int]:
+def written_by(unit: WriteUnit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int]:
     """Entries of an array that a unit writes."""
     if unit.array is not None or spec.part in ("dense", "shapes"):
         return unit.start, unit.stop
@@ -218,8 +204,8 @@ def written_by(unit: Unit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int
     return unit.start * per_row, unit.stop * per_row + (unit.stop == nrows)
 
 
-def check_reading(job: Job, most: int) -> None:
-    """What its units need is read once, in order and in pieces, and nothing else is."""
+def check_reading(job: WriteTask, most: int) -> None:
+    """Check that a task reads the rows of its units once, in order, and no others."""
     assert all(before[1] <= after[0] for before, after in pairwise(job.spans))
     assert all(0 < stop - start <= most for start, stop in job.spans)
     read = [row for span in job.spans for row in range(*span)]
@@ -229,8 +215,8 @@ def check_reading(job: Job, most: int) -> None:
         assert all(unit.first <= start and stop <= unit.past for start, stop in covered)
 
 
-def check_rows(unit: Unit, blocks: dict[str, Block], items: dict[tuple[str, int], tuple[int, ...]]) -> None:
-    """The rows that are read begin and end with the items that the unit says."""
+def check_rows(unit: WriteUnit, blocks: dict[str, Block], items: dict[tuple[str, int], tuple[int, ...]]) -> None:
+    """Check the item counts of a unit at its first row and past its last row."""
     first, past = unit.first, unit.past
     if unit.array is None:
         assert (first, past) == (unit.start, unit.stop)
@@ -258,7 +244,7 @@ def items_in(block: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def first_entry(unit: Unit) -> int:
+def first_entry(unit: WriteUnit) -> int:
     """Entries before the first row that is read."""
     assert unit.array is not None
     feature, part, before = SCHEMA[unit.array.feature], unit.array.part, unit.before[unit.array.feature]
@@ -271,11 +257,11 @@ def first_entry(unit: Unit) -> int:
 @settings(max_examples=40, deadline=None)
 def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block], start: int, count: int) -> None:
     for name, block in blocks.items():
-        levels = Levels.of(SCHEMA[name])
+        levels = Levels.from_feature(SCHEMA[name])
         start = min(start, len(block))
         part = rows_of(block, start, min(start + count, len(block)))
-        splits, values = flat_arrays(part)
-        made = levels.block(SCHEMA[name], len(part), splits, values, getattr(part, "shapes", None))
+        splits, values = flatten_block(part)
+        made = levels.to_block(SCHEMA[name], len(part), splits, values, getattr(part, "shapes", None))
         assert type(made) is type(part)
         assert made.shape == part.shape
         assert repr(listed(np.asarray(made))) == repr(listed(np.asarray(part)))
@@ -287,9 +273,9 @@ def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block],
 
 def test_a_group_without_rows_still_has_splits() -> None:
     empty = {name: zero_rows(feature) for name, feature in SCHEMA.items() if is_flat(feature)}
-    tally = count_rows((0, 0), SCHEMA, (5, 5), 5, lambda: Held(empty))
-    planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), Tally.joined(SCHEMA, [tally]))
-    assert [(unit.start, unit.stop) for unit in units_of(planned, SCHEMA) if unit.array is None] == [(0, 0)]
+    counts = count_items((0, 0), SCHEMA, (5, 5), 5, lambda: Held(empty))
+    planned = zarr_layout(SCHEMA, 0, RowGrid(5, 5, 5), BorderCounts.concatenate(SCHEMA, [counts]))
+    assert [(unit.start, unit.stop) for unit in plan_units(planned, SCHEMA) if unit.array is None] == [(0, 0)]
     assert {spec.shape[0] for spec in planned.arrays if "splits" in spec.part} == {1}
     assert {spec.shape[0] for spec in planned.arrays if "splits" not in spec.part} == {0}
 
@@ -298,14 +284,14 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
     schema = Schema({"image": FixedLenFeature((), "bytes")})
     image = bytes(100_000)
     rows = conform(schema["image"], np.array([image] * 101, object), "image")
-    tally = count_rows((0, 101), schema, (101, 101), 1000, lambda: Held({"image": rows}))
-    planned = zarr_layout(schema, 101, RowGrid(101, 101, 1000), Tally.joined(schema, [tally]))
-    found = list(units_of(planned, schema))
+    counts = count_items((0, 101), schema, (101, 101), 1000, lambda: Held({"image": rows}))
+    planned = zarr_layout(schema, 101, RowGrid(101, 101, 1000), BorderCounts.concatenate(schema, [counts]))
+    found = list(plan_units(planned, schema))
     for unit in found:
         if unit.array is not None:
             assert (unit.past - unit.first) * len(image) <= (unit.stop - unit.start) + 2 * (600 << 10)
-    for job in jobs_of(planned, found):
-        assert all((stop - start) * len(image) <= layout.PIECE_NBYTES for start, stop in job.spans)
+    for job in plan_tasks(planned, found):
+        assert all((stop - start) * len(image) <= flat_arrays.READ_NBYTES for start, stop in job.spans)
 
 
 SMALL_AND_LARGE = Schema({"id": FixedLenFeature((), "bytes"), "image": FixedLenFeature((32, 32), "float32")})
@@ -319,19 +305,23 @@ def test_small_values_beside_large_rows_do_not_make_tasks_read_on(
     ids = [bytes(size) for size in rng.integers(sizes[0], sizes[1] + 1, 2000).tolist()]
     dtf.to_tfrecord({"id": ids, "image": np.zeros((len(ids), 32, 32), np.float32)}, tmp_path / "shard")
     ds = dtf.read_tfrecord(tmp_path / "shard", SMALL_AND_LARGE)
-    found = ds.plan_zarr(chunks=100)._layout
-    read = sum(stop - start for job in jobs_of(found, [*units_of(found, ds.schema)]) for start, stop in job.spans)
+    found = ds.plan_zarr(chunks=100)._conversion.layout
+    read = sum(stop - start for job in plan_tasks(found, [*plan_units(found, ds.schema)]) for start, stop in job.spans)
     assert len(ids) <= read <= most * len(ids)
 
 
-# ---------------------------------------------------------------------------------------------------- what it says
+# ---------------------------------------------------------------------------------------------------- description
 
 
 @given(st.dictionaries(NASTY | WORDS, any_features(), min_size=1, max_size=6).map(Schema) | st.just(SCHEMA))
 @settings(max_examples=100, deadline=None)
 def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
-    flat = {name: np.zeros((2, 1 + len(Levels.of(feature).splits)), np.int64) for name, feature in schema.items()}
-    arrays = zarr_layout(schema, 7, RowGrid(2, 4, 4), Tally(np.array([0, 7]), flat, np.zeros(2, np.int64))).arrays
+    flat = {
+        name: np.zeros((2, 1 + len(Levels.from_feature(feature).splits)), np.int64) for name, feature in schema.items()
+    }
+    arrays = zarr_layout(
+        schema, 7, RowGrid(2, 4, 4), BorderCounts(np.array([0, 7]), flat, np.zeros(2, np.int64))
+    ).arrays
     names = [array.name for array in arrays]
     assert len(set(names)) == len(names)
     sizes: dict[str, int] = {}
@@ -345,9 +335,9 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 def test_how_many_rows_a_unit_has() -> None:
     unit, most = layout.UNIT_NBYTES, layout.SPAN_NBYTES
     assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
-    # Of a table of many columns each has less, but not as little as if all together were to have no more than one.
+    # Columns of a wide table share four units of memory, not one.
     assert default_rows(unit, 8, 800, 800) == 4 * unit // 800
-    # A label beside images: the task that writes labels and splits has to read the images.
+    # A label next to images: the task that writes labels and splits has to read the images.
     assert default_rows(unit, 8, 16, 100_016) == most // 100_016
     assert default_rows(unit, 8, 16, 1 << 40) == default_rows(unit, 1 << 40, 1 << 40, 1 << 40) == 1
     assert default_rows(unit, 0, 0, 0) == unit
@@ -357,8 +347,8 @@ def test_how_many_rows_a_unit_has() -> None:
 def test_short_flat_arrays_have_short_shards() -> None:
     # The index of a shard has 16 bytes for each chunk it could hold.
     schema = Schema({"x": VarLenFeature("int64")})
-    tally = Tally(np.array([0, 2]), {"x": np.array([[0, 0], [2, 3]])}, np.array([0, 40]))
-    values = zarr_layout(schema, 2, RowGrid(1, 2, 2), tally).arrays[0]
+    counts = BorderCounts(np.array([0, 2]), {"x": np.array([[0, 0], [2, 3]])}, np.array([0, 40]))
+    values = zarr_layout(schema, 2, RowGrid(1, 2, 2), counts).arrays[0]
     assert values.unit // values.chunk == 1
 
 
@@ -366,8 +356,8 @@ def test_short_flat_arrays_have_short_shards() -> None:
 def test_numbers_of_every_kind_can_be_stored(dtype: str) -> None:
     schema = Schema({"dense": RawFeature((2,), dtype), "rows": RawFeature((-1,), dtype)})
     check_storable(schema)
-    tally = Tally(np.array([0, 1]), {"rows": np.array([[0, 0], [1, 4]])}, np.array([0, 40]))
-    arrays = {array.name: array.dtype for array in zarr_layout(schema, 1, RowGrid(1, 1, 1), tally).arrays}
+    counts = BorderCounts(np.array([0, 1]), {"rows": np.array([[0, 0], [1, 4]])}, np.array([0, 40]))
+    arrays = {array.name: array.dtype for array in zarr_layout(schema, 1, RowGrid(1, 1, 1), counts).arrays}
     assert arrays == {"dense": np.dtype(dtype).str, "rows.values": np.dtype(dtype).str, "rows.row_splits": "<i8"}
 
 
@@ -384,5 +374,5 @@ def test_numbers_of_every_kind_can_be_stored(dtype: str) -> None:
 )
 def test_numbers_that_zarr_has_no_name_for(feature: Feature, said: str) -> None:
     pytest.importorskip("ml_dtypes")
-    with pytest.raises(SchemaError, match=f"column 'x' is of dtype bfloat16, which Zarr has no name for.*{said}"):
+    with pytest.raises(SchemaError, match=f"cannot write column 'x': Zarr has no name for dtype bfloat16.*{said}"):
         check_storable(Schema({"y": TextFeature(), "x": feature}))

@@ -1,4 +1,4 @@
-"""The messages of the private pool: the same bytes as TensorFlow's, whatever protobuf and TensorFlow do beside them."""
+"""Messages of the private pool: the same bytes as TensorFlow's, independent of protobuf's default pool."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_sequence_example() -> None:
     read = SequenceExample.FromString(message.SerializeToString())
     assert [list(step.int64_list.value) for step in read.feature_lists.feature_list["s"].feature] == [[0], [1], [2]]
     assert list(read.context.feature["id"].bytes_list.value) == [b"x"]
-    # Why records are looked at before they are read as Examples: protobuf is content with this one.
+    # protobuf parses a SequenceExample as an Example, so schema inference has to detect the message type first.
     assert list(Example.FromString(message.SerializeToString()).features.feature) == ["id"]
 
 
@@ -121,8 +121,8 @@ print(example.SerializeToString().hex())
     assert run(code, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation).strip() == HANDMADE.hex()
 
 
-def test_loads_twice_and_beside_the_default_pool() -> None:
-    # The same names in the default pool, with other contents, as a foreign library would register them.
+def test_loads_twice_and_independently_of_the_default_pool() -> None:
+    # Another library registers the same names in the default pool, with other fields.
     code = """
 from google.protobuf import descriptor_pb2, descriptor_pool
 first = load()
@@ -138,7 +138,7 @@ print([field.name for field in descriptor_pool.Default().FindMessageTypeByName("
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_beside_tensorflow_in_one_process(order: str) -> None:
+def test_with_tensorflow_in_one_process(order: str) -> None:
     python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
     if not python:
         pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")

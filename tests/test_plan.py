@@ -1,4 +1,4 @@
-"""Planning, by its promises: every row in one chunk, in order, and picked as NumPy picks."""
+"""Properties of plans: each row is in one chunk, in order, and selections match those of NumPy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Lazy
-from dask_tfrecord.arrays.plan import (
+from dask_tfrecord.arrays.backing import LazyBacking
+from dask_tfrecord.arrays.collection import (
     MOST_CHUNKS,
     Collection,
     Rows,
@@ -22,11 +22,11 @@ from dask_tfrecord.arrays.plan import (
     pick_rows,
     row_runs,
 )
-from dask_tfrecord.arrays.source import RecordSource
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import Shards
+from dask_tfrecord.storage.listing import Shards
 
 counts_of_shards = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 slices = st.builds(slice, *[st.none() | st.integers(-60, 60)] * 2, st.none() | st.integers(-7, 7).filter(bool))
@@ -39,23 +39,23 @@ def shards(sizes: list[int]) -> Shards:
 
 @st.composite
 def collections(draw: st.DrawFn) -> Collection:
-    """Shards of ten bytes a record, with marks on some of the records, or with nothing known but counts."""
+    """Collections of ten bytes per record, with some index entries, or with counts only."""
     counts = draw(counts_of_shards)
     files = shards([count * 10 for count in counts])
     if draw(st.booleans()):
-        return Collection.counted(files, counts)
+        return Collection.from_counts(files, counts)
     indexes = []
     for count in counts:
         marked = {0} | (draw(st.sets(st.integers(0, count - 1))) if count else set())
         records = np.array(sorted(marked), np.int64)
         compression = draw(st.sampled_from([None, None, "gzip"]))
         indexes.append(ShardIndex(count, records, records * 10, count * 10, compression))
-    return Collection.indexed(files, indexes)
+    return Collection.from_indexes(files, indexes)
 
 
 @st.composite
 def keys(draw: st.DrawFn, size: int) -> Any:
-    """What rows are picked by."""
+    """Keys that select rows."""
     if size == 0:
         return draw(slices | st.just([]) | st.just(np.zeros(0, bool)))
     ints = st.integers(-size, size - 1)
@@ -70,7 +70,7 @@ def keys(draw: st.DrawFn, size: int) -> Any:
 
 
 def records_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
-    """The file and the number in it of every row, by counting."""
+    """Return the file and the record number of every row, by counting."""
     number = 0
     all_records = []
     for path, count in zip(collection.shards.paths, collection.counts.tolist(), strict=True):
@@ -80,18 +80,18 @@ def records_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
 
 
 def runs_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
-    """The same by the runs that are read, each of which is looked over."""
+    """Return the same from the runs, and check each run."""
     read = []
     for run in row_runs(collection, rows):
         assert run.count is not None
         assert run.count > 0
         shard = collection.shards.paths.index(run.shard.path)
-        assert run.offset == run.mark * 10
-        assert 0 <= run.mark <= run.first
-        numbers = [run.number(place) for place in range(run.count)]
+        assert run.offset == run.entry_record * 10
+        assert 0 <= run.entry_record <= run.first
+        numbers = [run.record_number(place) for place in range(run.count)]
         assert numbers[0] == run.first
-        assert run.past >= (numbers[-1] + 1) * 10
-        assert run.last == (numbers[-1] + 1 == collection.counts[shard])
+        assert run.stop_offset >= (numbers[-1] + 1) * 10
+        assert run.ends_shard == (numbers[-1] + 1 == collection.counts[shard])
         read += [(run.shard.path, number) for number in numbers]
     return read
 
@@ -117,17 +117,17 @@ def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
     for row in range(collection.nrows):
         [run] = collection.runs(row, row + 1)
         shard = collection.shards.paths.index(run.shard.path)
-        marks = collection.mark_records[collection.mark_splits[shard] : collection.mark_splits[shard + 1]]
-        assert run.mark == max(mark for mark in marks.tolist() if mark <= run.first)
+        marks = collection.entry_records[collection.entry_splits[shard] : collection.entry_splits[shard + 1]]
+        assert run.entry_record == max(mark for mark in marks.tolist() if mark <= run.first)
         later = [mark for mark in marks.tolist() if mark > run.first]
-        assert run.past == (later[0] * 10 if later else collection.nbytes[shard])
+        assert run.stop_offset == (later[0] * 10 if later else collection.nbytes[shard])
 
 
 @given(st.data(), st.integers(0, 40))
 def test_rows_are_picked_as_numpy_picks(data: st.DataObject, size: int) -> None:
     rows: Rows = range(size)
     array = np.arange(size)
-    # Picks of picks, as `ds.rows[...].rows[...]` makes them.
+    # Selections of selections, as in `ds.rows[...].rows[...]`.
     for _ in range(3):
         key = data.draw(keys(len(rows)))
         rows = pick_rows(rows, key)
@@ -155,7 +155,7 @@ def test_what_is_no_pick_of_rows(key: Any) -> None:
 
 
 def check_borders(borders: NDArray[np.int64], rows: int) -> None:
-    """Every row lies in one chunk; none is empty unless there is no row."""
+    """Check that each row is in one chunk, and that chunks are empty only without rows."""
     assert borders.dtype == np.int64
     assert (borders[0], borders[-1]) == (0, rows)
     assert (np.diff(borders) > 0).all() if rows else borders.tolist() == [0, 0]
@@ -190,24 +190,24 @@ def test_borders_by_bytes(collection: Collection, size: int, coalesce: bool, dat
 
 @given(st.integers(1, 8), st.integers(1, 100))
 def test_chunks_of_a_size_are_filled(per_chunk: int, number: int) -> None:
-    collection = Collection.counted(shards([10] * number), [1] * number)
+    collection = Collection.from_counts(shards([10] * number), [1] * number)
     borders = borders_by_bytes(collection, np.full(number, 10.0), per_chunk * 10.0, coalesce=True)
     assert len(borders) - 1 == -(-number // per_chunk)
 
 
 def test_tiny_shards_are_joined_past_the_most_chunks() -> None:
     number = 5 * MOST_CHUNKS
-    collection = Collection.counted(shards([100] * number), [10] * number)
+    collection = Collection.from_counts(shards([100] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 10.0), 1e6, coalesce=False)
     check_borders(borders, 10 * number)
     assert MOST_CHUNKS / 4 < len(borders) - 1 <= MOST_CHUNKS
-    # Joined evenly, so that no chunk is much larger than the others.
+    # Shards are joined evenly, so that no chunk is much larger than others.
     assert np.diff(borders)[:-1].min() * 2 >= np.diff(borders).max()
 
 
 def test_large_chunks_are_never_joined() -> None:
     number = 2 * MOST_CHUNKS
-    collection = Collection.counted(shards([1000] * number), [10] * number)
+    collection = Collection.from_counts(shards([1000] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
     assert len(borders) - 1 == number
 
@@ -223,18 +223,18 @@ def test_finer_borders_keep_the_given_ones(collection: Collection, data: st.Data
 
 @given(collections(), st.integers(1, 60))
 def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes: int) -> None:
-    marked = collection.mark_rows(nbytes).tolist()
+    marked = collection.entry_rows(nbytes).tolist()
     for row in marked:
         for run in collection.runs(row, min(row + 1, collection.nrows)):
-            assert run.first == run.mark
+            assert run.first == run.entry_record
 
 
 @settings(max_examples=200)
 @given(collections(), st.data())
 def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
-    source = RecordSource.make(collection, Parser(Schema({})), range(collection.nrows), check_crc=True)
+    source = RecordSource.from_collection(collection, SchemaPlan(Schema({})), range(collection.nrows), check_crc=True)
     borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
-    lazy = Lazy(source, borders, len(borders) - 1)
+    lazy = LazyBacking(source, borders, len(borders) - 1)
     wanted = np.arange(collection.nrows)
     for _ in range(2):
         key = data.draw(keys(len(wanted)))
@@ -247,5 +247,5 @@ def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data:
         assert sum(lazy.sizes) == len(wanted)
         check_borders(np.asarray(lazy.borders), len(wanted))
         if (np.diff(places) > 0).all() and len(places):
-            # Rows that ascend stay in the chunks that they lay in.
+            # Ascending rows stay in their chunks.
             assert lazy.sizes == tuple(np.unique(chunk, return_counts=True)[1].tolist())

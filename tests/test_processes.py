@@ -90,7 +90,7 @@ print("done", flush=True)
     said = ["KeyboardInterrupt"]
     if job == "to_zarr" and (folder / "out.zarr").exists():
         # It had begun to write.
-        said.append("what is written is kept: the same call with resume=True goes on with it")
+        said.append("written units are kept: the same call with resume=True continues it")
         with pytest.raises(IncompleteStoreError, match="resume=True"):
             dtf.from_zarr(folder / "out.zarr")
         shutil.rmtree(folder / "out.zarr")
@@ -100,7 +100,7 @@ print("done", flush=True)
 
 @POSIX
 def test_control_c_stops_a_command(folder: Path) -> None:
-    code = "from dask_tfrecord.cli import main; print('begun', flush=True); main()"
+    code = "from dask_tfrecord.cli.main import main; print('begun', flush=True); main()"
     command = [sys.executable, "-c", code, "info", "large.gz"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
@@ -122,7 +122,7 @@ def test_only_what_is_being_read_is_interrupted(folder: Path) -> None:
     interrupt.interrupt_reading()
     # What begins later is read, and so is what the main thread reads.
     assert ds["label"].sum().compute(scheduler="threads") == sum(range(500))
-    begun = interrupt.interrupts()
+    begun = interrupt.interrupt_count()
     interrupt.interrupt_reading()
     interrupt.check_interrupt(begun)
 

@@ -1,4 +1,4 @@
-"""How far writing is: seen on terminals and in notebooks, nowhere else, and summed up at the end to the byte."""
+"""Progress of writing: displayed in terminals and notebooks only, with an exact summary at the end."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from dask.diagnostics import ProgressBar
+from dask.diagnostics import ProgressBar as DaskProgressBar
 from distributed import Client
 from distributed.utils import key_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from terminals import Terminal
+from support.terminals import Terminal
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.arrays import progress
+from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import index_shards
-from dask_tfrecord.arrays.plan import Collection
-from dask_tfrecord.arrays.progress import Bar, at_once, followed
-from dask_tfrecord.arrays.source import RecordSource
-from dask_tfrecord.arrays.stored import stored_nbytes
-from dask_tfrecord.storage.files import find_shards
-from dask_tfrecord.stores.progress import Summary, summed_up
+from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.runtime import progress
+from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.stores.write_progress import WriteSummary, collect_summaries, stored_nbytes
 
 ROWS = 600
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
@@ -65,7 +64,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]]:
-    """From when it is called to the end of the test stderr is a terminal."""
+    """Function that replaces stderr by a terminal until the end of the test."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -86,19 +85,19 @@ def size(folder: Path, pattern: str = "*") -> int:
 
 
 def chunks_size(store: Path) -> int:
-    """Bytes of the chunks of a store: of everything but its metadata."""
+    """Return the bytes of the chunks of a store, without metadata."""
     return size(store) - size(store, "zarr.json")
 
 
 def wait_for_file(path: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def first_then_wait(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
-    """Let the rows pass that come first, and others when somebody says so."""
+    """Return the first rows at once, and others once a file exists."""
     if len(blocks["label"]):
         try:
             flag.with_suffix(".begun").touch(exist_ok=False)
@@ -127,7 +126,7 @@ def test_a_bar_moves_while_tasks_end_and_leaves_a_summary(
 ) -> None:
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
-    # It comes after a while: rows wait for it.
+    # The bar appears after a delay: rows wait for it.
     waiting = partial(first_then_wait, tmp_path / "flag")
     watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
     with dask.config.set(scheduler=scheduler):
@@ -141,18 +140,18 @@ def test_a_bar_moves_while_tasks_end_and_leaves_a_summary(
 @POSIX
 def test_who_waits_for_a_moment_sees_nothing(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
-    token = progress._patience.set(3600)
+    token = progress._display_delay.set(3600)
     try:
         dtf.read_tfrecord(shards).to_zarr(tmp_path / "some.zarr")
     finally:
-        progress._patience.reset(token)
+        progress._display_delay.reset(token)
     assert terminal.close() == ""
 
 
 @POSIX
 def test_config_switches_it_off(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
-    with dask.config.set({"dask-tfrecord.progress": False}), at_once():
+    with dask.config.set({"dask-tfrecord.progress": False}), show_immediately():
         ds = dtf.read_tfrecord(shards)
         ds.to_zarr(tmp_path / "some.zarr", chunks=10)
         ds.to_tfrecord(tmp_path / "one.tfrecord")
@@ -164,10 +163,10 @@ def test_workers_are_silent_on_the_terminal_of_who_started_them(
     shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = looking()
-    assert progress.is_seen()
+    assert progress.is_displayed()
     monkeypatch.setattr("multiprocessing.parent_process", object)
-    assert not progress.is_seen()
-    with at_once():
+    assert not progress.is_displayed()
+    with show_immediately():
         dtf.read_tfrecord(shards)
     assert terminal.close() == ""
 
@@ -181,16 +180,16 @@ def test_what_fails_leaves_nothing_on_the_screen(shards: Path, tmp_path: Path, l
         terminal.wait_for("Writing")
         raise RuntimeError("no good")
 
-    with at_once(), pytest.raises(RuntimeError, match="no good"), dask.config.set(scheduler="sync"):
+    with show_immediately(), pytest.raises(RuntimeError, match="no good"), dask.config.set(scheduler="sync"):
         ds.map_blocks(fails, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr")
     assert "Wrote" not in terminal.close()
     assert not progress.Callback.active
 
 
 def test_files_get_no_bar(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which a program may be told to take for a terminal that has colours.
+    # A variable that makes programs treat a file as a terminal with colours.
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with (tmp_path / "stderr").open("w") as file, at_once():
+    with (tmp_path / "stderr").open("w") as file, show_immediately():
         monkeypatch.setattr(sys, "stderr", file)
         dtf.read_tfrecord(shards).to_zarr(tmp_path / "some.zarr", chunks=10)
     assert (tmp_path / "stderr").read_bytes() == b""
@@ -201,14 +200,14 @@ def test_counting_has_the_same_bar(
     shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = looking()
-    draw = Bar.__exit__
+    draw = ProgressBar.__exit__
 
-    def seen(self: Bar, *error: Any) -> None:
+    def seen(self: ProgressBar, *error: Any) -> None:
         terminal.wait_for("Counting records")
         draw(self, *error)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Bar, "__exit__", seen)
-    with at_once():
+    monkeypatch.setattr(ProgressBar, "__exit__", seen)
+    with show_immediately():
         index_shards(find_shards(shards), sidecars=False)
     assert "Counting records" in terminal.close()
 
@@ -219,14 +218,14 @@ def test_commands_show_it_at_once_and_sum_up_on_stdout(shards: Path, tmp_path: P
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": path}
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         environment.pop(name, None)
-    command = [sys.executable, "-c", "from dask_tfrecord.cli import main; main()", "to-zarr", str(shards)]
+    command = [sys.executable, "-c", "from dask_tfrecord.cli.main import main; main()", "to-zarr", str(shards)]
     screen = Terminal()
     with subprocess.Popen(
         [*command, str(tmp_path / "some.zarr"), "--columns", "label", "--chunks", "1"],
         stdout=subprocess.PIPE,
         stderr=screen.theirs,
         env=environment,
-        # Elsewhere than where sources may lie that have no extension.
+        # Not in the checkout, whose sources may lack the extension.
         cwd=tmp_path,
     ) as process:
         text, _ = process.communicate(timeout=120)
@@ -251,10 +250,10 @@ def test_notebooks(shards: Path, tmp_path: Path) -> None:
 
     code = f"""
 import sys, dask_tfrecord as dtf
-from dask_tfrecord.arrays.progress import at_once
+from dask_tfrecord.runtime.progress import show_immediately
 assert "ipywidgets" not in sys.modules
 ds = dtf.read_tfrecord({str(shards)!r}, columns=["label"])
-with at_once():
+with show_immediately():
     ds.to_zarr({str(tmp_path / "some.zarr")!r}, chunks=1)
 """
     (tmp_path / "notebooks").mkdir()
@@ -268,7 +267,7 @@ with at_once():
         manager.shutdown_kernel(now=True)
     kinds = [message["msg_type"] for message in outputs if message["msg_type"] not in ("status", "execute_input")]
     assert set(kinds) == {"display_data", "update_display_data"}
-    # Counting comes and goes; the last one is that of the writing.
+    # The bar of counting disappears; the last output is that of writing.
     pictures = [message["content"]["data"] for message in outputs if "display_data" in message["msg_type"]]
     assert any(re.search(r"Writing .*\d+%.*\s[\d,]+ of 600 records", picture["text/plain"]) for picture in pictures)
     assert pictures[-1]["text/plain"].startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
@@ -287,7 +286,7 @@ def test_the_bar_of_dask_goes_on_beside_it(shards: Path, tmp_path: Path, looking
     ds = dtf.read_tfrecord(shards, columns=["label"])
     waiting = partial(first_then_wait, tmp_path / "flag")
     watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
-    with ProgressBar(out=out), at_once(), dask.config.set(scheduler="threads"):
+    with DaskProgressBar(out=out), show_immediately(), dask.config.set(scheduler="threads"):
         ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
     watch.join()
     assert "100% Completed" in out.getvalue()
@@ -299,7 +298,7 @@ def test_what_is_computed_later_shows_nothing_by_itself(
 ) -> None:
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
-    with at_once():
+    with show_immediately():
         written = ds.to_zarr(tmp_path / "some.zarr", compute=False)
         copied = ds.to_tfrecord(tmp_path / "some.tfrecord", compute=False)
         assert written is not None and copied is not None
@@ -312,7 +311,7 @@ def test_what_is_computed_later_shows_nothing_by_itself(
 def test_tasks_of_others_are_not_counted() -> None:
     ended: list[int] = []
     tasks = {("mine", 0): (int, 1), ("mine", 1): (int, 2), ("yours", 0): (int, 3), "mine": (int, 4)}
-    with followed("mine", lambda number, result: ended.append(result)), dask.config.set(scheduler="sync"):
+    with follow_tasks("mine", lambda number, result: ended.append(result)), dask.config.set(scheduler="sync"):
         dask.get(tasks, list(tasks))
     assert sorted(ended) == [1, 2]
 
@@ -328,7 +327,7 @@ def test_the_summary_is_what_was_written(compression: str | None, scheduler: str
         (tmp_path / "in" / path.name).write_bytes(COMPRESS[compression](path.read_bytes()))
     ds = dtf.read_tfrecord(tmp_path / "in")
     out = tmp_path / "out"
-    with dask.config.set(scheduler=scheduler), summed_up() as found:
+    with dask.config.set(scheduler=scheduler), collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
         ds.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr", component="a/b")
         ds.to_tfrecord(out / "a-{shard}-{shards}", compression=compression)
@@ -352,7 +351,7 @@ def test_the_summary_is_what_was_written(compression: str | None, scheduler: str
 @pytest.mark.slow
 def test_the_summary_of_other_processes_is_what_was_written(shards: Path, tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(shards)
-    with dask.config.set(scheduler="processes", num_workers=2), summed_up() as found:
+    with dask.config.set(scheduler="processes", num_workers=2), collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
     (summary,) = found
     assert (summary.records, summary.nbytes_in) == (ROWS, size(shards))
@@ -361,7 +360,7 @@ def test_the_summary_of_other_processes_is_what_was_written(shards: Path, tmp_pa
 
 
 def test_rows_that_are_no_records_are_decoded_bytes(tmp_path: Path) -> None:
-    with summed_up() as found:
+    with collect_summaries() as found:
         dtf.to_zarr({"x": np.zeros((100, 8))}, tmp_path / "some.zarr", chunks=30)
         dtf.from_zarr(tmp_path / "some.zarr").to_tfrecord(
             tmp_path / "one.tfrecord", features={"x": dtf.RawFeature((8,), "float64")}
@@ -382,19 +381,19 @@ def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path
     ds = dtf.read_tfrecord(shards, columns=["label"])
     store = tmp_path / "some.zarr"
     mapped = ds.map_blocks(partial(fails_after_two, store / "label" / "c"), {"label": ds.schema["label"]})
-    with dask.config.set(scheduler="sync"), summed_up() as found:
+    with dask.config.set(scheduler="sync"), collect_summaries() as found:
         with pytest.raises(RuntimeError, match="not yet"):
             mapped.to_zarr(store, chunks=100, resume=True)
         assert not found
         (store / "label" / "flag").touch()
         mapped.to_zarr(store, chunks=100, resume=True)
         mapped.to_zarr(store, chunks=100, resume=True)
-    # The last one had nothing to write.
+    # The last conversion had no task left.
     (summary,) = found
     assert (summary.records, summary.units, summary.before) == (ROWS, 6, 2)
     (store / "label" / "flag").unlink(missing_ok=True)
     assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(store))
-    # Records are of differing length; a third of them is about a third of the bytes.
+    # Records differ in length; a third of them is about a third of the bytes.
     assert summary.rate * summary.seconds == pytest.approx(size(shards) * 2 / 3, rel=0.2)
     assert "600 records of 1 feature (2 of 6 write units before) in " in str(summary)
 
@@ -418,16 +417,23 @@ def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path
     ],
 )
 def test_the_summary_says(changed: dict[str, Any], said: str) -> None:
-    values = {"place": "train.zarr", "records": 1_200_000, "features": 18, "units": 40, "before": 0, "seconds": 12.31}
+    values = {
+        "location": "train.zarr",
+        "records": 1_200_000,
+        "features": 18,
+        "units": 40,
+        "before": 0,
+        "seconds": 12.31,
+    }
     values |= {"nbytes_in": 475_000_000, "decoded": 900_000_000, "nbytes_out": 210_000_000}
     values |= {"rate": 38.6e6, "peak": 215_000_000}
-    assert str(Summary(**values | changed)) == said  # type: ignore[arg-type]
+    assert str(WriteSummary(**values | changed)) == said  # type: ignore[arg-type]
 
 
 def test_peak_memory_is_what_was_held_and_let_go(tmp_path: Path) -> None:
     code = """
 import numpy as np
-from dask_tfrecord.stores.write_report import peak_memory
+from dask_tfrecord.stores.write_progress import peak_memory
 before = peak_memory()
 held = np.ones(1 << 25)
 del held
@@ -460,7 +466,7 @@ def test_stored_bytes_of_rows_add_up_to_the_shards(
         testing.write_oracle(folder / f"{number}", shard)
         (folder / f"{number}").write_bytes(COMPRESS[compression]((folder / f"{number}").read_bytes()))
     found, indexes = index_shards(find_shards(folder, compression=compression), sidecars=False)
-    collection = Collection.indexed(found, indexes)
+    collection = Collection.from_indexes(found, indexes)
     source = RecordSource(collection, None, range(collection.nrows), True, "")  # type: ignore[arg-type]
     nrows = collection.nrows
     cuts = sorted({0, nrows, *data.draw(st.lists(st.integers(0, nrows)))})
@@ -484,7 +490,7 @@ def test_stored_bytes_of_rows_are_known_where_records_are(tmp_path: Path) -> Non
     lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
     testing.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
     found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
-    source = RecordSource(Collection.indexed(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
+    source = RecordSource(Collection.from_indexes(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
     large = (3 << 20) + 16
     nbytes = stored_nbytes(source, np.array([[0, 1001], [1001, 1002], [1002, 1005]]))
     assert nbytes is not None
@@ -499,7 +505,7 @@ def listeners(dask_scheduler: Any) -> int:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -514,7 +520,7 @@ def test_a_cluster_tells_while_it_works(
     ds = dtf.read_tfrecord(shards, columns=["label"])
     waiting = partial(first_then_wait, tmp_path / "flag")
     watch = touch_when_shown(terminal, "100 of 600 records", tmp_path / "flag")
-    with at_once():
+    with show_immediately():
         ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
     watch.join()
     last = terminal.close().rstrip().splitlines()[-1]
@@ -526,15 +532,15 @@ def test_a_cluster_tells_while_it_works(
 @pytest.mark.cluster
 def test_the_summary_of_a_cluster_is_what_was_written(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards)
-    with summed_up() as found:
+    with collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
         ds.to_tfrecord(tmp_path / "a-{shard}-{shards}")
         dtf.copy_tfrecord(shards, tmp_path / "b-{shard}-{shards}", compression="gzip")
     sizes = [chunks_size(tmp_path / "some.zarr"), size(tmp_path, "a-*"), size(tmp_path, "b-*")]
     assert [each.nbytes_out for each in found] == sizes
     assert [(each.records, each.nbytes_in) for each in found] == [(ROWS, size(shards))] * 3
-    rss = client.run(progress.importlib.import_module("dask_tfrecord.stores.write_report").peak_memory)
-    # Linux counts pages for each processor, and adds them up now and then: a peak may be less later on.
+    rss = client.run(importlib.import_module("dask_tfrecord.stores.write_progress").peak_memory)
+    # Linux counts pages per processor and adds them up occasionally: a later peak may be lower.
     assert all(0 < each.peak <= max(rss.values()) + (4 << 20) for each in found)
 
 
@@ -550,7 +556,7 @@ def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
 def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     mapped = ds.map_blocks(partial(dies_once, tmp_path / "flag"), {"label": ds.schema["label"]})
-    with summed_up() as found:
+    with collect_summaries() as found:
         mapped.to_zarr(tmp_path / "some.zarr", chunks=10)
     (summary,) = found
     assert (tmp_path / "flag").exists()
@@ -562,10 +568,10 @@ def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, c
 @pytest.mark.cluster
 def test_two_conversions_at_once_are_told_apart(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
-    found: dict[int, Summary] = {}
+    found: dict[int, WriteSummary] = {}
 
     def write(number: int) -> None:
-        with summed_up() as summaries:
+        with collect_summaries() as summaries:
             ds.rows[: 100 * number].to_zarr(tmp_path / f"{number}.zarr", chunks=10)
         found[number] = summaries[0]
 

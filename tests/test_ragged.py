@@ -1,4 +1,4 @@
-"""`ragged` and `padded` for every kind of row, and what blocks of flat buffers weigh and how they travel."""
+"""`ragged` and `padded` for every kind of row; size and pickling of blocks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from any_columns import FEATURES, dataset_of, listed, rows_like
 from numpy.typing import NDArray
+from support.any_columns import FEATURES, dataset_of, listed, rows_like
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.graph import Chunk
@@ -30,14 +30,14 @@ ARRAYS = [name for name, feature in FEATURES.items() if feature.own_shapes]
 
 @pytest.fixture(scope="module")
 def every() -> dtf.Dataset:
-    """Every kind of column, in chunks of differing sizes."""
+    """Return a Dataset of every kind of column, in chunks of different sizes."""
     rng = np.random.default_rng(5)
     blocks = {name: rows_like(feature, sum(SIZES), rng) for name, feature in FEATURES.items()}
     return dataset_of(blocks, FEATURES, SIZES)
 
 
 def nested(values: Any, *splits: Any) -> list[Any]:
-    """Rows of rows of values, by what row splits mean."""
+    """Return nested rows of values, by the definition of row splits."""
     rows = values
     for ends in splits[::-1]:
         rows = [rows[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
@@ -55,12 +55,12 @@ def test_values_and_row_splits(every: dtf.Dataset, name: str) -> None:
         assert (values.dtype, values.shape[1:]) == (feature.item_dtype, feature.item_shape)
         found, *ends = dask.compute(values, *splits)
         assert found.dtype == feature.item_dtype
-        assert all(part[0] == 0 and part.dtype == np.int64 for part in ends)
+        assert all(view[0] == 0 and view.dtype == np.int64 for view in ends)
         assert repr(as_lists(nested(found, *ends))) == repr(listed(way[name].compute()))
 
 
 def as_lists(value: Any) -> Any:
-    """Nested lists, of arrays too."""
+    """Convert arrays to nested lists."""
     return [as_lists(item) for item in value] if isinstance(value, np.ndarray | list) else value
 
 
@@ -81,7 +81,7 @@ def test_arrays_of_their_own_shapes(every: dtf.Dataset, name: str) -> None:
 
 
 def padded(rows: Any, lengths: tuple[int, ...], inner: tuple[int, ...], value: Any, dtype: Any) -> NDArray[Any]:
-    """What padding means, row by row."""
+    """Pad row by row."""
     out = np.empty((len(rows), *lengths, *inner), dtype)
     out[...] = value
     for number, row in enumerate(rows):
@@ -142,7 +142,7 @@ def test_paddings_of_every_kind_of_number(dtype: str, fits: list[Any], refused: 
             dataset.padded("x", 4, value)
 
 
-def test_what_can_not_be_padded(every: dtf.Dataset) -> None:
+def test_columns_that_cannot_be_padded(every: dtf.Dataset) -> None:
     with pytest.raises(ValueError, match=r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"):
         every.padded("nested", 3)
     with pytest.raises(ValueError, match="got length="):
@@ -156,11 +156,11 @@ def test_what_can_not_be_padded(every: dtf.Dataset) -> None:
             every.ragged(name)
 
 
-# ------------------------------------------------------------------------------- what blocks weigh and how they travel
+# ------------------------------------------------------------------------------- size and pickling of blocks
 
 
 def buffers(block: Any) -> list[NDArray[Any]]:
-    """Every array of a block."""
+    """Return all arrays of a block."""
     if isinstance(block, np.ndarray):
         return [block]
     ends = block.splits if isinstance(block, BytesBlock) else block.row_splits
@@ -171,24 +171,24 @@ FLAT = [name for name, feature in FEATURES.items() if feature.ragged_rank or fea
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_blocks_travel_as_their_buffers(name: str) -> None:
+def test_blocks_pickle_as_their_buffers(name: str) -> None:
     feature = FEATURES[name]
     for rows in (50, 3000):
         block = rows_like(feature, rows, np.random.default_rng(1))
         arrays = buffers(block)
         out: list[pickle.PickleBuffer] = []
         stream = pickle.dumps(block, protocol=5, buffer_callback=out.append)
-        # As many as there are arrays, of their memory, and none of it in the stream.
+        # One out-of-band buffer per array, sharing its memory; the stream holds no values.
         memory = [np.frombuffer(buffer.raw(), np.uint8) for buffer in out]
         assert len(memory) == len(arrays)
         for array in arrays:
-            assert not array.nbytes or sum(np.shares_memory(array, part) for part in memory) == 1
-        assert sum(part.nbytes for part in memory) == sum(array.nbytes for array in arrays)
+            assert not array.nbytes or sum(np.shares_memory(array, view) for view in memory) == 1
+        assert sum(view.nbytes for view in memory) == sum(array.nbytes for array in arrays)
         assert len(stream) < 1500
         made = pickle.loads(stream, buffers=out)
         assert type(made) is type(block)
         assert repr(listed(np.asarray(made))) == repr(listed(np.asarray(block)))
-        # What dask is told is what the buffers hold, of a chunk too.
+        # dask's size of a block, and of a chunk, is that of the buffers.
         weight = sum(array.nbytes for array in arrays)
         assert block_nbytes(block) == weight
         assert weight <= sys.getsizeof(block) < weight + 1000
@@ -201,13 +201,13 @@ def test_rows_are_taken_in_any_order(name: str) -> None:
     block = rows_like(FEATURES[name], 60, rng)
     rows = listed(np.asarray(block))
     for first, count in ((0, 60), (9, 30)):
-        part = rows_of(block, first, first + count)
+        view = rows_of(block, first, first + count)
         for index in (rng.integers(0, count, 100), np.arange(count)[::-3], np.zeros(0, np.int64)):
-            taken = take_rows(part, index)
+            taken = take_rows(view, index)
             assert repr(listed(np.asarray(taken))) == repr([rows[first + row] for row in index.tolist()])
 
 
-def test_rows_that_share_memory_weigh_what_they_show() -> None:
+def test_size_of_rows_that_share_memory() -> None:
     block = rows_like(FEATURES["strings"], 300, np.random.default_rng(1))
     assert not isinstance(block, np.ndarray)
     assert sum(sys.getsizeof(block.rows(row, row + 1)) for row in range(300)) < sys.getsizeof(block) + 300 * 1000
@@ -222,7 +222,7 @@ def test_rows_that_share_memory_weigh_what_they_show() -> None:
     ],
     ids=str,
 )
-def test_records_are_cut_by_what_their_rows_weigh(feature: Feature, weight: int, tmp_path: Path) -> None:
+def test_partitions_are_planned_by_the_size_of_rows(feature: Feature, weight: int, tmp_path: Path) -> None:
     encoded = [bytes(960)]
     if isinstance(feature, dtf.ImageFeature):
         stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Records in and out, the window they are seen through, and what errors say about bytes that are no records."""
+"""Reading and writing of records, the window on a shard, and errors for damaged records and other formats."""
 
 import gzip
 import os
@@ -18,19 +18,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.errors import CorruptRecordError, Place, ShardNotFoundError
+from dask_tfrecord.errors import CorruptRecordError, Location, ShardNotFoundError
 from dask_tfrecord.records.framing import Window, framing_error, read_records
 from dask_tfrecord.records.index import scan_shard
 from dask_tfrecord.records.writer import RecordWriter
-from dask_tfrecord.storage.files import Shard, find_shards
+from dask_tfrecord.storage.listing import Shard, find_shards
 from dask_tfrecord.testing import read_payloads, write_oracle
 
-# What `damaged.json` says TensorFlow read before it stopped, and what this library says of the record after those.
+# Records and bytes that TensorFlow read before its error (from `damaged.json`), and the error of this library.
 DAMAGED = {
     "huge_length": (7, 5723, "the CRC of the length does not hold"),
     "length_bit": (7, 5723, "the CRC of the length does not hold"),
     "length_crc": (7, 5723, "the CRC of the length does not hold"),
-    "not_a_tfrecord": (0, 0, "no TFRecord file.*zip archive"),
+    "not_a_tfrecord": (0, 0, "not a TFRecord file.*zip archive"),
     "payload_bit": (7, 5723, "the CRC of the payload does not hold"),
     "payload_crc": (7, 5723, "the CRC of the payload does not hold"),
     "trailing_garbage": (20, 6789, "truncated header: expected 12 bytes, found 8"),
@@ -41,7 +41,7 @@ DAMAGED = {
 
 
 def framed(*payloads: bytes) -> bytes:
-    """Records, framed by the letter of the format."""
+    """Frame payloads as the format specifies."""
 
     def crc(data: bytes) -> bytes:
         value = crc32c.crc32c(data)
@@ -54,12 +54,12 @@ def framed(*payloads: bytes) -> bytes:
 
 
 def borders(payloads: list[bytes]) -> list[int]:
-    """Where each record begins, and where the last one ends."""
+    """Return the offset of each record, and of the end."""
     return list(accumulate((len(payload) + 16 for payload in payloads), initial=0))
 
 
 def failure(path: Path, **options: bool) -> tuple[int, CorruptRecordError]:
-    """How many records were read before the error, and the error."""
+    """Return the number of records before the error, and the error."""
     count = 0
     with pytest.raises(CorruptRecordError) as caught:
         for _ in read_records(path, **options):
@@ -93,7 +93,7 @@ class TestRead:
             write_oracle(tmp_path / f"x-{index}", [f"{index}.{record}".encode() for record in range(2)])
         assert list(read_records(tmp_path / "x-*")) == [b"1.0", b"1.1", b"2.0", b"2.1", b"10.0", b"10.1"]
 
-    def test_a_path_that_is_not_there_fails_at_once(self, tmp_path: Path) -> None:
+    def test_a_missing_path_fails_at_once(self, tmp_path: Path) -> None:
         with pytest.raises(ShardNotFoundError):
             read_records(tmp_path / "x")
 
@@ -112,7 +112,7 @@ class TestDamage:
         record, offset, said = DAMAGED[name]
         count, error = failure(path)
         assert count == record
-        assert error.place == Place(str(path), record, offset)
+        assert error.place == Location(str(path), record, offset)
         assert re.search(said, error.message)
         assert isinstance(error, ValueError)
         again = pickle.loads(pickle.dumps(error))
@@ -120,7 +120,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("name", ["huge_length", "length_bit"])
     def test_damaged_lengths_without_crcs(self, golden: Path, name: str) -> None:
-        # Nothing says that the length is wrong until it leads nowhere.
+        # Without CRCs, a wrong length is detected only at the next header.
         count, error = failure(golden / f"damaged_{name}.tfrecord", check_crc=False)
         assert count >= 7
         assert "CRC of the length does not hold" in error.message
@@ -140,7 +140,7 @@ class TestDamage:
                 continue
             count, error = failure(path)
             assert count == whole
-            assert error.place == Place(str(path), whole, at[whole])
+            assert error.place == Location(str(path), whole, at[whole])
             there = cut - at[whole]
             part, expected, found = (
                 ("header", 12, there)
@@ -149,7 +149,8 @@ class TestDamage:
                 if there < 12 + len(payloads[whole])
                 else ("footer", 4, there - 12 - len(payloads[whole]))
             )
-            assert f"truncated {part}: expected {expected} bytes, found {found} before" in error.message
+            noun = "byte" if expected == 1 else "bytes"
+            assert f"truncated {part}: expected {expected} {noun}, found {found} before" in error.message
             with pytest.raises(CorruptRecordError) as caught:
                 scan_shard(shard)
             assert str(caught.value) == str(error)
@@ -166,7 +167,7 @@ class TestDamage:
             record = next(index for index, (_, end) in enumerate(pairwise(at)) if flip < end)
             count, error = failure(path)
             assert count == record
-            assert error.place == Place(str(path), record, at[record])
+            assert error.place == Location(str(path), record, at[record])
             which = "length" if flip - at[record] < 12 else "payload"
             assert f"CRC of the {which} does not hold" in error.message
             [shard] = find_shards(path)
@@ -180,7 +181,7 @@ class TestDamage:
     @pytest.mark.parametrize("compression", [None, "gzip"])
     @pytest.mark.parametrize("length", [1000, 2**31, 2**62, 2**63, 2**64 - 1])
     def test_a_length_that_is_signed_and_false(self, tmp_path: Path, compression: str | None, length: int) -> None:
-        # With a CRC that holds: only the end of the file says that it can't be.
+        # The CRC matches, so only the end of the file shows that the length is wrong.
         head = struct.pack("<Q", length)
         data = framed(b"first") + head + framed(head)[20:] + b"rest"
         path = tmp_path / "x"
@@ -194,8 +195,8 @@ class TestDamage:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert count == 1
-            assert error.place == Place(str(path), 1, 21)
-            assert f"truncated payload: expected {length} bytes, found 4" in error.message
+            assert error.place == Location(str(path), 1, 21)
+            assert f"truncated payload: expected {length:,} bytes, found 4" in error.message
             assert str(caught.value) == str(error)
             assert peak < 8 << 20
 
@@ -209,12 +210,12 @@ class TestDamage:
             (b"feature,label\n1,2\n3,4\n", "text: 'feature,label"),
             ("größe,straße,".encode() * 10, "text: 'größe"),
             (bytes(1000), "zero bytes"),
-            (b"\x00\x01\x02\x03" * 20, "no format known"),
+            (b"\x00\x01\x02\x03" * 20, "unknown format"),
             (b"hi", "text: 'hi'"),
         ],
     )
     @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
-    def test_what_is_no_tfrecord_at_all(self, tmp_path: Path, data: bytes, said: str, compression: str | None) -> None:
+    def test_files_of_other_formats(self, tmp_path: Path, data: bytes, said: str, compression: str | None) -> None:
         packed = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}[compression](data)
         (tmp_path / "x").write_bytes(packed)
         count, error = failure(tmp_path / "x")
@@ -227,10 +228,10 @@ class TestDamage:
         with pytest.raises(CorruptRecordError, match="begins with gzip data"):
             list(read_records(golden / "scalars_gzip.tfrecord.gz", compression=None))
 
-    def test_a_record_that_holds_after_all(self, golden: Path) -> None:
+    def test_a_refused_record_that_is_intact(self, golden: Path) -> None:
         [shard] = find_shards(golden / "scalars.tfrecord")
         with Window(shard) as window:
-            assert "holds on a second look" in str(framing_error(window, 0))
+            assert "is intact when read again" in str(framing_error(window, 0))
 
     @given(st.binary(max_size=200), st.sampled_from([None, "gzip", "zlib"]))
     def test_any_bytes_are_records_or_an_error(
@@ -292,12 +293,12 @@ class TestWindow:
             assert window.buffer is kept
             assert window.fill(10_000)
             assert 10_000 <= len(window.buffer) <= 20_000
-            # Lengths that can't be are refused, and the memory is a multiple of what there was.
+            # Impossible lengths are refused, and memory is proportional to the bytes of the file.
             assert not window.fill(2**64 - 1)
             assert not window.fill(10**12)
             assert len(window.buffer) <= 400_000
 
-    def test_a_plain_file_is_not_read_in_search_of_what_it_cannot_hold(self, shard: Callable[..., Shard]) -> None:
+    def test_an_uncompressed_file_is_not_read_past_its_size(self, shard: Callable[..., Shard]) -> None:
         with small_window(shard(bytes(100_000)), 1000) as window:
             assert not window.fill(100_001)
             assert len(window.buffer) == 1000
@@ -333,7 +334,7 @@ class TestWindow:
             assert window.fill()
             os.truncate(found.path, 7000)
             window.advance(4 * 1016)
-            with pytest.raises(CorruptRecordError, match="ends after 7000 now"):
+            with pytest.raises(CorruptRecordError, match="ends after 7,000 now"):
                 while window.fill(1016):
                     window.advance(1016)
 
@@ -363,7 +364,7 @@ class TestWrite:
             writer.write(memoryview(np.arange(3, dtype="<i2")))
         assert list(read_records(tmp_path / "x")) == [b"abc", b"bc", b"\0\0\1\0\2\0"]
 
-    def test_what_is_no_bytes_breaks_nothing(self, tmp_path: Path) -> None:
+    def test_a_refused_record_leaves_the_writer_usable(self, tmp_path: Path) -> None:
         with RecordWriter(tmp_path / "x") as writer:
             writer.write(b"one")
             with pytest.raises(TypeError):

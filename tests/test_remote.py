@@ -1,4 +1,4 @@
-"""Reading from stores: how much is asked of them, what happens when they fail, and when files change."""
+"""Reading from object stores: number and size of requests, failures, and changed files."""
 
 import errno
 import gzip
@@ -13,75 +13,25 @@ from typing import Any
 
 import fsspec
 import pytest
-import servers
+from support import servers
+from support.object_stores import Store, bucket, make_store, moto
 
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError
 from dask_tfrecord.storage import retry, streams
 from dask_tfrecord.storage.compression import open_stream
-from dask_tfrecord.storage.files import find_shards
-from dask_tfrecord.storage.retry import ATTEMPTS, is_transient, persist
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.storage.retry import ATTEMPTS, is_transient, with_retries
 
-# An eighth of what it is, so that three of them are quick to make.
+__all__ = ["bucket", "moto"]
+
+# An eighth of the real size, so that three ranges are created quickly.
 RANGE = 1 << 20
 DATA = random.Random(0).randbytes(3 * RANGE + 100_000)
-
-
-class Store:
-    """A remote directory: files go in by name, and it has an address, options and a log."""
-
-    def __init__(self, url: str, options: dict[str, Any], log: servers.Log, put: Callable[[str, bytes], None]) -> None:
-        self.url, self.options, self.log, self.put = url, options, log, put
 
 
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RANGE", RANGE)
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[int]:
-    """The port of an S3 server."""
-    server_module = pytest.importorskip("moto.server")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()[1]
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def bucket(moto: int) -> Iterator[tuple[Any, str, servers.Log]]:
-    """A file system that reaches the server directly, and the address and log of one that stands before it."""
-    s3fs = pytest.importorskip("s3fs")
-    direct = s3fs.S3FileSystem(key="a", secret="b", endpoint_url=f"http://127.0.0.1:{moto}")
-    if not direct.exists("bucket"):
-        # All servers of a process have the same buckets.
-        direct.mkdir("bucket")
-    with servers.running(servers.Proxy, port=moto) as (address, log):
-        yield direct, address, log
-
-
-def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> Store:
-    if kind == "s3":
-        direct, address, log = request.getfixturevalue("bucket")
-        log.fault = lambda number: None
-        direct.invalidate_cache()
-        if direct.exists("bucket/d"):
-            direct.rm("bucket/d", recursive=True)
-        options = {
-            **{"key": "a", "secret": "b", "endpoint_url": address},
-            # Its own retries would hide ours.
-            "config_kwargs": {"retries": {"max_attempts": 0}},
-        }
-        return Store("s3://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
-    files: dict[str, bytes] = {}
-    etags: dict[str, str] = {}
-    handler: dict[str, Any] = {"files": files, "etags": etags, "ranges": kind == "http"}
-    address, log = stack.enter_context(servers.running(servers.FileServer, **handler))
-
-    def put(name: str, data: bytes) -> None:
-        files[name], etags[name] = data, str(hash(data))
-
-    return Store(address, {}, log, put)
 
 
 @pytest.fixture(params=["s3", "http", "rangeless"])
@@ -92,14 +42,14 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture(params=["s3", "http"])
 def ranged(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A store that has ranges to count."""
+    """Store with support of ranges."""
     with ExitStack() as stack:
         yield make_store(request.param, request, stack)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits that tests can bear."""
+    """Shorten the waits between attempts."""
     monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
 
 
@@ -127,7 +77,7 @@ class TestRanges:
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
         store.log.clear()
         assert read(shard) == DATA
-        # Ranges double until they are as long as they get.
+        # Ranges double up to the maximum size.
         assert len(store.log.asked) <= 1 + 5 + len(DATA) / RANGE
         assert store.log.sent <= 1.02 * len(DATA)
 
@@ -152,7 +102,7 @@ class TestRanges:
             f"bytes={start}-{min(start + RANGE, stop) - 1}" for start in range(0, stop, RANGE)
         ]
 
-    def test_a_look_takes_little(self, ranged: Store) -> None:
+    def test_reading_the_head_takes_one_small_range(self, ranged: Store) -> None:
         ranged.put("x", DATA)
         [shard] = find_shards(f"{ranged.url}/x", storage_options=ranged.options)
         ranged.log.clear()
@@ -183,9 +133,9 @@ class TestRanges:
             stream.readinto(memoryview(bytearray(10)))
             deadline = time.monotonic() + 20
             while len(ranged.log.asked) < 2:
-                assert time.monotonic() < deadline, "nobody asked for the second range"
+                assert time.monotonic() < deadline, "the second range was not requested"
                 time.sleep(0.01)
-            # It is not followed by a third before the first is done with.
+            # The third range is not requested while the first one is read.
             time.sleep(0.1)
             assert len(ranged.log.asked) == 2
 
@@ -204,13 +154,13 @@ class TestRanges:
 class TestFailures:
     @pytest.mark.parametrize("fault", ["drop", 503, 500, 429])
     def test_every_fifth_request(self, store: Store, fault: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nothing is lost, and nothing comes twice."""
+        """Bytes are neither lost nor duplicated."""
         monkeypatch.setattr(streams, "RANGE", 1 << 18)
         data = DATA
         store.put("x", data)
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
         store.log.clear()
-        # A server without ranges has few requests to fail.
+        # A server without ranges receives few requests.
         store.log.fault = lambda number: fault if number % 5 == (0 if len(store.log.gets) < 2 else 4) else None
         assert read(shard) == data
         assert read(shard, stop=len(data)) == data
@@ -241,7 +191,7 @@ class TestFailures:
         assert isinstance(caught.value, OSError)
         assert len(store.log.gets) == ATTEMPTS
 
-    def test_what_no_second_try_helps_is_tried_once(self, store: Store) -> None:
+    def test_permanent_errors_are_not_retried(self, store: Store) -> None:
         store.put("x", DATA[:1000])
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
         store.log.clear()
@@ -250,8 +200,8 @@ class TestFailures:
             read(shard)
         assert len(store.log.gets) == 1
 
-    def test_nobody_waits_for_what_is_not_wanted(self) -> None:
-        """A stream that is closed does not go on trying."""
+    def test_retries_end_when_the_result_is_not_needed(self) -> None:
+        """A closed stream stops its retries."""
         stopped = threading.Event()
         calls = []
 
@@ -261,7 +211,7 @@ class TestFailures:
             raise ConnectionResetError
 
         with pytest.raises(ConnectionResetError):
-            persist(fail, "x", "try", stopped)
+            with_retries(fail, "x", "try", stopped)
         assert len(calls) == 1
 
     @pytest.mark.parametrize(
@@ -297,7 +247,7 @@ class TestFailures:
 
         for _ in range(2):
             with pytest.raises(StorageError):
-                persist(fail, "x", "try", Watch())
+                with_retries(fail, "x", "try", Watch())
         first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]
         for number, (one, other) in enumerate(zip(first, second, strict=True)):
             assert 0.05 * 2**number <= one <= 0.1 * 2**number
@@ -355,7 +305,7 @@ class TestListing:
         s3fs = pytest.importorskip("s3fs")
         direct = s3fs.S3FileSystem(key="a", secret="b", endpoint_url=f"http://127.0.0.1:{moto}")
         direct.mkdir("many")
-        # The server lives in this process; by requests it would take ten seconds.
+        # Adding the objects to the server in this process is faster than 1100 requests.
         backend = pytest.importorskip("moto.s3.models").s3_backends["123456789012"]["aws"]
         for number in range(1100):
             backend.put_object("many", f"d/x-{number:05}-of-01100", b"")
@@ -364,7 +314,7 @@ class TestListing:
             for urlpath in ("s3://many/d/x-*", "s3://many/d/x@1100", "s3://many/d"):
                 log.clear()
                 assert len(find_shards(urlpath, storage_options=options)) == 1100
-                # A page of a listing holds a thousand names; two looks at the literal path come before.
+                # A page of a listing has 1000 names; two requests look up the literal path first.
                 assert len(log.asked) <= 6
 
     def test_ten_thousand_files_of_a_store(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from test_remote import Store, bucket, make_store, moto
+from support.object_stores import Store, bucket, make_store, moto
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -31,7 +31,7 @@ def example(record: int, size: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Some 18 MB: two ranges and a bit."""
+    """Shard of about 18 MB: slightly more than two ranges."""
     path = tmp_path_factory.mktemp("remote") / "x"
     write_oracle(path, (example(record, 6_000) for record in range(RECORDS)))
     return path.read_bytes()
@@ -44,7 +44,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def open_dataset(store: Store, name: str = "x", **options: object) -> dtf.Dataset:
-    """Given the features, opening reads no records but to count them."""
+    """Open a data set with known features, so that opening only counts records."""
     features = {"label": dtf.FixedLenFeature((), "int64")}
     return dtf.read_tfrecord(f"{store.url}/{name}", features, storage_options=store.options, **options)  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ def test_counting_reads_a_shard_once(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     store.log.clear()
     assert open_dataset(store, counts="scan").nrecords == RECORDS
-    # Beside the listing: looks at the path and for sidecars.
+    # In addition to the listing: lookups of the path and of sidecars.
     ranges = [asked for asked in store.log.asked if asked.range]
     assert len(ranges) <= 1 + len(shard) / RANGE
     assert sum(asked.sent for asked in ranges) <= 1.02 * len(shard)
@@ -80,7 +80,7 @@ def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
             assert store.log.sent <= 3 << 20
 
 
-def test_rows_that_lie_near_each_other_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
+def test_adjacent_rows_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     ds = open_dataset(store)
     rows = np.arange(RECORDS)
@@ -89,7 +89,7 @@ def test_rows_that_lie_near_each_other_are_read_in_large_ranges(store: Store, sh
         assert ds.rows[picked].compute()["label"].tolist() == picked.tolist()
         assert len(store.log.asked) <= 1 + len(shard) / RANGE
         assert store.log.sent <= 1.02 * len(shard)
-    # A stretch for each of those that lie apart.
+    # One range for each distant row.
     store.log.clear()
     apart = [2_900, 10, 1_400]
     assert ds.rows[apart].compute()["label"].tolist() == apart
@@ -102,7 +102,7 @@ def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
     ds = open_dataset(store, chunks=RECORDS // 3)
     store.log.clear()
     assert ds["label"].compute().tolist() == list(range(RECORDS))
-    # A chunk begins at the mark before it and ends at the one after, each within a mebibyte or two.
+    # A chunk begins at the index entry before it and ends at the one after it, each within 1 to 2 MiB.
     assert len(store.log.asked) <= 3
     assert store.log.sent <= len(shard) + (6 << 20)
 
@@ -113,16 +113,16 @@ def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) ->
     assert ds.npartitions == 3
     store.log.clear()
     assert ds["label"].compute().tolist() == list(range(RECORDS))
-    # Of each but the first the beginning is looked for, in one range; of each but the last, where the next one goes on.
+    # Splits except the first search for their first header, in one range; all but the last check the next header.
     assert len(store.log.asked) <= 3 + 2 + 2
     assert store.log.sent <= len(shard) + 2 * (512 << 10)
 
 
 @pytest.mark.parametrize("fault", ["drop", 503])
-def test_nothing_is_lost_or_doubled(
+def test_failures_neither_lose_nor_duplicate_records(
     store: Store, shard: bytes, fault: str | int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth connection breaks off, or three of twelve requests meet a server that is busy."""
+    """Every fifth connection is closed midway, or three of twelve requests get an error of a busy server."""
     monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
     for number in range(4):
         store.put(f"x{number}", shard)
@@ -147,7 +147,7 @@ def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -
     assert len(store.log.asked) == 1
 
 
-def test_an_index_is_written_beside_objects(request: pytest.FixtureRequest, shard: bytes, tmp_path: Path) -> None:
+def test_an_index_is_written_next_to_objects(request: pytest.FixtureRequest, shard: bytes, tmp_path: Path) -> None:
     with ExitStack() as stack:
         store = make_store("s3", request, stack)
         store.put("x", shard)

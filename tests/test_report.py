@@ -1,4 +1,4 @@
-"""Reports on records: what is counted, what is suggested, and the spec that pastes into code."""
+"""Reports on records: counts, suggestions, and specs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
-from dask_tfrecord.columns.looks import image_looks, looks_like_text, tensor_looks
-from dask_tfrecord.columns.report import FeatureReport, Report
-from dask_tfrecord.columns.survey import Histogram, Survey, survey
-from dask_tfrecord.errors import Place, SchemaError
+from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.inspection.content_detection import detect_image, detect_tensor, is_probably_text
+from dask_tfrecord.inspection.report import FeatureReport, Report
+from dask_tfrecord.inspection.survey import Histogram, Survey, survey
 from dask_tfrecord.messages import (
     BytesList,
     Example,
@@ -38,7 +38,7 @@ Image = pytest.importorskip("PIL.Image")
 
 
 def feature(values: Sequence[Any] | None) -> Feature:
-    """A Feature of ints, floats or bytes; of no kind for None."""
+    """Return a Feature of ints, floats or bytes; without a kind for None."""
     if values is None:
         return Feature()
     if values and isinstance(values[0], bytes):
@@ -58,12 +58,12 @@ def sequence(**lists: Sequence[Sequence[Any]]) -> bytes:
     return SequenceExample(feature_lists=FeatureLists(feature_list=named)).SerializeToString()
 
 
-def places(payloads: Sequence[bytes], file: str = "a") -> list[tuple[Place, bytes]]:
-    return [(Place(file, number, 0), payload) for number, payload in enumerate(payloads)]
+def places(payloads: Sequence[bytes], file: str = "a") -> list[tuple[Location, bytes]]:
+    return [(Location(file, number, 0), payload) for number, payload in enumerate(payloads)]
 
 
 def report(*payloads: bytes) -> Report:
-    return Report.of(survey(places(payloads)))
+    return Report.from_survey(survey(places(payloads)))
 
 
 def only(found: Report) -> FeatureReport:
@@ -72,7 +72,7 @@ def only(found: Report) -> FeatureReport:
 
 
 def suggested(*values: Sequence[Any] | None) -> list[str]:
-    """What is suggested for a feature of these values, None being a record without it."""
+    """Return the suggestions for a feature of these values; None is a record without it."""
     payloads = [example(x=value) if value is not None else example() for value in values]
     return [str(suggestion) for suggestion in only(report(*payloads)).suggestions]
 
@@ -88,7 +88,7 @@ def encoded(shape: tuple[int, ...], form: str, dtype: str = "uint8", **options: 
 
 @given(parts=st.lists(st.lists(st.integers(0, 300), max_size=120), max_size=4))
 @settings(deadline=None)
-def test_histograms_of_parts_are_that_of_the_whole(parts: list[list[int]]) -> None:
+def test_merged_histograms_equal_that_of_the_whole(parts: list[list[int]]) -> None:
     merged = Histogram()
     for part in parts:
         histogram = Histogram()
@@ -118,7 +118,7 @@ VALUES = (
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None)
-def test_surveys_of_parts_are_that_of_the_whole(shards: list[list[dict[str, Any]]], data: st.DataObject) -> None:
+def test_merged_surveys_equal_that_of_the_whole(shards: list[list[dict[str, Any]]], data: st.DataObject) -> None:
     records = [
         record
         for number, shard in enumerate(shards)
@@ -128,11 +128,11 @@ def test_surveys_of_parts_are_that_of_the_whole(shards: list[list[dict[str, Any]
     merged = Survey()
     for start, stop in zip([0, *cuts], [*cuts, len(records)], strict=True):
         merged.merge(pickle.loads(pickle.dumps(survey(records[start:stop]))))
-    assert Report.of(merged) == Report.of(survey(records))
+    assert Report.from_survey(merged) == Report.from_survey(survey(records))
 
 
 def test_a_report_has_presence_kinds_counts_and_conflicts() -> None:
-    found = Report.of(
+    found = Report.from_survey(
         survey(
             [
                 *places([example(x=[1], n=None), example(x=[1, 2]), example()], "a"),
@@ -157,9 +157,9 @@ def test_a_report_has_presence_kinds_counts_and_conflicts() -> None:
     assert "values of several kinds:\n'x': int64 in 3 records" in repr(found)
 
 
-def test_of_many_shards_some_are_named() -> None:
+def test_the_first_ten_shards_are_named() -> None:
     records = [record for number in range(25) for record in places([example(x=[1])], f"s{number}")]
-    kind = only(Report.of(survey(records))).kinds[0]
+    kind = only(Report.from_survey(survey(records))).kinds[0]
     assert (kind.shards, len(kind.by_shard)) == (25, 10)
     assert str(kind).endswith("s9: 1, … 15 more)")
 
@@ -197,7 +197,7 @@ def test_all_text_without_control_characters_is_text(text: str) -> None:
         data = text.encode()
     except UnicodeEncodeError:
         return
-    assert looks_like_text(data) == (not controls & set(text))
+    assert is_probably_text(data) == (not controls & set(text))
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_images_of_other_bands_depths_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("value", [b"BM", b"BMW drives", b"RIFF", b"RIFF....WAVEfmt ", b"\x89PNG", b"GIF"])
-def test_what_only_begins_like_an_image(value: bytes) -> None:
-    assert image_looks(value + b" " * 60) is None
+def test_values_that_only_begin_like_an_image(value: bytes) -> None:
+    assert detect_image(value + b" " * 60) is None
 
 
 @given(form=st.sampled_from(["JPEG", "PNG", "BMP", "GIF", "WEBP"]), keep=st.integers(0, 60), data=st.data())
@@ -245,8 +245,8 @@ def test_headers_that_are_cut_or_damaged_do_no_harm(form: str, keep: int, data: 
     for _ in range(3):
         if value:
             value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
-    image_looks(bytes(value))
-    tensor_looks(bytes(value))
+    detect_image(bytes(value))
+    detect_tensor(bytes(value))
 
 
 def varint(value: int) -> bytes:
@@ -273,7 +273,7 @@ def tensor(number: int, shape: tuple[int, ...], content: bytes, field: int = 4) 
     [
         (tensor(1, (2, 3), bytes(24)), 'dtf.TensorFeature((2, 3), "float32")'),
         (tensor(9, (), bytes(8)), 'dtf.TensorFeature((), "int64")'),
-        (tensor(3, (4,), b"\x07", field=7), 'dtf.TensorFeature((4,), "int32")'),  # one value for all
+        (tensor(3, (4,), b"\x07", field=7), 'dtf.TensorFeature((4,), "int32")'),  # one repeated value
         (tensor(19, (2,), b"\x80\x78\x01", field=13), 'dtf.TensorFeature((2,), "float16")'),
         (tensor(7, (1,), b"text", field=8), 'dtf.TensorFeature((1,), "bytes")'),
         (tensor(14, (300,), bytes(600)), 'dtf.TensorFeature((300,), "bfloat16")'),
@@ -287,8 +287,8 @@ def test_tensors(value: bytes, code: str) -> None:
     "value",
     [
         tensor(1, (2, 3), bytes(23)),  # too few bytes
-        tensor(99, (2,), bytes(8)),  # no such dtype
-        tensor(1, (2,), bytes(8)) + b"\x98\x06\x01",  # a field that no tensor has
+        tensor(99, (2,), bytes(8)),  # an unknown dtype
+        tensor(1, (2,), bytes(8)) + b"\x98\x06\x01",  # an unknown field
         tensor(1, (2,), bytes(8), field=7),  # values of another dtype
         tensor(7, (2,), b"text", field=8),  # a string is missing
         tensor(1, (1 << 63,), b""),  # an unknown size
@@ -296,8 +296,8 @@ def test_tensors(value: bytes, code: str) -> None:
         b"",
     ],
 )
-def test_what_is_almost_a_tensor(value: bytes) -> None:
-    assert tensor_looks(value) is None
+def test_values_that_are_almost_tensors(value: bytes) -> None:
+    assert detect_tensor(value) is None
 
 
 def test_tensors_of_several_shapes() -> None:
@@ -319,7 +319,7 @@ def test_raw_arrays_of_one_size() -> None:
 
 
 def test_booleans_only_where_both_were_seen() -> None:
-    assert suggested([0], [1]) == ['or dtf.FixedLenFeature((), "bool"): 0 and 1 alone, all 2 records']
+    assert suggested([0], [1]) == ['or dtf.FixedLenFeature((), "bool"): only 0 and 1, all 2 records']
     assert suggested([0, 1], [1, 1])[0].startswith('or dtf.FixedLenFeature((2,), "bool")')
     assert suggested([0], [0]) == suggested([1]) == suggested([0], [1], [2]) == suggested([0], [1], [-1]) == []
     assert suggested([0], None, [1])[0].startswith('or dtf.FixedLenFeature((), "bool", default_value=False)')
@@ -334,13 +334,13 @@ def test_rows_only_where_three_numbers_agree() -> None:
 
 def test_a_default_only_where_numbers_agree() -> None:
     assert suggested([1, 2], None, [3, 4]) == [
-        'or dtf.FixedLenFeature((2,), "int64", default_value=0): 2 values wherever it is set, and the default is yours '
-        "to choose, all 2 records"
+        'or dtf.FixedLenFeature((2,), "int64", default_value=0): 2 values in every record that sets it; choose a '
+        "default, all 2 records"
     ]
     assert suggested([5, 2], None, [3]) == []
 
 
-# -- the spec, and what else a report prints ---------------------------------------------------------------------------
+# -- specs and display ---------------------------------------------------------------------------
 
 
 def pasted(spec: str) -> dtf.Schema:
@@ -377,7 +377,7 @@ def test_the_spec_of_sequence_examples_is_their_schema() -> None:
     assert found.message == "SequenceExample"
 
 
-def test_the_spec_says_what_is_no_feature() -> None:
+def test_the_spec_comments_on_keys_that_are_not_features() -> None:
     lines = report(example(a=None, x=[1]), example(x=[0.5])).spec().splitlines()
     assert lines == ["features = {", '    # "a": never set', '    # "x": int64 in 1 record; float32 in 1 record', "}"]
 
@@ -403,7 +403,7 @@ def test_images_of_a_real_file_are_found(corpus: Path) -> None:
         assert (suggestion.feature, suggestion.number) == ("dtf.ImageFeature(shape=(-1, 64, 64, 3))", 250)
 
 
-def test_json_has_all_that_the_report_has() -> None:
+def test_json_has_every_field_of_the_report() -> None:
     found = report(example(a=None, x=[1], b=[b"text"]), example(x=[0.5], b=[b"more"]))
     document = json.loads(found.to_json())
     a, b, x = document["features"]
@@ -443,27 +443,27 @@ def collection(folder: Path, shards: int, records: int) -> str:
 @pytest.mark.parametrize("size", ["128 MiB", "64 kiB"])
 def test_a_collection_read_in_parts_is_reported_as_a_whole(tmp_path: Path, size: str) -> None:
     url = collection(tmp_path, 20, 200)
-    # The second shard is large enough to have places that it can be split at.
+    # The second shard is large enough to be split.
     testing.write_oracle(tmp_path / "part-00001", (example(big=[bytes(50_000)]) for _ in range(60)))
     with dask.config.set({"array.chunk-size": size, "scheduler": "threads"}):
         found = dtf.inspect_records(url, sample=None)
-    whole = Report.of(survey(records(tmp_path)))
+    whole = Report.from_survey(survey(records(tmp_path)))
     assert found == whole
     assert (found.records, found.shards) == (19 * 200 + 60, 20)
 
 
-def records(folder: Path) -> list[tuple[Place, bytes]]:
-    """Every record and its place, by the oracle."""
+def records(folder: Path) -> list[tuple[Location, bytes]]:
+    """Read every record and its location with the oracle."""
     found = []
     for path in sorted(folder.iterdir()):
         offset = 0
         for number, payload in enumerate(testing.read_payloads(path)):
-            found.append((Place(str(path), number, offset), payload))
+            found.append((Location(str(path), number, offset), payload))
             offset += len(payload) + 16
     return found
 
 
-def test_no_records_is_a_report_and_no_schema(tmp_path: Path) -> None:
+def test_empty_shards_have_a_report_but_not_a_schema(tmp_path: Path) -> None:
     testing.write_oracle(tmp_path / "empty", [])
     found = dtf.inspect_records(tmp_path, sample=None)
     assert (found.records, found.features) == (0, ())
@@ -472,7 +472,7 @@ def test_no_records_is_a_report_and_no_schema(tmp_path: Path) -> None:
     assert pasted(found.spec()) == dtf.Schema({})
 
 
-def test_a_schema_keeps_its_report_to_itself(tmp_path: Path) -> None:
+def test_the_report_of_a_schema_is_not_compared_or_stored(tmp_path: Path) -> None:
     schema = dtf.infer_schema(collection(tmp_path, 2, 6))
     assert isinstance(schema.report, Report)
     assert schema.report.schema == schema

@@ -1,6 +1,6 @@
-"""What goes out comes back: records to Zarr and to records again, arrays to records and back, bit for bit.
+"""Round trips: records to Zarr and back to records, arrays to records and back, compared bit for bit.
 
-The same with TensorFlow's own parser as the judge is in `test_round_trips_tensorflow`.
+`test_round_trips_tensorflow` compares the results with TensorFlow's parser.
 """
 
 from __future__ import annotations
@@ -13,53 +13,45 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from any_columns import any_features, dataset_of, fitting_rows, written_as
-from bits import bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from test_corpus import EMPTY, EXAMPLES, FOREIGN
-from test_golden import CASES, check, expected, shard, spec
+from support.any_columns import any_features, dataset_of, fitting_rows, written_as
+from support.any_records import collections
+from support.bits import bits
+from support.corpus import EMPTY, EXAMPLES, ROUND_TRIPS, SEQUENCES
+from support.golden import CASES, check, expected, shard, spec
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.messages import Example, SequenceExample
-from dask_tfrecord.testing import (
-    examples,
-    expected_columns,
-    read_payloads,
-    schemas,
-    sequence_examples,
-    write_oracle,
-)
+from dask_tfrecord.testing import expected_columns, read_payloads, schemas, write_oracle
 from dask_tfrecord.testing.strategies import STEPS
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
-SEQUENCES = [name for name, found in FOREIGN.items() if found == "a SequenceExample"]
-CORPUS = [*EXAMPLES, *SEQUENCES]
-# Of larger files so many rows are enough for the tests that are always run, and of shards of one collection two.
+# The default tests read at most this many rows of a file, and two shards of one collection.
 SOME = 100
-LARGE = [name for name in CORPUS if EXAMPLES.get(name, SOME + 1) > SOME]
-ALIKE = [name for name in CORPUS if "csv_example_gen" in name][2:]
+LARGE = [name for name in ROUND_TRIPS if EXAMPLES.get(name, SOME + 1) > SOME]
+ALIKE = [name for name in ROUND_TRIPS if "csv_example_gen" in name][2:]
 
 Columns = Mapping[str, NDArray[Any]]
 
 
 def assert_same(found: Columns, wanted: Columns) -> None:
-    """The same columns in the same order, bit for bit."""
+    """Assert that both have the same columns in the same order, bit for bit."""
     assert list(found) == list(wanted)
     for name, array in wanted.items():
         assert bits(found[name]) == bits(array), name
 
 
 def payloads(folder: Path) -> list[bytes]:
-    """Those of all shards of a folder, in order."""
+    """Return the payloads of all shards of a folder, in order."""
     return [payload for path in sorted(folder.glob("*.tfrecord")) for payload in read_payloads(path)]
 
 
 def through_zarr(dataset: dtf.Dataset, folder: Path, grid: Mapping[str, int], **options: Any) -> str:
-    """Write a data set to Zarr and the store to shards; name these."""
+    """Write a data set to Zarr and the store to shards; return the glob of the shards."""
     dataset.to_zarr(folder / "store.zarr", **grid)
     stored = dtf.from_zarr(folder / "store.zarr")
     assert_same(stored.compute(), dataset.compute())
@@ -82,15 +74,15 @@ def test_golden_files(golden: Path, case: str, compression: str | None, tmp_path
     )
     assert_same(again.compute(), ds.compute())
     check(again.compute(), expected(golden, case))
-    # The store says by itself what records are to hold: who says it, gets the same bytes.
-    dtf.from_zarr(tmp_path / "store.zarr").to_tfrecord(tmp_path / "said" / "one.tfrecord", **features)
-    assert payloads(tmp_path / "said") == payloads(tmp_path)
+    # The store keeps the features of the records; passing them again results in the same bytes.
+    dtf.from_zarr(tmp_path / "store.zarr").to_tfrecord(tmp_path / "given" / "one.tfrecord", **features)
+    assert payloads(tmp_path / "given") == payloads(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "whole"),
     [
-        *((name, name not in LARGE) for name in CORPUS if name not in ALIKE),
+        *((name, name not in LARGE) for name in ROUND_TRIPS if name not in ALIKE),
         *(pytest.param(name, True, marks=pytest.mark.slow) for name in LARGE),
     ],
 )
@@ -107,19 +99,19 @@ def test_corpus_files(corpus: Path, name: str, whole: bool, tmp_path: Path) -> N
     assert payloads(tmp_path) == payloads(tmp_path / "direct")
     message = SequenceExample if name in SEQUENCES else Example
     for before, after in zip(originals, payloads(tmp_path), strict=True):
-        assert held(message.FromString(after)) == held(message.FromString(before))
+        assert lists_of(message.FromString(after)) == lists_of(message.FromString(before))
 
 
-def held(record: Any) -> dict[str, bytes]:
-    """Every list of a record that has a value, and every feature list, as protobuf writes it."""
+def lists_of(record: Any) -> dict[str, bytes]:
+    """Return the serialized form of every non-empty list and feature list of a record."""
     if isinstance(record, Example):
-        return listed(record.features)
+        return non_empty(record.features)
     lists = record.feature_lists.feature_list
     steps = {f"list {name}": lists[name].SerializeToString(deterministic=True) for name in lists}
-    return {name: data for name, data in steps.items() if data} | listed(record.context)
+    return {name: data for name, data in steps.items() if data} | non_empty(record.context)
 
 
-def listed(features: Any) -> dict[str, bytes]:
+def non_empty(features: Any) -> dict[str, bytes]:
     found = {}
     for name, feature in features.feature.items():
         kind = feature.WhichOneof("kind")
@@ -136,23 +128,14 @@ def test_a_corpus_file_without_records(corpus: Path, tmp_path: Path) -> None:
     assert payloads(tmp_path) == []
 
 
-# -------------------------------------------------------------------------------------------------- made by hypothesis
+# -------------------------------------------------------------------------------------------------- drawn by hypothesis
 
 
 @st.composite
 def any_schemas(draw: st.DrawFn) -> dtf.Schema:
-    """Features of any class, of Examples or SequenceExamples."""
-    made: dtf.Schema = draw(schemas(min_size=1, max_size=4, steps=STEPS if draw(st.booleans()) else None))
-    return made
-
-
-@st.composite
-def collections(draw: st.DrawFn, of: st.SearchStrategy[dtf.Schema], least: int = 0) -> tuple[dtf.Schema, list[bytes]]:
-    """A schema, and records that fit it, `least` or more."""
-    schema = draw(of)
-    records = examples(schema) if schema.sequence_features is None else sequence_examples(schema)
-    made = draw(st.lists(records, min_size=least, max_size=6))
-    return schema, [record.SerializeToString() for record in made]
+    """Schemas of Examples or SequenceExamples with features of any class."""
+    schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, steps=STEPS if draw(st.booleans()) else None))
+    return schema
 
 
 @pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
@@ -192,7 +175,7 @@ def test_arrays_of_any_kind(count: int) -> None:
 def check_arrays(
     features: Sequence[Feature], sizes: Sequence[int], steps: bool, rng: np.random.Generator, folder: Path
 ) -> None:
-    """Arrays to records, by way of Zarr and straight: the same bytes, of which protobuf makes the same arrays."""
+    """Assert that arrays written directly and through Zarr result in the same bytes, and that the oracle reads them."""
     named = {f"column/{number}": feature for number, feature in enumerate(features)}
     blocks = {name: fitting_rows(feature, sum(sizes), rng) for name, feature in named.items()}
     schema = written_as(named, steps=steps)
@@ -204,13 +187,13 @@ def check_arrays(
     dtf.to_tfrecord(wanted, folder / "arrays" / "one.tfrecord", features=schema)
     dtf.to_tfrecord(blocks, folder / "blocks" / "one.tfrecord", features=schema)
     assert payloads(folder / "arrays") == payloads(folder / "blocks") == payloads(folder)
-    # The oracle decodes no images.
+    # The oracle does not decode images.
     others = schema.select(name for name in schema if not isinstance(schema[name], ImageFeature))
-    judged = expected_columns(payloads(folder), others)
-    assert_same({name: judged[name] for name in others}, {name: wanted[name] for name in others})
+    decoded = expected_columns(payloads(folder), others)
+    assert_same({name: decoded[name] for name in others}, {name: wanted[name] for name in others})
 
 
-# --------------------------------------------------------------------------------------------------- what is no number
+# ------------------------------------------------------------------------------------------------- NaN and signed zeros
 
 FLOATS = {
     "float16": np.array([0x8000, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFD55, 1, 0x3C01], np.uint16),
@@ -245,7 +228,7 @@ def test_nan_payloads_and_signs_of_zeros(dtype: str, tmp_path: Path) -> None:
         assert bits(again[name]) == bits(np.asarray(array)), name
 
 
-def test_bfloat16_goes_to_records_and_back_and_not_to_zarr(tmp_path: Path) -> None:
+def test_bfloat16_is_written_to_records_but_not_to_zarr(tmp_path: Path) -> None:
     brain = pytest.importorskip("ml_dtypes").bfloat16
     values = np.array([0x8000, 0x7F80, 0x7FC0, 0x7F81, 0xFFA5, 0x3F81], np.uint16).view(brain)
     arrays: dict[str, Any] = {"listed": values, "raw": values, "tensor": values.reshape(6, 1)}
@@ -259,11 +242,11 @@ def test_bfloat16_goes_to_records_and_back_and_not_to_zarr(tmp_path: Path) -> No
     ds.to_tfrecord(tmp_path / "y")
     assert read_payloads(tmp_path / "y") == read_payloads(tmp_path / "x")
     assert_same(ds.compute(), arrays)
-    with pytest.raises(SchemaError, match="bfloat16, which Zarr has no name for"):
+    with pytest.raises(SchemaError, match="Zarr has no name for dtype bfloat16"):
         ds.to_zarr(tmp_path / "store.zarr")
 
 
-# ----------------------------------------------------------------------------------- what a store knows of the records
+# ----------------------------------------------------------------------------------- features that a store keeps
 
 
 @pytest.fixture
@@ -289,7 +272,7 @@ def steps(tmp_path: Path) -> dtf.Dataset:
     return dtf.read_tfrecord(tmp_path / "steps", context, sequence_features=lists)
 
 
-def test_stores_keep_what_the_records_were(steps: dtf.Dataset, tmp_path: Path) -> None:
+def test_stores_keep_the_features_of_the_records(steps: dtf.Dataset, tmp_path: Path) -> None:
     [wanted, *_] = map(SequenceExample.FromString, read_payloads(tmp_path / "steps"))
     steps.to_zarr(tmp_path / "first.zarr")
     stored = dtf.from_zarr(tmp_path / "first.zarr")
@@ -307,14 +290,14 @@ def test_stores_keep_what_the_records_were(steps: dtf.Dataset, tmp_path: Path) -
     assert list(map(SequenceExample.FromString, read_payloads(tmp_path / "held"))) == [wanted] * 3
 
 
-def test_columns_that_are_left_out_or_changed_are_written_as_they_are(steps: dtf.Dataset, tmp_path: Path) -> None:
+def test_selected_or_changed_columns_are_written_as_plain_features(steps: dtf.Dataset, tmp_path: Path) -> None:
     steps.to_zarr(tmp_path / "store.zarr")
     stored = dtf.from_zarr(tmp_path / "store.zarr")
     stored[["sparse.values", "tokens", "tokens.lengths"]].to_tfrecord(tmp_path / "some")
     [found, *_] = map(SequenceExample.FromString, read_payloads(tmp_path / "some"))
     assert list(found.context.feature) == ["sparse.values"]
     assert list(found.feature_lists.feature_list) == ["tokens"]
-    # What a function returns is another thing, whatever it is called.
+    # Columns that a function returns lose their original features even if the names are the same.
     mapped = stored.map_blocks(lambda blocks: {"label": blocks["label"], "sparse.values": blocks["sparse.values"]})
     mapped.to_zarr(tmp_path / "mapped.zarr")
     for number, dataset in enumerate((mapped, mapped.persist(), dtf.from_zarr(tmp_path / "mapped.zarr"))):
@@ -323,8 +306,8 @@ def test_columns_that_are_left_out_or_changed_are_written_as_they_are(steps: dtf
         assert sorted(plain.features.feature) == ["label", "sparse.values"]
 
 
-def test_what_reads_the_same_and_is_written_otherwise(golden: Path, tmp_path: Path) -> None:
-    """Keys that nobody read, defaults, padding, places, encodings of images: docs/writing.md names them."""
+def test_rewritten_records_differ_only_where_documented(golden: Path, tmp_path: Path) -> None:
+    """Unread keys, defaults, padding, unsorted indices and image encodings change, as docs/writing.md lists."""
     first, second = Example(), Example()
     given = first.features.feature
     given["unread"].int64_list.value.append(1)

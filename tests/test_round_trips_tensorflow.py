@@ -1,7 +1,7 @@
-"""TensorFlow as the judge of what is written: its own readers and parsers give the arrays that went in.
+"""Written shards, read by TensorFlow: its readers and parsers must return the original arrays.
 
-Shards are read by `tf.data.TFRecordDataset`, plain and compressed, and parsed in `tensorflow_parser`, under the
-interpreter that ``DASK_TFRECORD_TENSORFLOW`` names.
+`tf.data.TFRecordDataset` reads the shards, plain and compressed, and `support/tensorflow_parser.py` parses them in the
+interpreter at ``DASK_TFRECORD_TENSORFLOW``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from any_columns import any_features, dataset_of, fitting_rows, written_as
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from parsing_cases import Said
-from parsing_compare import Asked, ask_tensorflow, bits, columns, rows, walk
-from test_golden import CASES, shard, spec
-from test_round_trips import CORPUS, collections
+from support.any_columns import any_features, dataset_of, fitting_rows, written_as
+from support.any_records import collections
+from support.corpus import ROUND_TRIPS
+from support.golden import CASES, shard, spec
+from support.parsing_cases import Description
+from support.parsing_compare import Request, bits, columns, parse_with_tensorflow, rows, walk
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import (
@@ -46,30 +47,30 @@ pytestmark = pytest.mark.tensorflow
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, SparseFeature, RaggedFeature)
-# Unsigned integers that `tf.io.decode_raw` has not, by those of as many bytes that it has.
+# Unsigned dtypes that `tf.io.decode_raw` lacks, and the signed ones of the same size.
 SIGNED = {"uint32": "int32", "uint64": "int64"}
 
 
-# What TensorFlow parses in the context of a SequenceExample; of the last three it takes bytes.
+# Classes that TensorFlow parses in the context of a SequenceExample; the last three as bytes.
 CONTEXT = (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TensorFeature, TextFeature)
 
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """Shards that were written, and what TensorFlow has to find in them.
+    """Written shards and the columns that TensorFlow must find in them.
 
     Attributes
     ----------
     name : str
-        For messages.
+        Name for assertion messages.
     schema : Schema
-        What the records are parsed by.
+        Schema for parsing the records.
     arrays : mapping of str to ndarray
-        The columns that went in.
+        Columns that were written.
     files : sequence of (str, sequence of str)
-        Shards, again and again, each time with TensorFlow's name of their compression.
+        TensorFlow's name of the compression and the shards, for each time the columns were written.
     original : (str, sequence of str), optional
-        The shards that the columns were read from.
+        Compression and shards that the columns were read from.
     """
 
     name: str
@@ -79,40 +80,44 @@ class Trip:
     original: tuple[str, Sequence[str]] | None = None
 
 
-def judge(tensorflow: str, trips: Sequence[Trip]) -> int:
-    """Compare all trips with what TensorFlow reads and parses; count the originals that it parses."""
-    asked = [ask(trip, files) for trip in trips for files in (*trip.files, *([trip.original] if trip.original else []))]
-    answers = iter(ask_tensorflow(tensorflow, asked, alone=False))
-    compared = 0
+def check_trips(tensorflow: str, trips: Sequence[Trip]) -> int:
+    """Assert that TensorFlow reads the columns of all trips; return the number of originals that it parses."""
+    requests = [
+        request_for(trip, files)
+        for trip in trips
+        for files in (*trip.files, *([trip.original] if trip.original else []))
+    ]
+    answers = iter(parse_with_tensorflow(tensorflow, requests, alone=False))
+    parsed = 0
     for trip in trips:
-        specs = said_of(trip.schema)
+        specs = descriptions(trip.schema)
         for files in trip.files:
             verdict, found = next(answers)
             assert verdict == "read", (trip.name, files, trip.schema, found)
             compare(trip, columns(found, specs, steps_of(trip)))
         if trip.original:
-            # TensorFlow refuses some that are read here.
+            # TensorFlow raises an error for some originals that this library reads.
             verdict, found = next(answers)
             if verdict == "read":
                 compare(trip, columns(found, specs, steps_of(trip)))
-                compared += 1
-    return compared
+                parsed += 1
+    return parsed
 
 
-def ask(trip: Trip, files: tuple[str, Sequence[str]]) -> Asked:
+def request_for(trip: Trip, files: tuple[str, Sequence[str]]) -> Request:
     lists = trip.schema.sequence_features
-    context = said_of(trip.schema.context_features)
+    context = descriptions(trip.schema.context_features)
     if lists is None:
         return "Example", context, None, files
-    return "SequenceExample", context or None, said_of(lists), files
+    return "SequenceExample", context or None, descriptions(lists), files
 
 
-def said_of(features: Mapping[str, Feature]) -> dict[str, Said]:
-    return {name: said(feature) for name, feature in features.items()}
+def descriptions(features: Mapping[str, Feature]) -> dict[str, Description]:
+    return {name: describe(feature) for name, feature in features.items()}
 
 
-def said(feature: Any) -> Said:
-    """Features by class name and arguments, as TensorFlow has them: what is cast here, is not there."""
+def describe(feature: Any) -> Description:
+    """Return class name and arguments of the equivalent TensorFlow feature, which reads the stored dtype."""
     arguments = dict(feature.arguments())
     for name in ("length", "partitions"):
         arguments.pop(name, None)
@@ -122,7 +127,7 @@ def said(feature: Any) -> Said:
             if isinstance(feature, VarLenFeature):
                 arguments.pop("shape", None)
             if isinstance(feature, FixedLenFeature) and feature.default_value is not None:
-                # One value for all places is for TensorFlow as many.
+                # TensorFlow requires one default value per item.
                 default = np.array(feature.default_value, object)
                 arguments["default_value"] = np.broadcast_to(default, feature.shape).tolist()
         case TensorFeature():
@@ -152,32 +157,32 @@ def steps_of(trip: Trip) -> dict[str, list[int]]:
 
 
 def compare(trip: Trip, found: Mapping[str, tuple[int, Any]]) -> None:
-    """TensorFlow's columns are the arrays, in the dtypes that an Example lists."""
+    """Assert that TensorFlow's columns equal the arrays, in the dtypes that an Example stores."""
     assert set(found) == set(trip.arrays)
     for name, (levels, values) in found.items():
         feature = trip.schema.get(name, trip.schema.get(name.rpartition(".")[0]))
         wanted = stored(trip.arrays[name], feature)
         if isinstance(feature, FixedLenSequenceFeature) and levels == 0 and not name.endswith(".lengths"):
-            # TensorFlow pads to the longest record that it has in hand, and we to the length that was asked for.
-            nothing = b"" if feature.is_bytes else 0
-            padding = nothing if feature.default_value is None else feature.default_value
+            # TensorFlow pads to the longest record of its batch, this library to the requested length.
+            default = b"" if feature.is_bytes else 0
+            padding = default if feature.default_value is None else feature.default_value
             wanted, past = wanted[:, : values.shape[1]], wanted[:, values.shape[1] :]
             assert bits(past) == bits(np.full(past.shape, padding, past.dtype)), (trip.name, name, feature)
         wanted = rows(wanted, levels)
         if isinstance(feature, SparseFeature) and name.endswith(".values") and not feature.already_sorted:
-            places = trip.arrays[name.removesuffix("values") + "indices"]
-            wanted, values = ([*map(settled, each, places)] for each in (wanted, values))
+            indices = trip.arrays[name.removesuffix("values") + "indices"]
+            wanted, values = ([*map(settled, each, indices)] for each in (wanted, values))
         assert walk(wanted, bits) == walk(values, bits), (trip.name, name, feature)
 
 
-def settled(row: NDArray[Any], places: NDArray[Any]) -> NDArray[Any]:
-    """Values that share a place in one order: TensorFlow's sort keeps theirs in a batch of 16 values and no longer."""
-    order = sorted(range(len(row)), key=lambda at: (places[at].tolist(), bits(row[at : at + 1])))
+def settled(row: NDArray[Any], indices: NDArray[Any]) -> NDArray[Any]:
+    """Sort values with equal indices: TensorFlow's sort is stable only for batches of up to 16 values."""
+    order = sorted(range(len(row)), key=lambda at: (indices[at].tolist(), bits(row[at : at + 1])))
     return row[order]
 
 
 def stored(array: NDArray[Any], feature: Feature | None) -> NDArray[Any]:
-    """An array as TensorFlow has it: text as bytes, numbers as they are listed, lists of values flat."""
+    """Convert an array to TensorFlow's form: text as bytes, numbers in the stored dtype, variable lengths flat."""
     if array.dtype.kind == "T":
         return objects([text.encode() for text in array.tolist()])
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], np.ndarray):
@@ -196,7 +201,7 @@ def objects(items: Sequence[Any]) -> NDArray[Any]:
     return made
 
 
-# -------------------------------------------------------------------------------------------------- what is written
+# -------------------------------------------------------------------------------------------------- written shards
 
 
 KINDS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -205,7 +210,7 @@ KINDS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 def written(
     folder: Path, each: int, compressions: Iterable[str | None], write: Callable[..., object]
 ) -> list[tuple[str, list[str]]]:
-    """Several shards, of each compression, that ``write(template, …)`` writes."""
+    """Write several shards in each compression by ``write(template, …)``; return TensorFlow's name and the shards."""
     made = []
     for compression in compressions:
         part = folder / str(compression)
@@ -215,7 +220,7 @@ def written(
 
 
 def trip_of(path: Path, kind: str, schema: dtf.Schema, folder: Path, compressions: Sequence[str | None]) -> Trip:
-    """Columns that are read from a file: straight to shards, and by way of Zarr."""
+    """Write the columns of a file to shards, directly and through Zarr."""
     ds = dtf.read_tfrecord(path, schema)
     each = (ds.nrecords or 0) // 3 + 1
     ds.to_zarr(folder / "store.zarr", chunks=each)
@@ -232,26 +237,26 @@ def test_golden_files(tensorflow: str, golden: Path, tmp_path: Path) -> None:
         features = spec(golden, case)
         schema = dtf.Schema(features["features"], sequence_features=features.get("sequence_features"))
         trips[case] = trip_of(path, kind, schema, tmp_path / case, tuple(KINDS))
-    # TensorFlow parses no batch of no records.
+    # TensorFlow can't parse an empty batch.
     del trips["empty_file"]
-    # One of the images is a JPEG, of which decoders make what differs by rounding: it is written as a PNG.
-    judge(tensorflow, [replace(trips.pop("images"), original=None)])
-    # Of the encodings of one message TensorFlow refuses some that are legal.
-    assert judge(tensorflow, list(trips.values())) == len(trips) - 1
+    # One of the images is a JPEG, which decoders round differently; it is written as a PNG.
+    check_trips(tensorflow, [replace(trips.pop("images"), original=None)])
+    # TensorFlow rejects some legal encodings of a message.
+    assert check_trips(tensorflow, list(trips.values())) == len(trips) - 1
 
 
 def test_corpus_files(tensorflow: str, corpus: Path, tmp_path: Path) -> None:
     trips = []
-    for number, name in enumerate(CORPUS):
+    for number, name in enumerate(ROUND_TRIPS):
         path = corpus / name
         kind = {b"\x1f\x8b": "GZIP", b"\x78\x9c": "ZLIB"}.get(path.read_bytes()[:2], "")
         compressions = tuple(KINDS) if number % 3 == 0 else (list(KINDS)[number % 3],)
         trips.append(trip_of(path, kind, dtf.infer_schema(path, sample=None), tmp_path / str(number), compressions))
-    assert judge(tensorflow, trips) == len(CORPUS)
+    assert check_trips(tensorflow, trips) == len(ROUND_TRIPS)
 
 
 def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], Trip]) -> list[Trip]:
-    """Make trips of what a strategy draws."""
+    """Return a trip for each value that a strategy draws."""
     trips: list[Trip] = []
 
     @settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
@@ -266,11 +271,11 @@ def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], T
 
 @st.composite
 def schemas_for_tensorflow(draw: st.DrawFn) -> dtf.Schema:
-    """Schemas that TensorFlow takes: no key is empty, contexts are not of every class, steps have no default."""
+    """Schemas that TensorFlow accepts: without empty keys, unsupported context classes, and default values of steps."""
     steps = STEPS if draw(st.booleans()) else None
     schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, of=CLASSES if steps is None else CONTEXT, steps=steps))
     assume('""' not in schema.to_json())
-    # What is read of the original is rounded here alone.
+    # TensorFlow can't read float16 from the original, which this library rounds.
     assume(not any(isinstance(feature, LISTED) and feature.dtype == "float16" for feature in schema.values()))
     if steps is None:
         return schema
@@ -292,15 +297,15 @@ def test_records_of_any_schema(tensorflow: str, tmp_path: Path) -> None:
         write_oracle(folder / "old", payloads)
         one, other = (list(KINDS)[of % 3] for of in (number, number + 1))
         trip = trip_of(folder / "old", "", schema, folder, [one])
-        # The arrays as protobuf has them, and as arrays alone.
+        # Also write the arrays of the oracle.
         arrays = expected_columns(payloads, schema)
         files = written(folder / "arrays", 2, [other], partial(dtf.to_tfrecord, arrays, features=schema))
         return replace(trip, arrays=arrays, files=[*trip.files, *files])
 
-    trips = made_by_hypothesis(collections(schemas_for_tensorflow(), least=1), make)
+    trips = made_by_hypothesis(collections(schemas_for_tensorflow(), min_size=1), make)
     assert len(trips) > 60
-    # TensorFlow refuses what we take a default for.
-    assert judge(tensorflow, trips) > len(trips) // 2
+    # TensorFlow raises an error for some records for which this library uses the default.
+    assert check_trips(tensorflow, trips) > len(trips) // 2
 
 
 def test_arrays_of_any_kind(tensorflow: str, tmp_path: Path) -> None:
@@ -328,4 +333,4 @@ def test_arrays_of_any_kind(tensorflow: str, tmp_path: Path) -> None:
     drawn = st.tuples(st.lists(any_features(), min_size=1, max_size=4), sizes, st.booleans(), st.integers(0, 1 << 30))
     trips = made_by_hypothesis(drawn, make)
     assert len(trips) > 60
-    judge(tensorflow, trips)
+    check_trips(tensorflow, trips)

@@ -1,4 +1,4 @@
-"""A worker that may hold half of the data: chunks of flat buffers say what they weigh, so the rest goes to disk."""
+"""A worker whose memory holds half of the data: chunks report their size, so that the rest is spilled to disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def client() -> Iterator[Client]:
 
 
 def held(dask_worker: Worker) -> tuple[int, int, int]:
-    """What a worker's chunks weigh, in memory and on disk, and the process that it is."""
+    """Return the bytes of the chunks of a worker in memory and on disk, and of its process."""
     data: Any = dask_worker.data
     return data.fast.total_weight, data.spilled_total.memory, os.getpid()
 
@@ -88,7 +88,7 @@ def test_half_of_the_data_fits_and_the_rest_is_spilled(shards: Path, client: Cli
     assert 2 * LIMIT < decoded < 2.2 * LIMIT
     ((_, _, process),) = client.run(held).values()
     kept = ds.persist()
-    wait(kept)
+    wait(kept, timeout=300)
     ((in_memory, on_disk, _),) = client.run(held).values()
     assert decoded <= in_memory + on_disk < 1.01 * decoded
     assert in_memory < LIMIT

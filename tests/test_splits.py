@@ -1,8 +1,10 @@
-"""Splits by bytes: wherever a shard is cut, its records are those that reading from the start finds, each once."""
+"""Byte splits: for every division of a shard, each record is read exactly once."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,25 +17,25 @@ from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import counting
-from dask_tfrecord.arrays.plan import ByteChunks
-from dask_tfrecord.arrays.uncounted import UncountedSource
+from dask_tfrecord.arrays.collection import ByteChunks
+from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records import splits
-from dask_tfrecord.records.framing import iterate
-from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.records.splits import (
-    Split,
-    check_meeting,
+from dask_tfrecord.records import byte_splits
+from dask_tfrecord.records.byte_splits import (
+    ByteSplit,
+    check_following_splits,
     even_splits,
     find_entry,
-    join_marks,
-    mark_split,
-    sure_entry,
+    find_entry_by_walk,
+    join_entries,
+    split_entries,
 )
-from dask_tfrecord.storage.files import Shard, find_shards
+from dask_tfrecord.records.framing import iterate_records
+from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.storage.listing import Shard, find_shards
 from dask_tfrecord.testing import read_payloads, write_oracle
 
 CORPUS = [
@@ -48,7 +50,7 @@ FEATURES = {"id": dtf.FixedLenFeature((), "int64"), "inner": dtf.FixedLenFeature
 
 
 def example(number: int, inner: bytes) -> bytes:
-    """A record with bytes amid other fields."""
+    """Return an Example with a bytes feature between other features."""
     message = Example()
     message.features.feature["id"].int64_list.value.append(number)
     message.features.feature["inner"].bytes_list.value.append(inner)
@@ -62,7 +64,7 @@ def framed(payloads: list[bytes], path: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shard whose payloads are TFRecords, or Examples that hold TFRecords of Examples that hold TFRecords."""
+    """Shard whose payloads are TFRecord files, or Examples with nested TFRecord files."""
     folder = tmp_path_factory.mktemp("nested")
     inmost = framed([example(300 + number, b"") for number in range(3)], folder / "inmost")
     inner = framed([example(200 + number, inmost) for number in range(3)], folder / "inner")
@@ -73,7 +75,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shard of Examples, some of which hold TFRecords of Examples that fit the same schema."""
+    """Shard of Examples; some contain TFRecord files of Examples with the same schema."""
     folder = tmp_path_factory.mktemp("examples")
     inner = framed([example(200 + number, b"inner") for number in range(5)], folder / "inner")
     write_oracle(folder / "examples.tfrecord", [example(n, inner if n % 3 else b"x" * n) for n in range(12)])
@@ -86,17 +88,17 @@ def whole(path: Path) -> Shard:
 
 
 def borders_of(path: Path) -> list[int]:
-    """Where each record begins, and where the last one ends, as the oracle reads them."""
+    """Return the offset of each record and of the end, from the oracle."""
     return [0, *accumulate(len(payload) + 16 for payload in read_payloads(path))]
 
 
-def records_of(shard: Shard, split: Split, *, check_crc: bool = True) -> list[int]:
-    """Where the records of a split begin, as its task finds them."""
+def records_of(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> list[int]:
+    """Return the offsets of the records of a split, as a task finds them."""
     entry = find_entry(shard, split, check_crc=check_crc)
     if entry is None or entry.offset >= split.stop:
         return []
     found = []
-    for offset, _ in iterate(shard, offset=entry.offset, check_crc=check_crc):
+    for offset, _ in iterate_records(shard, offset=entry.offset, check_crc=check_crc):
         if offset >= split.stop:
             break
         found.append(offset)
@@ -108,11 +110,11 @@ def check_every_offset(path: Path, *, check_crc: bool = True) -> None:
     size = borders[-1]
     for cut in range(1, size):
         later = [border for border in borders[:-1] if border >= cut]
-        assert records_of(shard, Split(cut, size), check_crc=check_crc) == later
+        assert records_of(shard, ByteSplit(cut, size), check_crc=check_crc) == later
         following = min(border for border in borders if border >= cut)
-        check_meeting(shard, Split(0, cut, (size,)), following, borders.index(following))
-        # The first split of all is certain.
-        assert records_of(shard, Split(0, cut, (size,))) == borders[: -1 - len(later)]
+        check_following_splits(shard, ByteSplit(0, cut, (size,)), following, borders.index(following))
+        # The entry of the first split is certain.
+        assert records_of(shard, ByteSplit(0, cut, (size,))) == borders[: -1 - len(later)]
 
 
 @pytest.mark.parametrize("name", CORPUS)
@@ -121,13 +123,13 @@ def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_payloads_that_are_records_fool_nobody_at_any_byte(nested: Path, check_crc: bool) -> None:
+def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, check_crc: bool) -> None:
     check_every_offset(nested, check_crc=check_crc)
 
 
 def source_of(path: Path, borders: list[int], schema: Mapping[str, Any] = FEATURES) -> UncountedSource:
     shards = find_shards(path, compression=None)
-    return UncountedSource(ByteChunks(shards, np.array(borders)), Parser(dtf.Schema(schema)), True)
+    return UncountedSource(ByteChunks(shards, np.array(borders)), SchemaPlan(dtf.Schema(schema)), True)
 
 
 def columns_of(source: UncountedSource) -> dict[str, list[Any]]:
@@ -164,29 +166,27 @@ def test_any_cuts(examples: Path, data: st.DataObject) -> None:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.DataObject) -> None:
-    """As splits of many megabytes do: records that lead nowhere are noticed while they are decoded."""
+    """In splits of many megabytes, wrong headers are detected while records are decoded."""
     size = examples.stat().st_size
     cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=3)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splits, "_ENOUGH", 1)
+        patch.setattr(byte_splits, "_MIN_VERIFIED", 1)
         try:
             assert columns_of(source_of(examples, [0, *cuts, size])) == wanted(examples)
         except TFRecordError as error:
-            # Records within a record go through a whole split: refused, and by the split that can tell.
-            assert "holds records itself" in str(error)
+            # Embedded records fill a whole split: the split where their record begins refuses it.
+            assert "contains records throughout" in str(error)
 
 
 def test_records_all_through_a_split_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splits, "_ENOUGH", 64)
+    monkeypatch.setattr(byte_splits, "_MIN_VERIFIED", 64)
     inner = framed([example(number, b"") for number in range(100)], tmp_path / "inner")
     write_oracle(tmp_path / "a", [example(0, inner), example(1, b"")])
     size = (tmp_path / "a").stat().st_size
     source = source_of(tmp_path / "a", [0, 500, 1500, size])
-    with pytest.raises(
-        TFRecordError, match=r"a: byte \d+: the record holds records itself, all through the bytes 500 to"
-    ):
+    with pytest.raises(TFRecordError, match=r"a: byte \d+: the payload contains records throughout bytes 500 to"):
         source.read(("id",), 0)
-    # With one split less there is none that is all within the record.
+    # Without this split, every split contains the start of a record of the shard.
     assert columns_of(source_of(tmp_path / "a", [0, 500, size])) == wanted(tmp_path / "a")
 
 
@@ -195,7 +195,7 @@ def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> N
     for path in (nested, examples):
         shard = whole(path)
         parts = even_splits(shard.size, nbytes)
-        index = join_marks(shard, parts, [mark_split(shard, part) for part in parts])
+        index = join_entries(shard, parts, [split_entries(shard, part) for part in parts])
         borders = borders_of(path)
         assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
         assert [borders[record] for record in index.records.tolist()] == index.offsets.tolist()
@@ -208,19 +208,19 @@ def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == size
     for number, part in enumerate(parts):
-        assert part.after == tuple(later.stop for later in parts[number + 1 :])
+        assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
 
 
 def test_a_large_shard_is_counted_by_several_tasks(examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "_TASK_NBYTES", 200)
-    tasks: list[Split] = []
-    mark = counting._mark
+    tasks: list[ByteSplit] = []
+    mark = counting._split_entries
 
-    def noted(shard: Shard, split: Split, check_crc: bool) -> Any:
+    def noted(shard: Shard, split: ByteSplit, check_crc: bool) -> Any:
         tasks.append(split)
         return mark(shard, split, check_crc)
 
-    monkeypatch.setattr(counting, "_mark", noted)
+    monkeypatch.setattr(counting, "_split_entries", noted)
     shards = find_shards(examples)
     looked, [index] = counting.index_shards(shards, sidecars=True)
     assert len(tasks) == -(-examples.stat().st_size // 200)
@@ -239,7 +239,7 @@ def test_uncounted_chunks_of_a_size(examples: Path, scheduler: str) -> None:
         assert ds["id"].compute().tolist() == 2 * rows["id"]
         assert ds.head(14)["inner"].tolist() == (2 * rows["inner"])[:14]
         assert {name: array.tolist() for name, array in ds.compute().items()} == {n: 2 * rows[n] for n in rows}
-    # Both fit into a chunk.
+    # Both shards fit into one chunk.
     assert dtf.read_tfrecord([examples, examples], FEATURES, counts=None, chunks="1 MiB").npartitions == 1
     assert dtf.read_tfrecord([examples, examples], FEATURES, counts=None).npartitions == 2
     with dask.config.set({"array.chunk-size": "300 B"}):
@@ -301,7 +301,7 @@ def test_no_record_fits_the_schema_and_the_error_has_its_number(examples: Path) 
     assert (raised.value.place.record, raised.value.place.offset) == (borders.index(first), first)
 
 
-def test_marks_that_are_damaged_are_refused_as_a_scan_refuses_them(tmp_path: Path) -> None:
+def test_damaged_entries_are_refused_like_by_a_scan(tmp_path: Path) -> None:
     path = tmp_path / "a"
     write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
     stored = path.read_bytes()
@@ -309,20 +309,78 @@ def test_marks_that_are_damaged_are_refused_as_a_scan_refuses_them(tmp_path: Pat
         path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x10]) + stored[byte + 1 :])
         shard = whole(path)
         parts = even_splits(shard.size, 300)
-        marks = [mark_split(shard, part) for part in parts]
+        marks = [split_entries(shard, part) for part in parts]
         try:
             count = scan_shard(shard).count
         except CorruptRecordError as error:
             with pytest.raises(CorruptRecordError) as raised:
-                join_marks(shard, parts, marks)
+                join_entries(shard, parts, marks)
             assert raised.value.place == error.place
         else:
-            assert join_marks(shard, parts, marks).count == count
+            assert join_entries(shard, parts, marks).count == count
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read."""
+    lines = Path("/proc/self/io").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count the bytes that are read")
+@pytest.mark.parametrize("counts", ["scan", None])
+@pytest.mark.parametrize("first", [b"", b"a text file\n" * 40])
+def test_a_large_file_that_is_not_a_tfrecord_is_refused_from_its_first_bytes(
+    tmp_path: Path, first: bytes, counts: str | None
+) -> None:
+    path = tmp_path / "large.tfrecord"
+    path.write_bytes(first)
+    os.truncate(path, 8 << 30)
+    small = tmp_path / "small.tfrecord"
+    small.write_bytes(b"a text file\n" * 40)
+    with dask.config.set(scheduler="sync"):
+        # The first call imports modules, which are more bytes than the limit.
+        with suppress(CorruptRecordError):
+            dtf.read_tfrecord(small, FEATURES, counts=counts)
+        before = bytes_read()
+        with pytest.raises(CorruptRecordError, match=r"record 0 \(byte 0\): this is not a"):
+            dtf.read_tfrecord(path, FEATURES, counts=counts)
+    assert bytes_read() - before < 8 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count the bytes that are read")
+def test_a_chunk_of_a_large_file_that_is_not_a_tfrecord_is_refused_after_a_bounded_search(
+    examples: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.tfrecord"
+    path.touch()
+    os.truncate(path, 4 << 30)
+    ds = dtf.read_tfrecord([examples, path], FEATURES, counts=None, chunks="2 GiB")
+    before = bytes_read()
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(CorruptRecordError, match=r"record 0 \(byte 0\): this is not a"),
+    ):
+        ds["id"].blocks[-1].compute()
+    assert bytes_read() - before < 80 << 20
+
+
+def test_splits_within_records_larger_than_the_search_are_found(
+    nested: Path, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_splits, "_MAX_SEARCH_COUNTING", 40)
+    monkeypatch.setattr(byte_splits, "_MAX_SEARCH_DECODING", 40)
+    for path in (nested, examples):
+        check_every_offset(path)
+        shard, borders = whole(path), borders_of(path)
+        for nbytes in (50, 300):
+            parts = even_splits(shard.size, nbytes)
+            index = join_entries(shard, parts, [split_entries(shard, part) for part in parts])
+            assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
 
 
 def test_an_entry_from_the_beginning_is_certain(nested: Path) -> None:
     borders = borders_of(nested)
     for cut in range(borders[-1]):
-        entry = sure_entry(whole(nested), Split(cut, borders[-1]))
+        entry = find_entry_by_walk(whole(nested), ByteSplit(cut, borders[-1]))
         assert entry.offset == min(border for border in borders if border >= cut)
         assert entry.record == borders.index(entry.offset)

@@ -1,7 +1,7 @@
-"""TensorFlow as the judge of parsing: random specs over random records, read or refused alike, equal bit for bit.
+"""Parsing compared with TensorFlow: random specs and records, read or refused by both, equal bit for bit.
 
-Cases come from `parsing_cases`, answers from `tensorflow_parser`, which runs under the interpreter that
-``DASK_TFRECORD_TENSORFLOW`` names. Where the two differ on purpose (docs/tensorflow.md), a case says so beforehand.
+`parsing_cases` generates the cases, and `tensorflow_parser` parses them in the interpreter at
+``DASK_TFRECORD_TENSORFLOW``. Cases with an intended difference (docs/tensorflow.md) are marked.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parsing_cases import CONTEXT, EXAMPLE, SEQUENCE, Case, cases
-from parsing_compare import Answer, Asked, ask_tensorflow, bits, columns, read, rows, walk
+from support.parsing_cases import CONTEXT, EXAMPLE, SEQUENCE, Case, cases
+from support.parsing_compare import Answer, Request, bits, columns, parse_with_tensorflow, read, rows, walk
 
 import dask_tfrecord as dtf
 from dask_tfrecord.schema import Schema
@@ -26,23 +26,25 @@ pytestmark = pytest.mark.tensorflow
 SEED = 20260
 COUNTS = {"Example": 2000, "SequenceExample": 1200}
 
-Judged = dict[str, list[tuple[Case, Answer]]]
+Answers = dict[str, list[tuple[Case, Answer]]]
 
 
 @pytest.fixture(scope="module")
-def judged(tensorflow: str) -> Judged:
-    """Every case with TensorFlow's answer, from one process."""
+def answered(tensorflow: str) -> Answers:
+    """Return every case with TensorFlow's answer, from one process."""
     made = {kind: cases(SEED, count, kind) for kind, count in COUNTS.items()}
-    answers = iter(ask_tensorflow(tensorflow, [asked(case) for kind in made for case in made[kind]], alone=True))
+    answers = iter(
+        parse_with_tensorflow(tensorflow, [request_for(case) for kind in made for case in made[kind]], alone=True)
+    )
     return {kind: [(case, next(answers)) for case in made[kind]] for kind in made}
 
 
-def asked(case: Case) -> Asked:
+def request_for(case: Case) -> Request:
     return (case.kind, case.context, case.sequences, case.payloads)
 
 
 def difference(case: Case, answer: Answer, ours: tuple[str, Any]) -> str:
-    """In what the two differ that the case does not announce; "" for nothing."""
+    """Describe an unexpected difference of the results; "" if they agree."""
     verdict = (answer[0], ours[0])
     if case.filled:
         return "" if verdict == ("refused", "read") else f"a default for an empty list: {verdict}"
@@ -63,30 +65,30 @@ def difference(case: Case, answer: Answer, ours: tuple[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", COUNTS)
-def test_random_specs_over_random_records(judged: Judged, kind: str, tmp_path: Path) -> None:
+def test_random_specs_over_random_records(answered: Answers, kind: str, tmp_path: Path) -> None:
     differences = []
-    for number, (case, answer) in enumerate(judged[kind]):
-        found = difference(case, answer, read(asked(case), tmp_path / f"{number}.tfrecord"))
+    for number, (case, answer) in enumerate(answered[kind]):
+        found = difference(case, answer, read(request_for(case), tmp_path / f"{number}.tfrecord"))
         if found:
             differences.append(f"{number}: {found[:1000]}\n{case!s:.3000}")
     assert not differences, f"{len(differences)} cases differ, the first:\n" + "\n\n".join(differences[:3])
 
 
 @pytest.mark.parametrize("kind", COUNTS)
-def test_cases_are_worth_comparing(judged: Judged, kind: str) -> None:
-    # Otherwise agreement would say little: all that is not changed is read, and changes are often refused.
-    assert all(answer[0] == "read" for case, answer in judged[kind] if not case.change)
-    seen = Counter((case.changed[0], answer[0]) for case, answer in judged[kind] if case.changed)
+def test_cases_are_worth_comparing(answered: Answers, kind: str) -> None:
+    # Unchanged records are read, and changed ones are both read and refused often enough.
+    assert all(answer[0] == "read" for case, answer in answered[kind] if not case.change)
+    seen = Counter((case.changed[0], answer[0]) for case, answer in answered[kind] if case.changed)
     classes = EXAMPLE if kind == "Example" else [*CONTEXT, *SEQUENCE]
     assert all(seen[cls, verdict] >= 8 for cls in classes for verdict in ("read", "refused")), seen
-    assert sum(case.filled for case, _ in judged[kind]) >= 8
-    assert sum(case.refused for case, _ in judged[kind]) >= 8
-    # TensorFlow sees most of those, and not all.
-    assert sum(case.refused and answer[0] == "read" for made in judged.values() for case, answer in made) >= 8
+    assert sum(case.filled for case, _ in answered[kind]) >= 8
+    assert sum(case.refused for case, _ in answered[kind]) >= 8
+    # TensorFlow reads some of the records that this library refuses.
+    assert sum(case.refused and answer[0] == "read" for made in answered.values() for case, answer in made) >= 8
 
 
-# Loads what judges features without the rest of the package, whose dependencies an interpreter with TensorFlow may
-# lack; what it imports by then is written down before TensorFlow is there.
+# Loads only the modules of features, since the interpreter with TensorFlow may lack dependencies of the package. The
+# script records the imported modules before it imports TensorFlow.
 OBJECTS = f"""
 import json, sys, types
 package = types.ModuleType("dask_tfrecord")

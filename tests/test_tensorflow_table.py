@@ -1,6 +1,6 @@
-"""The table in docs/tensorflow.md: a test for each of its rows, by the row's name.
+"""Table in docs/tensorflow.md: one test per row, by the name of the row.
 
-What TensorFlow answers is written down in `tensorflow_rows`; where TensorFlow is at hand, it is asked again.
+`tensorflow_rows` holds the recorded results of TensorFlow; they are verified again if TensorFlow is available.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parsing_compare import Answer, Asked, ask_tensorflow, columns, read, rows, walk
-from tensorflow_rows import DIES, REFUSED, ROWS, Row
+from support.parsing_compare import Answer, Request, columns, parse_with_tensorflow, read, rows, walk
+from support.tensorflow_rows import DIES, REFUSED, ROWS, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "tensorflow.md"
 LINE = re.compile(
@@ -24,7 +24,7 @@ ELSEWHERE = "image-"
 
 
 def told() -> dict[str, re.Match[str]]:
-    """The rows of the page by name."""
+    """Return the rows of the page by name."""
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
     found = {}
     for line in lines:
@@ -35,7 +35,7 @@ def told() -> dict[str, re.Match[str]]:
     return {name: match for name, match in found.items() if not name.startswith(ELSEWHERE)}
 
 
-def asked(row: Row) -> Asked:
+def request_for(row: Row) -> Request:
     kind = "Example" if row.sequences is None else "SequenceExample"
     return (kind, row.features, row.sequences, row.payloads)
 
@@ -45,7 +45,7 @@ def plain(nested: Any) -> Any:
 
 
 def depth(array: Any) -> int:
-    """Levels of rows of a column of this library: objects that are arrays, as far as there are any."""
+    """Return the number of nested levels of object arrays in a column."""
     below = [depth(row) for row in array.ravel() if isinstance(row, np.ndarray)] if array.dtype == object else []
     return 1 + max(below) if below else 0
 
@@ -53,13 +53,13 @@ def depth(array: Any) -> int:
 @pytest.mark.parametrize("name", ROWS)
 def test_row(name: str, tmp_path: Path) -> None:
     row = ROWS[name]
-    verdict, found = read(asked(row), tmp_path / "row.tfrecord")
+    verdict, found = read(request_for(row), tmp_path / "row.tfrecord")
     if isinstance(row.ours, type):
         assert verdict == "refused", found
         assert type(found) is row.ours, found
     else:
         assert verdict == "read", found
-        # Lengths have rows of their own.
+        # Lengths are tested by other rows.
         assert set(found) - set(row.ours) <= {f"{name}.lengths" for name in row.sequences or ()}
         assert repr({column: plain(rows(found[column], depth(found[column]))) for column in row.ours}) == repr(row.ours)
 
@@ -69,7 +69,7 @@ def test_the_page_has_these_rows_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_page_says_what_the_row_says(name: str) -> None:
+def test_the_page_agrees_with_the_row(name: str) -> None:
     row, line = ROWS[name], told()[name]
     assert line["same"] == ("same" if row.same else "differs")
     assert (line["theirs"] == "error") == (row.tensorflow == REFUSED)
@@ -80,21 +80,27 @@ def test_the_page_says_what_the_row_says(name: str) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].tensorflow == DIES])
-def test_tensorflow_still_dies(tensorflow: str, name: str) -> None:
+def test_tensorflow_still_crashes(tensorflow: str, name: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as died:
-        ask_tensorflow(tensorflow, [asked(ROWS[name])], alone=False)
+        parse_with_tensorflow(tensorflow, [request_for(ROWS[name])], alone=False)
     assert died.value.returncode < 0
 
 
 @pytest.fixture(scope="module")
 def answers(tensorflow: str) -> dict[str, Answer]:
     alive = [name for name in ROWS if ROWS[name].tensorflow != DIES]
-    return dict(zip(alive, ask_tensorflow(tensorflow, [asked(ROWS[name]) for name in alive], alone=False), strict=True))
+    return dict(
+        zip(
+            alive,
+            parse_with_tensorflow(tensorflow, [request_for(ROWS[name]) for name in alive], alone=False),
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].tensorflow != DIES])
-def test_tensorflow_still_answers_so(answers: dict[str, Answer], name: str) -> None:
+def test_tensorflow_results_are_unchanged(answers: dict[str, Answer], name: str) -> None:
     row, (verdict, answer) = ROWS[name], answers[name]
     if row.tensorflow == REFUSED:
         assert verdict == "refused", answer

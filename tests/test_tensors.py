@@ -1,4 +1,4 @@
-"""Serialized tensors into arrays, judged by protobuf and by `tf.io.parse_tensor`: every form of a TensorProto."""
+"""Decoding of serialized tensors, compared with protobuf and `tf.io.parse_tensor`: every form of a TensorProto."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensor_messages as made
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import tensor_messages as made
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.messages import TensorProto
 from dask_tfrecord.testing import write_oracle
 
 SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]
@@ -50,7 +51,7 @@ def rows(column: NDArray[Any], shape: tuple[int, ...], dtype: str) -> list[NDArr
 
 
 def bits(array: NDArray[Any]) -> Any:
-    """What an array holds; protobuf in Python keeps that a number is NaN, and not which."""
+    """Return the content of an array; protobuf in Python loses the payload of a NaN."""
     if array.dtype == object:
         return (array.shape, array.ravel().tolist())
     if array.dtype.kind in "fc":
@@ -59,7 +60,7 @@ def bits(array: NDArray[Any]) -> Any:
     return (array.dtype, array.shape, array.tobytes())
 
 
-def judged(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | made.Refused:
+def expected_by_protobuf(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | made.Refused:
     try:
         return made.parsed(encoded, dtype, shape)
     except made.Refused as refused:
@@ -72,7 +73,7 @@ def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> 
     @given(st.data(), st.sampled_from(SHAPES))
     def agree(data: st.DataObject, shape: tuple[int, ...]) -> None:
         messages = data.draw(st.lists(made.encodings(dtype, shape), min_size=10, max_size=10))
-        answers = [(encoded, judged(encoded, dtype, shape)) for encoded in messages]
+        answers = [(encoded, expected_by_protobuf(encoded, dtype, shape)) for encoded in messages]
         tensors = [(encoded, answer) for encoded, answer in answers if not isinstance(answer, made.Refused)]
         found = read(tmp_path / "good.tfrecord", [encoded for encoded, _ in tensors], dtype, shape)
         for row, (encoded, wanted) in zip(rows(found, shape, dtype), tensors, strict=True):
@@ -86,13 +87,13 @@ def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> 
 
 
 def some_zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """A message of the shape that has no values."""
+    """Serialize a shape without values."""
     return made.header(dtype, [abs(size) for size in shape])
 
 
 @pytest.mark.parametrize("dtype", made.DTYPES)
 def test_arrays_come_back(tmp_path: Path, dtype: str) -> None:
-    # What the other tests take from protobuf, against the arrays themselves.
+    # Compare the reference, which other tests rely on, with the arrays.
     @settings(RANDOM, max_examples=4, derandomize=True)
     @given(made.arrays(dtype, 6))
     def come_back(array: NDArray[Any]) -> None:
@@ -126,6 +127,27 @@ def test_the_golden_tensors(golden: Path, shape: tuple[int, ...], chunks: Any) -
         assert bits(ds[name][3:9:2].compute()[1]) == bits(found[5])
 
 
+def many_dimensions(axes: int) -> bytes:
+    """A tensor of one value in that many dimensions."""
+    message = TensorProto(dtype=made.DTYPES["float32"].number, float_val=[1.5])
+    for _ in range(axes):
+        message.tensor_shape.dim.add(size=1)
+    return message.SerializeToString()
+
+
+def test_a_tensor_of_more_dimensions_than_numpy_has_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert read(path, [many_dimensions(63)], "float32", (1,) * 63).shape == (1,) * 64
+    for axes, size in [(64, 1), (64, -1), (65, 1), (65, -1)]:
+        write_oracle(path, [record(many_dimensions(axes))])
+        with pytest.raises(SchemaError, match=f"TensorFeature: expected at most 63 axes, .* got {axes}"):
+            dtf.TensorFeature((size,) * axes, "float32")
+        with pytest.raises(FeatureError, match=r"a: record 0 \(byte 0\): feature 't' holds .*where TensorFeature"):
+            dtf.read_tfrecord(path, {"t": dtf.TensorFeature((1,), "float32")}).compute()
+        # No suggestion that would be refused.
+        assert "TensorFeature" not in str(dtf.inspect_records(path))
+
+
 def test_a_few_bytes_never_become_gigabytes(tmp_path: Path) -> None:
     values: dict[str, list[Any]] = {"float32": [1.0], "bytes": [b"x" * 100], "uint8": []}
     for dtype, value in values.items():
@@ -136,7 +158,7 @@ def test_a_few_bytes_never_become_gigabytes(tmp_path: Path) -> None:
 
 # ---- TensorFlow
 
-# Where TensorFlow reads on: what it drops or makes up is an error here.
+# TensorFlow accepts these messages and discards or invents values; here they are errors.
 DROPPED = {
     "more values than elements": ("int32", (2,), made.packed("int32", [1, 2, 3]), [1, 2]),
     "values of no element": ("int32", (0,), made.packed("int32", [1]), []),
@@ -181,7 +203,7 @@ pickle.dump([answer(*case) for case in pickle.load(sys.stdin.buffer)], answers_t
 
 
 def ask(python: str, code: str, cases: list[Any]) -> list[Any]:
-    """What code that runs beside TensorFlow makes of cases."""
+    """Run code in the interpreter with TensorFlow, and return its results for the cases."""
     done = subprocess.run([python, "-c", code], input=pickle.dumps(cases), capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr.decode()
     answers: list[Any] = pickle.loads(done.stdout)
@@ -208,8 +230,8 @@ def some(dtype: str, shape: tuple[int, ...], count: int) -> list[bytes]:
 @pytest.mark.tensorflow
 def test_every_form_is_read_as_tensorflow_reads_it(tensorflow: str, tmp_path: Path) -> None:
     cases = [(one, dtype, shape) for dtype in made.DTYPES for shape in SHAPES for one in some(dtype, shape, 60)]
-    answers = [judged(*case) for case in cases]
-    # Where this library alone refuses, TensorFlow may be about to fill the machine's memory.
+    answers = [expected_by_protobuf(*case) for case in cases]
+    # TensorFlow may exhaust memory on messages that only this library refuses.
     cases = [
         case
         for case, answer in zip(cases, answers, strict=True)

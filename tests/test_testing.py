@@ -1,4 +1,4 @@
-"""The oracle is judged by TensorFlow's own answers, by protobuf, and by bytes written by hand."""
+"""Tests of the oracle against TensorFlow's results, protobuf, and bytes written by hand."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bits import bits
 from google.protobuf.internal import api_implementation
 from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
-from test_golden import CASES, check, expected, shard, spec
+from support.bits import bits
+from support.golden import CASES, check, expected, shard, spec
 
 from dask_tfrecord import testing
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Place, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -41,18 +41,18 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List, SequenceExample
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.encodings import Encoder
+from dask_tfrecord.testing.encodings import WireEncoder
 from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
 )
-# One record, payload b"abc"; its CRCs are those that TensorFlow writes.
+# One record with payload b"abc", with the CRCs that TensorFlow writes.
 FRAMED = bytes.fromhex("0300000000000000b099490e") + b"abc" + bytes.fromhex("6e57f121")
 
 
 def example(**features: list[Any]) -> Example:
-    """An Example of ints, floats and bytes, by what the lists hold."""
+    """Return an Example; the kinds follow from the types of the values."""
     made = {}
     for name, values in features.items():
         if values and isinstance(values[0], bytes):
@@ -139,8 +139,8 @@ def test_records_that_do_not_fit_are_refused(feature: Any, says: str) -> None:
         (RawFeature((2,), "uint8"), b"abc", "holds 3 bytes, not 2"),
         (RawFeature((-1, 2), "uint8"), b"abc", "holds 3 bytes, not a multiple of 2"),
         (RawFeature((-1,), "bool"), b"\0\2", "holds a byte that is no bool"),
-        (TextFeature(), b"\xff", "is no UTF-8"),
-        (TensorFeature((), "int64"), b"\xff", "is no TensorProto"),
+        (TextFeature(), b"\xff", "is not UTF-8"),
+        (TensorFeature((), "int64"), b"\xff", "is not a TensorProto"),
         (TensorFeature((), "int64"), b"\x08\1", "is a tensor of dtype number 1"),
         (TensorFeature((), "float32"), b"\x08\1\x12\4\x12\2\x08\1", r"is a tensor of shape \[1\]"),
         (TensorFeature((), "float32"), b"\x08\1\x22\1x", "is a tensor with 1 bytes for 1 values"),
@@ -148,7 +148,7 @@ def test_records_that_do_not_fit_are_refused(feature: Any, says: str) -> None:
         (TensorFeature((), "uint8"), b"\x08\4\x38\x80\2", "is a tensor with a value beyond uint8"),
         (TensorFeature((), "uint8"), b"\x08\4\x38\1\x38\1", "is a tensor with 2 values for 1"),
         (TensorFeature((), "uint8"), b"\x08\4\x50\1", "is a tensor whose values are in the list of another dtype"),
-        (TensorFeature((), "bytes"), b"\x08\7\x22\2\2x", "is a tensor with 2 bytes that are no 1 strings"),
+        (TensorFeature((), "bytes"), b"\x08\7\x22\2\2x", "is a tensor with 2 bytes that are not 1 strings"),
     ],
 )
 def test_bytes_that_do_not_fit_are_refused(feature: Any, value: bytes, says: str) -> None:
@@ -170,7 +170,11 @@ SAID = {
     "sparse counts": (SPARSE, {"i": [1], "v": [1, 2]}, r"holds \[1\] indices for 2 values"),
     "sparse places": (SPARSE, {"i": [5], "v": [1]}, r"holds an index \(5,\) outside of \(5,\)"),
     "sparse places below": (SPARSE, {"i": [-1], "v": [1]}, r"holds an index \(-1,\)"),
-    "uniform": (ragged(UniformRowLength(2)), {"v": [1, 2, 3]}, r"holds 3 values, which are no rows of \(2,\)"),
+    "uniform": (
+        ragged(UniformRowLength(2)),
+        {"v": [1, 2, 3]},
+        r"holds 3 values, which do not divide into rows of \(2,\)",
+    ),
     "uniform outside": (ragged(UniformRowLength(2), RowLengths("p")), {"v": [1], "p": [1]}, "has rows"),
     "lengths": (ragged(RowLengths("p")), {"v": [1, 2], "p": [1]}, r"has rows \[1\] by RowLengths\('p'\) for 2 values"),
     "negative lengths": (ragged(RowLengths("p")), {"v": [1, 2], "p": [3, -1]}, r"has rows \[3, -1\]"),
@@ -190,7 +194,7 @@ def test_values_that_do_not_fit_are_refused(case: str) -> None:
     feature, held, says = SAID[case]
     with pytest.raises(FeatureError, match=f"record 0: feature 'x' {says}") as caught:
         testing.expected_columns([example(**held).SerializeToString()], {"x": feature})
-    assert caught.value.place == Place("payloads", 0, None, "x")
+    assert caught.value.place == Location("payloads", 0, None, "x")
 
 
 STEPS_SAID = {
@@ -218,7 +222,7 @@ def test_steps_that_do_not_fit_are_refused(case: str) -> None:
         testing.expected_columns([record.SerializeToString()], schema)
 
 
-def test_everything_that_does_not_fit_is_told() -> None:
+def test_every_mismatch_is_reported() -> None:
     payloads = [example(x=[1], y=[1]), example(y=[1.0]), example(x=[1], y=[1]), example(x=[b""], y=[1])]
     refusals = testing.expected_refusals(
         [*(one.SerializeToString() for one in payloads), b"\x12\0", b"\x18\1", b"\xff"],
@@ -226,16 +230,16 @@ def test_everything_that_does_not_fit_is_told() -> None:
     )
     places = [error.place for error in refusals]
     assert places == [
-        Place("payloads", 1, None, "x"),
-        Place("payloads", 1, None, "y"),
-        Place("payloads", 3, None, "x"),
-        *(Place("payloads", number) for number in (4, 5, 6)),
+        Location("payloads", 1, None, "x"),
+        Location("payloads", 1, None, "y"),
+        Location("payloads", 3, None, "x"),
+        *(Location("payloads", number) for number in (4, 5, 6)),
     ]
     says = ["record 4: the record is a SequenceExample", "record 5: the record holds unknown fields", "no protobuf"]
     assert all(says in str(error) for says, error in zip(says, refusals[3:], strict=True))
 
 
-def test_what_the_oracle_does_not_read_is_refused() -> None:
+def test_unsupported_features_are_refused() -> None:
     for schema in (
         Schema({"x": ImageFeature()}),
         Schema({"x": FixedLenSequenceFeature((), "int64")}),
@@ -249,7 +253,7 @@ def test_what_the_oracle_does_not_read_is_refused() -> None:
 def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
     known = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     random = np.random.default_rng(7)
-    # All exponents, and what is half way between two neighbours.
+    # All exponents, and numbers half way between two neighbours.
     found = random.integers(0, 2**32, 20_000, np.uint32)
     found[::2] &= 0xFFFF8000
     found[1::4] &= 0xFFFFF000
@@ -270,7 +274,7 @@ def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
     "feature", [FixedLenFeature((0,), "int64"), RawFeature((), "int8"), TextFeature(), TensorFeature((), "int8")]
 )
 @pytest.mark.parametrize("record", [Example(), Example(features=Features(feature={"x": Feature()}))])
-def test_a_feature_that_is_not_there_is_missing(feature: Any, record: Example) -> None:
+def test_missing_features(feature: Any, record: Example) -> None:
     with pytest.raises(FeatureError, match="record 0: feature 'x' is missing"):
         testing.expected_columns([record.SerializeToString()], {"x": feature})
 
@@ -282,7 +286,7 @@ def test_framing_by_hand(tmp_path: Path) -> None:
 
 
 @given(payloads=st.lists(st.binary(max_size=200), max_size=5), compression=st.sampled_from([None, "gzip", "zlib"]))
-def test_what_is_written_is_read(
+def test_written_files_are_read(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], compression: str | None
 ) -> None:
     path = tmp_path_factory.mktemp("oracle") / "no-telling-name"
@@ -322,7 +326,7 @@ def test_damaged_golden_files(golden: Path) -> None:
 
 
 def test_corpus_files_read(corpus: Path) -> None:
-    # From the corpus' INDEX.md: plain, zlib without a name that says so, gzip named .gz, gzip not named so.
+    # From INDEX.md of the corpus: plain, zlib without a suffix, gzip with and without the suffix .gz.
     counts = {
         "NVIDIA__go-tfdata/test/data/tf-train-medium.record": 7,
         "calico__baskerville/tests/data/tiny/mm10/tfrecords/train-7.tfr": 0,
@@ -337,12 +341,12 @@ def test_corpus_files_read(corpus: Path) -> None:
 @pytest.mark.parametrize("steps", [None, STEPS], ids=["Example", "SequenceExample"])
 @given(data=st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_encodings_mean_their_message(data: st.DataObject, steps: Sequence[type[Any]] | None) -> None:
+def test_encodings_parse_as_their_message(data: st.DataObject, steps: Sequence[type[Any]] | None) -> None:
     schema = data.draw(testing.schemas(max_size=3, steps=steps))
     records = testing.examples if steps is None else testing.sequence_examples
     message = data.draw(records(schema, others=True))
     parsed, payload = data.draw(testing.wire_encodings(message))
-    # Serialised in one order: `==` calls a NaN unequal to itself.
+    # Compare serialized messages: `==` is false for NaN.
     plain = message.SerializeToString(deterministic=True)
     assert parsed.SerializeToString(deterministic=True) == plain
     found, meant = (testing.expected_columns([one], schema) for one in (payload, plain))
@@ -388,7 +392,7 @@ def test_encodings_have_every_oddity(oddity: str, seen: Callable[[bytes], bool])
 
 
 def steps_of(**lists: list[list[int]]) -> SequenceExample:
-    """A SequenceExample of steps of ints."""
+    """Return a SequenceExample of steps of ints."""
     record = SequenceExample(context=example(c=[7]).features)
     for name, steps in lists.items():
         for step in steps:
@@ -416,7 +420,7 @@ STEP_5, STEP_6 = (b"\x0a\x05\x1a\x03\x0a\x01" + value for value in (b"\5", b"\6"
 def test_sequence_encodings_have_every_oddity(oddity: str, seen: bytes) -> None:
     meant, found = steps_of(k=[[5], [6]], m=[[4]]), []
     for seed in range(300):
-        found.append(Encoder({oddity}, random.Random(seed)).record(meant))
+        found.append(WireEncoder({oddity}, random.Random(seed)).record(meant))
         read = SequenceExample.FromString(found[-1])
         read.DiscardUnknownFields()
         assert read == meant
@@ -427,7 +431,7 @@ def test_sequence_encodings_have_every_oddity(oddity: str, seen: bytes) -> None:
 def test_sequence_encodings_have_unknown_fields_at_every_level() -> None:
     meant, seen = steps_of(k=[[5], [6]]), set()
     for seed in range(100):
-        record = SequenceExample.FromString(Encoder({"unknown"}, random.Random(seed)).record(meant))
+        record = SequenceExample.FromString(WireEncoder({"unknown"}, random.Random(seed)).record(meant))
         steps = record.feature_lists.feature_list["k"]
         levels = {
             "record": record,
@@ -455,7 +459,7 @@ def test_schemas_have_every_feature_class() -> None:
     assert seen == {*((False, cls) for cls in CLASSES), *((True, cls) for cls in STEPS)}
 
 
-def test_examples_leave_out_what_may_be_missing() -> None:
+def test_examples_leave_out_optional_features() -> None:
     schema = {"v": VarLenFeature("int64")}
     for seen in (
         lambda held: "v" not in held,

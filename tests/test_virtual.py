@@ -1,4 +1,4 @@
-"""Virtual Zarr: zarr and xarray read, through references into the shards, what `read_tfrecord` decodes from them."""
+"""Virtual Zarr: zarr and xarray read the values of `read_tfrecord` through references into the shards."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from bits import bits
 from click.testing import CliRunner, Result
 from fsspec.implementations.reference import LazyReferenceMapper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from test_golden import expected, shard, spec
-from test_remote import bucket, make_store, moto
+from support.bits import bits
+from support.golden import expected, shard, spec
+from support.object_stores import bucket, make_store, moto
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.cli import tfrecord
-from dask_tfrecord.columns.places import PlaceParser
+from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.columns.value_locations import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.testing import write_oracle
 
@@ -42,7 +42,7 @@ FEATURES: dict[str, Any] = {
     "wave": dtf.RawFeature((2,), "complex64"),
     "": dtf.RawFeature((2, 1), "float16"),
 }
-# What of the golden files has a place.
+# Features of the golden files with one byte range per record.
 GOLDEN = {
     "scalars": ["f"],
     "fixed_shapes": ["m"],
@@ -53,7 +53,7 @@ GOLDEN = {
 
 
 def example(record: int, *, others: int = 0, order: int = 1) -> bytes:
-    """A record of `FEATURES`; keys in one order or the other, and others before and between them."""
+    """Return a record of `FEATURES`, with keys in either order and other keys before and between them."""
     rng = np.random.default_rng(record)
     message = messages.Example()
     feature = message.features.feature
@@ -71,12 +71,12 @@ def example(record: int, *, others: int = 0, order: int = 1) -> bytes:
         part = messages.Example()
         part.features.feature[key].CopyFrom(feature[key])
         parts.append(part.SerializeToString())
-    # To protobuf, messages one behind the other are one.
+    # protobuf merges concatenated messages.
     return b"".join(parts)
 
 
 def write(directory: Path) -> str:
-    """Five shards, one of them empty, whose records are laid out in several ways."""
+    """Write five shards, one of them empty, with records of several layouts."""
     record = itertools.count()
     for number, size in enumerate((3, 0, 7, 1, 4)):
         payloads = [example(next(record), others=(n * number) % 4, order=1 - 2 * (n % 2)) for n in range(size)]
@@ -99,7 +99,7 @@ def read_xarray(fo: Any, *, consolidated: bool | None = None, **options: Any) ->
 
 
 def check(virtual: dtf.VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
-    """Both libraries read these arrays; NaN payloads and signs of zeros count, the byte order does not."""
+    """Compare arrays bit by bit, including NaN payloads and signs of zeros, independent of the byte order."""
     names = {name.replace("/", ".") or "%": bits(array) for name, array in wanted.items()}
     for read in (read_zarr, read_xarray):
         found = read(virtual.references())
@@ -108,7 +108,7 @@ def check(virtual: dtf.VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_what_tensorflow_wrote(golden: Path, case: str) -> None:
+def test_shards_of_tensorflow(golden: Path, case: str) -> None:
     virtual = dtf.virtual_zarr(shard(golden, case), **spec(golden, case), columns=GOLDEN[case])
     wanted = expected(golden, case)
     check(virtual, {name: wanted[name] for name in GOLDEN[case]})
@@ -155,19 +155,19 @@ def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[by
         assert "holds its values in several runs" in str(error)
         assert error.place is not None
         assert error.place.feature == "f"
-        # Bytes are always in one.
+        # Bytes are always one run.
         virtual, wanted = dtf.virtual_zarr(path, schema, columns=["r"]), {"r": wanted["r"]}
     found = read_zarr(virtual.references())
     native = {name: bits(array.astype(array.dtype.newbyteorder("="))) for name, array in found.items()}
     assert native == {name: bits(array) for name, array in wanted.items()}
 
 
-def test_schedulers_and_pieces_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedulers_and_partial_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_oracle(tmp_path / "x", [example(record, others=record % 3) for record in range(400)])
     whole = dtf.virtual_zarr(tmp_path / "x", FEATURES)
-    monkeypatch.setattr("dask_tfrecord.records.index.BETWEEN_MARKS", 1000)
+    monkeypatch.setattr("dask_tfrecord.records.index.ENTRY_SPACING", 1000)
     monkeypatch.setattr("dask_tfrecord.records.index._BLOCK", 2000)
-    monkeypatch.setattr("dask_tfrecord.stores.virtual._TASK_NBYTES", 10_000)
+    monkeypatch.setattr("dask_tfrecord.stores.virtual.scan._TASK_NBYTES", 10_000)
     for scheduler in ("sync", "threads"):
         with dask.config.set(scheduler=scheduler):
             pieces = dtf.virtual_zarr(tmp_path / "x", FEATURES)
@@ -175,8 +175,8 @@ def test_schedulers_and_pieces_of_shards(tmp_path: Path, monkeypatch: pytest.Mon
             assert one.offsets.tolist() == other.offsets.tolist()
 
 
-def test_parsers_of_places_travel() -> None:
-    parser = PlaceParser(dtf.Schema(FEATURES))
+def test_location_plans_are_picklable() -> None:
+    parser = LocationPlan(dtf.Schema(FEATURES))
     again = pickle.loads(pickle.dumps(parser))
     assert (again.schema, again.columns) == (parser.schema, parser.columns)
     assert dask.base.tokenize(again) == dask.base.tokenize(parser)
@@ -198,7 +198,7 @@ def test_contexts_of_sequence_examples(tmp_path: Path) -> None:
     steps: Any = {"steps": dtf.FixedLenSequenceFeature((), "float32")}
     virtual = dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps, columns=["f"])
     assert read_zarr(virtual.references())["f"].tolist() == [[1, 2]]
-    with pytest.raises(SchemaError, match="'steps': the steps of a feature list lie apart"):
+    with pytest.raises(SchemaError, match="'steps': the steps of a feature list are not contiguous"):
         dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps)
 
 
@@ -208,7 +208,7 @@ def test_no_records(tmp_path: Path) -> None:
     check(virtual, dtf.read_tfrecord(tmp_path / "x", FEATURES).compute())
 
 
-# ------------------------------------------------------------------------------------------------------ as it is kept
+# ----------------------------------------------------------------------------------------------------------- storage
 
 
 def by_pyarrow(path: Path) -> LazyReferenceMapper:
@@ -244,7 +244,7 @@ def test_files_of_references(tmp_path: Path, consolidated: bool | None, opened: 
 
 @pytest.fixture
 def registry() -> Any:
-    """Stores of VirtualiZarr: the files of this machine."""
+    """Registry of VirtualiZarr with the local file system."""
     pytest.importorskip("virtualizarr")
     stores = pytest.importorskip("obstore.store")
     return pytest.importorskip("obspec_utils.registry").ObjectStoreRegistry({"file://": stores.LocalStore()})
@@ -283,7 +283,7 @@ def test_virtualizarr_by_the_parser(tmp_path: Path, registry: Any) -> None:
 
 def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) -> None:
     write_oracle(tmp_path / "x#1", [example(0)])
-    with pytest.raises(ValueError, match="x#1: VirtualiZarr takes what follows"):
+    with pytest.raises(ValueError, match=r"x#1: VirtualiZarr reads \? and # in a file name"):
         dtf.TFRecordParser(FEATURES)(str(tmp_path / "x#1"), registry)
 
 
@@ -339,27 +339,27 @@ def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None
         assert found["flag"].tolist() == wanted["flag"].tolist()
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------ refusals
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "i": (dtf.FixedLenFeature((), "int64"), "varints"),
     "o": (dtf.FixedLenFeature((), "bool"), "varints"),
-    "b": (dtf.FixedLenFeature((), "bytes"), "of any length: RawFeature"),
-    "d": (dtf.FixedLenFeature((), "float64"), "ask for 'float32'"),
-    "v": (dtf.VarLenFeature("float32"), "differ in length"),
-    "g": (dtf.RaggedFeature("float32"), "differ in length"),
-    "s": (dtf.SparseFeature("si", "sv", "float32", 9), "differ in length"),
-    "q": (dtf.FixedLenSequenceFeature((), "float32", allow_missing=True, length=3), "differ in length"),
-    "r": (dtf.RawFeature((-1,), "uint8"), "differ in length"),
-    "z": (dtf.RawFeature((0,), "uint8"), "no values"),
-    "e": (dtf.FixedLenFeature((2, 0), "float32"), "no values"),
-    "t": (dtf.TextFeature(), "text differs"),
+    "b": (dtf.FixedLenFeature((), "bytes"), "any length: use RawFeature"),
+    "d": (dtf.FixedLenFeature((), "float64"), "use 'float32'"),
+    "v": (dtf.VarLenFeature("float32"), "vary in length"),
+    "g": (dtf.RaggedFeature("float32"), "vary in length"),
+    "s": (dtf.SparseFeature("si", "sv", "float32", 9), "vary in length"),
+    "q": (dtf.FixedLenSequenceFeature((), "float32", allow_missing=True, length=3), "vary in length"),
+    "r": (dtf.RawFeature((-1,), "uint8"), "vary in length"),
+    "z": (dtf.RawFeature((0,), "uint8"), "take no bytes"),
+    "e": (dtf.FixedLenFeature((2, 0), "float32"), "take no bytes"),
+    "t": (dtf.TextFeature(), "text varies"),
     "n": (dtf.TensorFeature((2,), "float32"), "serialized tensor"),
     "p": (dtf.ImageFeature((2, 2, 3)), "images are encoded"),
 }
 
 
-def test_all_that_has_no_place_is_named(tmp_path: Path) -> None:
+def test_features_without_a_byte_range_are_named(tmp_path: Path) -> None:
     write_oracle(tmp_path / "x", [])
     features = {**FEATURES, **{name: feature for name, (feature, _) in REFUSED.items()}}
     with pytest.raises(SchemaError) as raised:
@@ -371,7 +371,7 @@ def test_all_that_has_no_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="to_zarr copies them"):
         dtf.virtual_zarr(tmp_path / "x", {"i": REFUSED["i"][0]})
     with pytest.raises(SchemaError, match="feature 'i': integers"):
-        PlaceParser(dtf.Schema({"i": REFUSED["i"][0]}))
+        LocationPlan(dtf.Schema({"i": REFUSED["i"][0]}))
 
 
 def test_bfloat16_has_no_name_in_zarr(tmp_path: Path) -> None:
@@ -392,13 +392,13 @@ def test_compressed_shards_are_named(tmp_path: Path, options: dict[str, Any]) ->
     ("payload", "feature", "said"),
     [
         (b"", dtf.FixedLenFeature((1,), "float32"), "is missing where"),
-        (b"", dtf.FixedLenFeature((1,), "float32", 0.0), "no byte of the file holds the default value of"),
+        (b"", dtf.FixedLenFeature((1,), "float32", 0.0), "the file does not hold the default value of"),
         (b"\x12\x07\x0a\x05\x05\0\0\0\x0d", dtf.FixedLenFeature((1,), "float32"), "a damaged Example of 18 bytes"),
         (b"\x12\x0a\x0d\0\0\0\0\x0d\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
         (b"\x12\x0c\x0a\x04\0\0\0\0\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
         (b"\x12\x06\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "holds 1 value where .* takes 2"),
         (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "bool"), "holds a byte 2 where"),
-        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "int16"), "holds 1 bytes where .* takes 2"),
+        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "int16"), "holds 1 byte where .* takes 2"),
         (b"\x0a\x06\x0a\x01\x02\x0a\x01\x02", dtf.RawFeature((), "uint8"), "holds 2 values where .* takes 1"),
         (b"\x0a\x03\x0a\x01\x02", dtf.FixedLenFeature((), "float32"), "holds a bytes list where .* takes a float list"),
     ],
@@ -449,7 +449,7 @@ def test_arguments(tmp_path: Path) -> None:
         virtual.to_parquet(tmp_path / "refs.parquet")
 
 
-def test_shards_that_references_do_not_reach(tmp_path: Path) -> None:
+def test_shards_outside_one_file_system_are_refused(tmp_path: Path) -> None:
     write_oracle(tmp_path / "x", [example(0)])
     fsspec.filesystem("memory").pipe_file("/reach/x", (tmp_path / "x").read_bytes())
     with pytest.raises(ValueError, match="one file system"):
@@ -458,7 +458,7 @@ def test_shards_that_references_do_not_reach(tmp_path: Path) -> None:
         dtf.virtual_zarr("simplecache::memory://reach/x", FEATURES)
 
 
-def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
     before = sorted(tmp_path.iterdir())
@@ -466,7 +466,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def fail(*args: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(dtf.VirtualZarr, "_table", fail)
+    monkeypatch.setattr(dtf.VirtualZarr, "_parquet_file", fail)
     with pytest.raises(OSError, match="no space left"):
         virtual.to_parquet(tmp_path / "refs.parquet")
     monkeypatch.setattr(dtf.VirtualZarr, "references", fail)

@@ -15,9 +15,9 @@ import dask
 import numpy as np
 import pytest
 import zarr
-from any_columns import FEATURES, dataset_of, listed, rows_like
 from distributed import Client
-from numbered_shards import write_shards
+from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError

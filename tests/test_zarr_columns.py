@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
-from any_columns import FEATURES, any_features, dataset_of, rows_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_golden import shard, spec
-from test_zarr import assert_identity, assert_same, assert_same_array
+from support.any_columns import FEATURES, any_features, dataset_of, rows_like
+from support.golden import shard, spec
+from support.store_round_trip import assert_identity, assert_same, assert_same_array
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import zero_rows
@@ -26,7 +26,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.messages import SequenceExample
 from dask_tfrecord.testing import write_oracle
 
-# What TensorFlow wrote for features beyond lists of values, which tests of stores read without a spec.
+# Features beyond lists of values, written by TensorFlow and read without a spec.
 GOLDEN = [
     "defaults",
     "fixed_len_sequence",
@@ -81,12 +81,12 @@ def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, 
     rng = np.random.default_rng(seed)
     dataset = dataset_of({name: rows_like(of, sum(sizes), rng) for name, of in named.items()}, named, sizes)
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="sync"):
-        patch.setattr("dask_tfrecord.stores.layout.UNIT_NBYTES", nbytes)
-        patch.setattr("dask_tfrecord.stores.layout.CHUNK_NBYTES", nbytes // 4)
-        patch.setattr("dask_tfrecord.stores.layout.PIECE_NBYTES", nbytes)
-        patch.setattr("dask_tfrecord.stores.feed.GRANULE_NBYTES", nbytes // 2)
+        patch.setattr("dask_tfrecord.stores.zarr.layout.UNIT_NBYTES", nbytes)
+        patch.setattr("dask_tfrecord.stores.zarr.layout.CHUNK_NBYTES", nbytes // 4)
+        patch.setattr("dask_tfrecord.stores.flat_arrays.READ_NBYTES", nbytes)
+        patch.setattr("dask_tfrecord.stores.rows.GRANULE_NBYTES", nbytes // 2)
         back = assert_identity(dataset, {}, **grid)
-        # What is read from a store in pieces, and other rows of it, make a store again.
+        # Rows that are read from a store in spans, and a selection of them, are written again.
         assert_identity(back.rows[1:], {}, chunks=3)
         picked = rng.permutation(sum(sizes))
         assert_same(back.rows[picked].compute(), dataset.rows[picked].compute())
@@ -198,7 +198,7 @@ def test_xarray_opens_every_kind(every: dtf.Dataset, tmp_path: Path) -> None:
 def test_bfloat16_is_refused_before_anything_is_read(feature: Feature, tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     dataset = dtf.Dataset.from_arrays({"row": np.arange(3)}).map_blocks(_never, {"x": feature})
-    with pytest.raises(SchemaError, match="column 'x' is of dtype bfloat16, which Zarr has no name for"):
+    with pytest.raises(SchemaError, match="cannot write column 'x': Zarr has no name for dtype bfloat16"):
         dataset.to_zarr(tmp_path / "store.zarr")
     assert not list(tmp_path.iterdir())
 
@@ -213,7 +213,7 @@ def test_bfloat16_as_float32(tmp_path: Path) -> None:
     blocks = {"x": values.reshape(3, 2), "y": dtf.RaggedBlock(values, np.array([0, 0, 5, 6]))}
     features = {"x": dtf.RawFeature((2,), "bfloat16"), "y": dtf.VarLenFeature("bfloat16")}
     dataset = dataset_of(blocks, features, (2, 1))
-    with pytest.raises(SchemaError, match=r"make float32 of it with map_blocks and blocks\['x'\]"):
+    with pytest.raises(SchemaError, match=r"convert it to float32 with map_blocks and blocks\['x'\]"):
         dataset.to_zarr(tmp_path / "store.zarr")
     back = assert_identity(dataset.map_blocks(as_float32), tmp_path / "store.zarr", chunks=2)
     assert back["x"].compute().tolist() == [[0, 1], [2, 3], [4, 5]]
@@ -221,7 +221,7 @@ def test_bfloat16_as_float32(tmp_path: Path) -> None:
 
 
 def as_float32(blocks: dict[str, Any]) -> dict[str, Any]:
-    """What the error says."""
+    """Conversion that the error recommends."""
     return {
         "x": blocks["x"].astype("float32"),
         "y": dtf.RaggedBlock(blocks["y"].values.astype("float32"), blocks["y"].row_splits),

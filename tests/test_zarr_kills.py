@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import Any
 import pytest
 import zarr
 from distributed import Client, KilledWorker, LocalCluster
-from distributed.core import Status
-from numbered_shards import write_shards
+from support.killing import PATIENCE, meanwhile, running, two_workers, wait_until
+from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
@@ -63,12 +61,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def two_workers() -> Iterator[LocalCluster]:
-    with LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0") as cluster:
-        yield cluster
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with two_workers() as cluster:
@@ -95,18 +87,12 @@ def marks(store: Path) -> int:
 
 
 def wait_for(number: int, store: Path, alive: Callable[[], bool]) -> bool:
-    """Wait until so many marks are written; false if whatever writes them ends before."""
-    deadline = time.monotonic() + 300
-    while marks(store) < number:
-        if not alive():
-            return False
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return True
+    """Wait until that many records of units are written; return False if the writer ends before."""
+    return wait_until(lambda: marks(store) >= number, alive)
 
 
 def equal(store: Path, reference: Path) -> None:
-    """Compare stores by all that lies in them but the names of conversions, and by what zarr reads."""
+    """Compare the files of stores except for the identities of conversions, and the arrays that zarr reads."""
 
     def data(folder: Path) -> dict[str, bytes]:
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -128,54 +114,36 @@ def slow(ds: dtf.Dataset, seconds: float = 0.02) -> dtf.Dataset:
     return ds.map_blocks(slowly, dict(ds.schema))
 
 
-@contextlib.contextmanager
-def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
-    """Do something in another thread, which can ask whether this goes on."""
-    over = threading.Event()
-    thread = threading.Thread(target=act, args=(lambda: not over.is_set(),))
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def running(cluster: LocalCluster) -> list[int]:
-    """Processes of the workers that are up, and known to be to those who start them again."""
-    processes = [nanny.process for nanny in cluster.workers.values()]
-    return [process.pid for process in processes if process is not None and process.status == Status.running]
-
-
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_workers_are_killed(source: Path, store: Path, tmp_path: Path, grid: dict[str, Any]) -> None:
     ds, rng, killed = dtf.read_tfrecord(source), random.Random(str(grid)), 0
+    deadline = time.monotonic() + 2 * PATIENCE
     ds.to_zarr(tmp_path / "reference.zarr", **grid)
 
     def convert(cluster: LocalCluster) -> None:
         def kill(alive: Callable[[], bool]) -> None:
             nonlocal killed
             while alive() and wait_for(marks(store) + rng.randrange(5, 40), store, alive):
-                # Who is killed while it starts is not started again.
-                while len(pids := running(cluster)) < 2 and alive():
-                    time.sleep(0.005)
-                if len(pids) == 2:
+                # A worker that is killed while it starts is not restarted.
+                if wait_until(lambda: len(running(cluster)) == 2, alive) and len(pids := running(cluster)) == 2:
                     os.kill(rng.choice(pids), signal.SIGKILL)
                     killed += 1
 
         finished = False
         while not finished:
+            assert time.monotonic() < deadline, f"workers were killed for {2 * PATIENCE} s"
             with meanwhile(kill):
                 try:
                     slow(ds, 0.1).to_zarr(store, resume=True, **grid)
                     finished = True
                 except KilledWorker:
-                    # Whoever had the luck to be there each time: it is gone on with.
+                    # The conversion may have finished between two kills; it is resumed in any case.
                     with pytest.raises(IncompleteStoreError):
                         dtf.from_zarr(store)
 
     # A worker that starts for long, or is never started again, may find that the other one has written all.
     while killed < 2:
+        assert time.monotonic() < deadline, f"workers were not started again within {2 * PATIENCE} s"
         shutil.rmtree(store, ignore_errors=True)
         with two_workers() as cluster, Client(cluster) as client:
             client.wait_for_workers(2, timeout=60)

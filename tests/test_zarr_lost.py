@@ -1,4 +1,4 @@
-"""Stores that have lost, since they were whole, what was written: fill values are no rows, and nor is garbage."""
+"""Complete stores that lose or damage chunks: neither fill values nor garbage are returned as rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GRIDS: list[dict[str, Any]] = [{"chunks": 4}, {"chunks": 2, "shards": 6}]
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory: pytest.TempPathFactory) -> dtf.Dataset:
-    """Rows of which all but the first have nothing but fill values."""
+    """Rows that hold only fill values, except for the first row."""
     payloads = []
     for row in range(ROWS):
         message = messages.Example()
@@ -76,9 +76,9 @@ def test_what_is_gone_is_no_fill_value(ds: dtf.Dataset, tmp_path: Path, grid: di
     for path in files:
         array = path.relative_to(store).parts[0]
         aside = path.rename(tmp_path / "aside")
-        with pytest.raises(IncompleteStoreError, match="is not there any more") as raised:
+        with pytest.raises(IncompleteStoreError, match=" is missing: ") as raised:
             opened[array.partition(".")[0]].compute()
-        assert str(raised.value).startswith(f"{store}/{array}: {path.relative_to(store)} is not there any more, ")
+        assert str(raised.value).startswith(f"{store}/{array}: {path.relative_to(store)} is missing: ")
         assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
         aside.rename(path)
     for name in SCHEMA:
@@ -107,9 +107,9 @@ def test_what_is_damaged_is_named(ds: dtf.Dataset, tmp_path: Path, codec: Any, g
             continue
         array, whole = path.relative_to(store).parts[0], path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(IncompleteStoreError, match=r"entries \d+ to \d+ can't be read: ") as raised:
+        with pytest.raises(IncompleteStoreError, match=r"cannot read entries \d+ to \d+: ") as raised:
             opened[array.partition(".")[0]].compute()
-        assert str(raised.value).startswith(f"{store}/{array}: entries ")
+        assert str(raised.value).startswith(f"{store}/{array}: cannot read entries ")
         path.write_bytes(whole)
 
 
@@ -121,7 +121,7 @@ def test_objects_of_stores(make: Any) -> None:
     assert not opened["x"].compute().any()
     path = zarr.open_array(store, path="a/b/x", mode="r+").store_path
     asyncio.run((path / "c" / "1").delete())
-    with pytest.raises(IncompleteStoreError, match=r"a/b/x: x/c/1 is not there any more, .* 3 to 6; .* as 0\.0\. "):
+    with pytest.raises(IncompleteStoreError, match=r"a/b/x: x/c/1 is missing: .* 3 to 6; .* as 0\.0\. "):
         opened["x"].compute()
 
 

@@ -1,6 +1,6 @@
 """What a store says of itself to others: names of axes, fill values, attributes; and arrays that have to be rechunked.
 
-zarr and xarray are the judges.
+zarr and xarray read the stores.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.arrays.recut import Recut
+from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.errors import UnknownFeatureError
-from dask_tfrecord.stores.fill_values import FillValues
-from dask_tfrecord.stores.layout import ArraySpec
+from dask_tfrecord.stores.zarr.layout import ArraySpec
+from dask_tfrecord.stores.zarr.options import FillValues
 
 xr = pytest.importorskip("xarray")
 
@@ -104,14 +104,17 @@ def test_axes_have_the_names_given(ds: dtf.Dataset, tmp_path: Path) -> None:
         ({"image": "hwc"}, "tuple of names, one for each axis; got 'hwc'"),
         ({"boxes": (1,)}, r"tuple of names, one for each axis; got \(1,\)"),
         ({"boxes": ("",)}, "tuple of names"),
-        ({"image": ("x", "y", "x")}, "names two axes of one array alike"),
-        ({"image": ("height", "width", "c"), "depth": ("width", "height")}, "an axis of 3 of 'image', and of 4 of"),
-        ({"boxes": ("depth.dim_2",)}, "'depth.dim_2' is an axis of .* of 'depth', and of .* of 'boxes'"),
-        ({"boxes": ("label",)}, "'label' is an array of the group, which xarray would take for the coordinate"),
+        ({"image": ("x", "y", "x")}, "gives two axes of one array the same name"),
+        (
+            {"image": ("height", "width", "c"), "depth": ("width", "height")},
+            "'width' has length 3 in 'image' and length 4 in",
+        ),
+        ({"boxes": ("depth.dim_2",)}, "'depth.dim_2' has length .* in 'depth' and length .* in 'boxes'"),
+        ({"boxes": ("label",)}, "'label' is an array of the group, which xarray would read as the coordinate"),
         ({"boxes": ("kinds.row_splits",)}, "'kinds.row_splits' is an array of the group"),
-        ({"boxes": ("record",)}, "'record' is what 'image' is laid out along"),
-        ({"boxes": ("kinds.value",)}, "'kinds.value' is what 'kinds.values' is laid out along"),
-        (["height"], "a mapping from feature to names"),
+        ({"boxes": ("record",)}, "'record' is the first dimension of 'image'"),
+        ({"boxes": ("kinds.value",)}, "'kinds.value' is the first dimension of 'kinds.values'"),
+        (["height"], "must map features to names"),
     ],
 )
 def test_names_that_do_not_fit(ds: dtf.Dataset, tmp_path: Path, names: Any, said: str) -> None:
@@ -123,9 +126,9 @@ def test_names_that_do_not_fit(ds: dtf.Dataset, tmp_path: Path, names: Any, said
 
 
 def test_options_for_what_is_not_there(ds: dtf.Dataset) -> None:
-    with pytest.raises(UnknownFeatureError, match="dimension_names: no feature 'imag'; did you mean 'image'"):
+    with pytest.raises(UnknownFeatureError, match="dimension_names: unknown feature 'imag'; did you mean 'image'"):
         ds.plan_zarr(dimension_names={"imag": ("x", "y", "z")})
-    with pytest.raises(UnknownFeatureError, match="fill_values: no feature and no flat array 'lable'; did you mean"):
+    with pytest.raises(UnknownFeatureError, match="fill_values: unknown feature or flat array 'lable'; did you mean"):
         ds.plan_zarr(fill_values={"lable": 1})
 
 
@@ -141,8 +144,8 @@ def test_names_of_an_xarray_data_set_are_kept(tmp_path: Path) -> None:
     for number, arrays in enumerate([given, given.chunk(time=2)]):
         dtf.to_zarr(arrays, tmp_path / f"{number}.zarr", dimension_names={"level": ("height",)})
         with xr.open_zarr(tmp_path / f"{number}.zarr") as opened:
-            assert opened["image"].dims == ("record", "lat", "lon")
-            assert opened["level"].dims == ("record", "height")
+            assert opened["image"].dims == ("time", "lat", "lon")
+            assert opened["level"].dims == ("time", "height")
             assert opened["image"].to_numpy().tolist() == image.tolist()
     # Arrays side by side need not agree on the names that xarray makes up.
     beside = {"a": xr.DataArray(np.zeros((5, 2))), "b": xr.DataArray(np.zeros((5, 3)))}
@@ -205,20 +208,20 @@ def test_missing_chunks_show_the_fill_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"image": -1}, r"fill_values\['image'\]: -1 is no value of dtype |u1"),
-        ({"image": 256}, "256 is no value"),
-        ({"image": 1.5}, "1.5 is no value"),
-        ({"label": True}, "True is no value"),
-        ({"label": float("nan")}, "nan is no value"),
-        ({"label": "x"}, "'x' is no value"),
-        ({"label": [1]}, r"\[1\] is no value"),
-        ({"label": 2**63}, "9223372036854775808 is no value"),
-        ({"depth": 1e39}, r"1e\+39 is no value"),
-        ({"depth": 1j}, "1j is no value"),
-        ({"title": 0}, "0 is no value of dtype string"),
-        ({"title": None}, "None is no value of dtype string"),
-        ({"kinds.values": 0.5}, r"fill_values\['kinds.values'\]: 0.5 is no value"),
-        (-1, "a mapping from feature or flat array"),
+        ({"image": -1}, r"fill_values\['image'\]: -1 is not a value of dtype |u1"),
+        ({"image": 256}, "256 is not a value"),
+        ({"image": 1.5}, "1.5 is not a value"),
+        ({"label": True}, "True is not a value"),
+        ({"label": float("nan")}, "nan is not a value"),
+        ({"label": "x"}, "'x' is not a value"),
+        ({"label": [1]}, r"\[1\] is not a value"),
+        ({"label": 2**63}, "9223372036854775808 is not a value"),
+        ({"depth": 1e39}, r"1e\+39 is not a value"),
+        ({"depth": 1j}, "1j is not a value"),
+        ({"title": 0}, "0 is not a value of dtype string"),
+        ({"title": None}, "None is not a value of dtype string"),
+        ({"kinds.values": 0.5}, r"fill_values\['kinds.values'\]: 0.5 is not a value"),
+        (-1, "must map features or flat arrays"),
     ],
 )
 def test_fill_values_that_do_not_fit(ds: dtf.Dataset, tmp_path: Path, values: Any, said: str) -> None:
@@ -236,9 +239,9 @@ def test_a_fill_value_is_the_value_given_or_refused(dtype: str, value: complex) 
     spec = ArraySpec("x", "x", "dense", (3,), dtype, 1, 1, ("record",))
     schema = dtf.Schema({"x": dtf.RawFeature((), dtype)})
     try:
-        found = FillValues({"x": value}).of(spec, schema)
+        found = FillValues({"x": value}).resolve(spec, schema)
     except ValueError:
-        # What an array of that dtype would hold unchanged is never refused.
+        # A value that an array of that dtype holds unchanged is never refused.
         if isinstance(value, int) and not isinstance(value, bool) and np.dtype(dtype).kind in "iu":
             assert not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
         return
@@ -341,7 +344,7 @@ def test_a_rechunk_is_announced(tmp_path: Path) -> None:
         "to": [10, 6],
         "held_nbytes": 480,
     }
-    # Who has a plan was told.
+    # A plan has reported the rechunk already.
     plan.to_zarr(tmp_path / "planned.zarr")
     with pytest.warns(da.PerformanceWarning) as said:
         assigned.to_zarr(tmp_path / "store.zarr")
@@ -364,7 +367,7 @@ def test_what_a_rechunk_holds(before: list[int], after: list[int]) -> None:
     for past, size in zip(np.cumsum(cut[1]).tolist(), cut[1], strict=True):
         touched = [end - start for start, end in zip(starts, ends, strict=True) if start < past and end > past - size]
         most = max(most, sum(touched) if size else 0)
-    recut = Recut("x", (tuple(cut[0]), (1, 2)), (tuple(cut[1]), (3,)), 8)
+    recut = Rechunked("x", (tuple(cut[0]), (1, 2)), (tuple(cut[1]), (3,)), 8)
     assert recut.held_nbytes == most * 3 * 8
 
 
@@ -385,7 +388,9 @@ class Alive(Callback):  # type: ignore[misc]
 
     def _look(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
         names = [str(key[0]) for key in state["cache"] if isinstance(key, tuple)]
-        chunks = sum(name.startswith(("tfrecord-beside-", "tfrecord-join-", "tfrecord-collect-")) for name in names)
+        chunks = sum(
+            name.startswith(("tfrecord-read_and_join-", "tfrecord-join-", "tfrecord-collect-")) for name in names
+        )
         self.seen += any(name.startswith("tfrecord-cut-") for name in names)
         self.most = max(self.most, chunks)
 

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
-from numbered_shards import example, write_shards
+from support.numbered_shards import example, write_shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, ShardChangedError
-from dask_tfrecord.stores import conversion, journal
-from dask_tfrecord.stores.zarr import Target
+from dask_tfrecord.stores.zarr import checkpoint, execute
+from dask_tfrecord.stores.zarr.group import TargetGroup
 
 ROWS = 120
 GRIDS: list[dict[str, Any]] = [
@@ -78,7 +78,7 @@ def times(store: Path) -> dict[str, int]:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """A disk that has room for some more chunks, as many as the list says, and then has none."""
+    """A disk that is full after the number of chunks in the list."""
     from zarr.storage import _local
 
     put, left = _local._put, [10**9]
@@ -95,11 +95,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def cut_short(ds: dtf.Dataset, store: Path, broken: list[int], after: int, **options: Any) -> None:
-    """Convert until the disk is full, and make room again."""
+    """Convert until the disk is full, then free space."""
     broken[0] = after
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
         ds.to_zarr(store, resume=True, **options)
-    assert caught.value.__notes__ == ["what is written is kept: the same call with resume=True goes on with it"]
+    assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
     broken[0] = 10**9
     with pytest.raises(IncompleteStoreError, match="never finished"):
         dtf.from_zarr(store)
@@ -139,11 +139,11 @@ def test_only_what_is_missing_is_written(ds: dtf.Dataset, store: Path, broken: l
 def test_nothing_is_counted_again(
     ds: dtf.Dataset, store: Path, broken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_tfrecord.stores import feed
+    from dask_tfrecord.stores import rows
 
     with dask.config.set(scheduler="sync"):
         cut_short(ds, store, broken, 20, chunks=7)
-        monkeypatch.delattr(feed, "count_rows")
+        monkeypatch.delattr(rows, "count_items")
         ds.to_zarr(store, resume=True, chunks=7)
     assert (dtf.from_zarr(store)["label"] == np.arange(ROWS)).all().compute()
 
@@ -201,7 +201,7 @@ def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) 
 
     spoiled = ds[["label"]].map_blocks(spoil, {"label": ds.schema["label"]})
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(IncompleteStoreError, match="1 of 18 write units do not lie there as they were written"):
+        with pytest.raises(IncompleteStoreError, match="1 of 18 write units differ from what was written"):
             spoiled.to_zarr(store, chunks=7, resume=True)
         spoiled.to_zarr(store, chunks=7, resume=True)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
@@ -214,7 +214,7 @@ def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monke
     monkeypatch.setattr(zarr.AsyncArray, "setitem", lose)
     with (
         dask.config.set(scheduler="sync"),
-        pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is"),
+        pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is missing"),
     ):
         ds[["label"]].to_zarr(store, chunks=7)
     assert not store.exists()
@@ -222,7 +222,7 @@ def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monke
 
 @pytest.mark.parametrize("step", ["close", "remove_torn", "consolidate"])
 def test_finishing_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    owner = journal.Journal if step == "close" else Target
+    owner = checkpoint.Checkpoint if step == "close" else TargetGroup
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -246,8 +246,8 @@ def test_a_beginning_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(journal.Journal, "begin", stop)
-        patch.setattr(conversion, "_leave", lambda *_: None)
+        patch.setattr(checkpoint.Checkpoint, "begin", stop)
+        patch.setattr(execute, "_clean_up", lambda *_: None)
         ds.to_zarr(store, chunks=11)
     ds.to_zarr(store, resume=True, chunks=7)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
@@ -292,13 +292,13 @@ def test_a_store_in_memory(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_it_is_either_replaced_or_gone_on_with(ds: dtf.Dataset, store: Path) -> None:
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="pass only one of them"):
         ds.to_zarr(store, mode="w", resume=True)
 
 
 def test_what_was_begun_is_not_overwritten_by_accident(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
     cut_short(ds, store, broken, 5, chunks=7)
-    with pytest.raises(FileExistsError, match="resume=True goes on with it, mode='w' replaces it"):
+    with pytest.raises(FileExistsError, match="resume=True continues it, mode='w' replaces it"):
         ds.to_zarr(store, chunks=7)
     ds.to_zarr(store, chunks=9, mode="w")
     assert dtf.from_zarr(store).chunks[0] == 9
@@ -330,28 +330,28 @@ def test_changed_inputs_are_refused(
     refused(ds, "chunks was 7 and now is null", chunks=None)
     refused(ds, 'compressors was "auto" and now is null', compressors=None)
     refused(ds, r"target_chunk_bytes was null and now is 1048576", target_chunk_bytes="1 MiB")
-    refused(ds[["label", "name"]], "feature 'tokens' is not there any more")
+    refused(ds[["label", "name"]], "feature 'tokens' was removed")
     other = dict(ds.schema) | {"label": dtf.FixedLenFeature((), "int32")}
     refused(dtf.read_tfrecord(shards, other), r"feature 'label' was FixedLenFeature\(.*int64\) and now is .*int32\)")
-    refused(ds.rows[:-1], "there were 120 records and now are 119")
-    refused(ds.rows[::-1], r"other rows are read, or otherwise: rows\[…\]")
-    refused(ds.map_blocks(lambda blocks: blocks), "0 functions were given to map_blocks and now are 1")
+    refused(ds.rows[:-1], "the number of records was 120 and now is 119")
+    refused(ds.rows[::-1], r"other rows are read, or in another way: rows\[…\]")
+    refused(ds.map_blocks(lambda blocks: blocks), "0 functions were passed to map_blocks and now are 1")
     refused(ds.persist(), "other rows")
     path = shards / "part-2.tfrecord"
     known, whole = path.stat(), path.read_bytes()
     testing.write_oracle(shards / "part-4.tfrecord", [])
-    refused(dtf.read_tfrecord(shards), r"part-4\.tfrecord was not among the files")
+    refused(dtf.read_tfrecord(shards), r"part-4\.tfrecord was added")
     (shards / "part-4.tfrecord").unlink()
     path.rename(shards / "part-5.tfrecord")
-    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord is not among the files any more")
+    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord is missing from the files")
     testing.write_oracle(path, map(example, range(31)))
-    (shards / "part-5.tfrecord").unlink()
+    (shards / "part-5.tfrecord").rename(shards.parent / "away")
     refused(dtf.read_tfrecord(shards), rf"part-2\.tfrecord had {len(whole):,} bytes and now has")
     path.write_bytes(whole)
     os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns + 1_000_000_000))
-    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord was written again since")
-    # All is as it was.
-    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord was written again or replaced since")
+    # The original file, not only a file of the same size and time.
+    (shards.parent / "away").replace(path)
     dtf.read_tfrecord(shards).to_zarr(store, chunks=7, resume=True)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
@@ -387,7 +387,7 @@ def test_a_function_of_a_module_that_was_edited(shards: Path, store: Path, tmp_p
 
     assert convert(2).returncode == 0
     assert convert(2).stderr == ""
-    assert "its code of a function given to map_blocks has changed" in convert(3).stderr
+    assert "its code of a function passed to map_blocks has changed" in convert(3).stderr
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS) * 2)
 
 
@@ -405,7 +405,7 @@ def test_a_source_that_changes_midway(shards: Path, store: Path, tmp_path: Path,
         if blocks["label"][0] == 28 and not (tmp_path / "spoiled").exists():
             (tmp_path / "spoiled").touch()
             if change == "vanishes":
-                path.unlink()
+                path.rename(shards.parent / "away")
             else:
                 path.write_bytes({"grows": whole * 2, "shrinks": whole[:-100], "is written again": whole}[change])
                 os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns + 1_000_000_000))
@@ -428,10 +428,14 @@ def test_a_source_that_changes_midway(shards: Path, store: Path, tmp_path: Path,
         with pytest.raises(CorruptRecordError, match=r"part-2\.tfrecord: record 28 .* truncated"):
             go_on()
     else:
-        with pytest.raises(ResumeError, match=r"part-2\.tfrecord (had|was written again|is not among)"):
+        with pytest.raises(ResumeError, match=r"part-2\.tfrecord (had|was written again|is missing from the files)"):
             go_on()
-    path.write_bytes(whole)
-    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    # Another file in its place would be another source.
+    if change == "vanishes":
+        (shards.parent / "away").rename(path)
+    else:
+        path.write_bytes(whole)
+        os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
     go_on()
     assert data(store) == data(tmp_path / "whole.zarr")
 

@@ -16,9 +16,8 @@ import zarr.storage
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
-from dask_tfrecord.stores import freeing
-from dask_tfrecord.stores.own_loop import own_loop
-from dask_tfrecord.stores.zarr_settings import frugal
+from dask_tfrecord.runtime import memory
+from dask_tfrecord.stores.zarr.compat import calling_thread_loop, write_sequentially
 
 
 def concurrency() -> Any:
@@ -68,14 +67,14 @@ def test_the_last_task_to_leave_puts_settings_back() -> None:
     entered, first_may_leave, second_may_leave = (threading.Event() for _ in range(3))
 
     def task(entered: threading.Event, may_leave: threading.Event) -> None:
-        with frugal():
+        with write_sequentially():
             entered.set()
             assert may_leave.wait(30)
 
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(task, entered, first_may_leave)
         assert entered.wait(30)
-        with frugal():
+        with write_sequentially():
             second = threads.submit(task, entered := threading.Event(), second_may_leave)
             assert entered.wait(30)
         first_may_leave.set()
@@ -87,7 +86,7 @@ def test_the_last_task_to_leave_puts_settings_back() -> None:
 
 
 def test_what_is_set_in_the_meantime_stays() -> None:
-    with frugal():
+    with write_sequentially():
         zarr.config.set({"async.concurrency": 3})
     assert concurrency() == 3
 
@@ -96,7 +95,7 @@ def test_coroutines_keep_to_the_thread_that_waits_for_them() -> None:
     async def elsewhere() -> tuple[int, int]:
         return threading.get_ident(), await asyncio.to_thread(threading.get_ident)
 
-    with own_loop() as loop:
+    with calling_thread_loop() as loop:
         assert set(loop.run_until_complete(elsewhere())) == {threading.get_ident()}
         with ThreadPoolExecutor(1) as thread:
             other = thread.submit(threading.get_ident).result()
@@ -107,11 +106,11 @@ def test_coroutines_keep_to_the_thread_that_waits_for_them() -> None:
 
 def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[None] = []
-    monkeypatch.setattr(freeing, "release_memory", lambda: times.append(None))
-    monkeypatch.setattr(freeing, "_KEPT", freeing._Kept())
-    quarter, given_back = freeing.KEPT_NBYTES // 4, []
+    monkeypatch.setattr(memory, "release_memory", lambda: times.append(None))
+    monkeypatch.setattr(memory, "_KEPT", memory._FreedBytes())
+    quarter, given_back = memory.KEPT_NBYTES // 4, []
     for quarters in (1, 1, 1, 1, 2, 1, 1, 5, 1):
-        freeing.freed(quarters * quarter)
+        memory.release_freed(quarters * quarter)
         given_back.append(len(times))
     assert given_back == [0, 0, 0, 1, 1, 1, 2, 3, 3]
 

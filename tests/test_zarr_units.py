@@ -21,9 +21,9 @@ import pytest
 import zarr
 from dask.delayed import Delayed
 from numpy.typing import NDArray
-from raced_writes import Event, RecordingStore, Shuffled, ShuffledPool, events, recorded
-from test_images import png
-from test_zarr import assert_same
+from support.images import png
+from support.raced_writes import Event, RecordingStore, Shuffled, ShuffledPool, events, recorded
+from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -119,9 +119,9 @@ class Shards:
     pattern : str
         Of the files.
     columns : dict of str to ndarray
-        What the library reads from the store.
+        Columns that the library reads from the store.
     arrays : dict of str to dict of str to ndarray
-        What zarr reads from it, column by column.
+        Arrays that zarr reads from it, by column.
     """
 
     pattern: str
@@ -151,7 +151,7 @@ class Shards:
         return cls(str(folder / "part-*.tfrecord"), columns, arrays)
 
     def holds(self, names: list[str]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        """What a store of some columns holds: columns, and arrays."""
+        """Expected columns and arrays of a store."""
         parts = (self.arrays[name].items() for name in names)
         return {name: self.columns[name] for name in names}, dict(itertools.chain(*parts))
 
@@ -201,7 +201,7 @@ def parts_of(name: str, column: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any
 
 
 def splits_of(rows: list[Any]) -> NDArray[np.int64]:
-    """Where rows begin, and the end of the last."""
+    """Return the start of each row and the end of the last one."""
     return np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 

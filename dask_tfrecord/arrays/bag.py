@@ -1,4 +1,4 @@
-"""`to_bag`: records of any kind as a `dask.bag` of whatever a function makes of their payloads."""
+"""`to_bag`: records of any type as a `dask.bag` of payloads or of decoded values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import dask.bag
 
-from dask_tfrecord.arrays.partitions import Partition, partitions
-from dask_tfrecord.columns.payloads import payloads
-from dask_tfrecord.columns.recognise import describe_payload
-from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.storage.files import find_shards
+from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
+from dask_tfrecord.errors import FeatureError, plural
+from dask_tfrecord.inspection.payload_type import detect_payload_type
+from dask_tfrecord.records.runs import iterate_payloads
+from dask_tfrecord.storage.listing import find_shards
 
 __all__ = ["to_bag"]
 
@@ -29,46 +29,46 @@ def to_bag(
 ) -> dask.bag.Bag:
     """Open records of any kind as a dask bag.
 
-    For what is no Example: JSON, any protobuf message, a tf.Event, whatever somebody wrote. Arrays are faster from
-    `read_tfrecord`, which see.
+    For payloads other than Examples: JSON, protobuf messages, tf.Events or any bytes. `read_tfrecord` is faster for
+    arrays.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        As `read_tfrecord` takes it.
+        Shards, as for `read_tfrecord`.
     decode : callable, optional
-        What makes a value of a payload (`bytes`); it is called on the workers. By default the payload is the value.
-        Values travel between processes by pickle: plain ones do, and messages of `dask_tfrecord.messages`; ones whose
-        classes are made at run time elsewhere do not.
+        Function from a payload (`bytes`) to a value, called on the workers. By default the payload is the value. Values
+        are pickled between processes: messages of `dask_tfrecord.messages` can be pickled, protobuf messages of classes
+        that are created at run time elsewhere cannot.
     chunks : "auto", "shard", int or str, default "auto"
-        Records of a partition: ``"auto"`` makes one per shard, splits uncompressed shards that are larger than dask's
-        ``array.chunk-size``, and joins neighbours past 20,000 partitions; ``"shard"`` makes exactly one per shard; an
-        int is that many records, across shards; a size such as ``"64 MiB"`` splits and joins to that many stored
-        bytes, but never splits a compressed shard. An int or a size counts the records of all shards first.
+        Records per partition. ``"auto"``: one partition per shard; uncompressed shards larger than dask's
+        ``array.chunk-size`` are split, and neighbours are joined past 20,000 partitions. ``"shard"``: exactly one
+        partition per shard. An int: that many records, across shards. A size such as ``"64 MiB"``: shards are split and
+        joined to that many stored bytes, but compressed shards are never split. An int or a size counts all records.
     compression : {"infer", None, "gzip", "zlib"}
-        ``"infer"`` looks at the bytes, never at the name.
+        ``"infer"`` detects compression by the first bytes, not by the file name.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
 
     Returns
     -------
     dask.bag.Bag
-        In the order of the records. A partition is read record by record as it is consumed: what reduces or filters
-        holds no more than a payload at a time.
+        Values in the order of the records. A partition is read record by record, so reductions and filters hold one
+        payload at a time.
 
     Raises
     ------
     ShardNotFoundError
-        If nothing is there. A `FileNotFoundError` too.
+        If no shard is found. It is a `FileNotFoundError` too.
     CorruptRecordError
-        If a record is damaged: when it is read, or here where records have to be counted.
+        If a record is damaged: when it is read, or now if records have to be counted.
     FeatureError
-        When a value is made, if `decode` fails: the error names the record, and its cause is what `decode` raised,
-        unless that was in another process.
+        During computation, if `decode` fails. The error names the record; its cause is the exception of `decode`,
+        except between processes.
     ValueError
-        If an argument has another value than those above.
+        If an argument has an invalid value.
 
     Examples
     --------
@@ -81,28 +81,28 @@ def to_bag(
     if decode is not None and not callable(decode):
         raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    parts = partitions(shards, chunks, check_crc)
-    # By this way dask lists the values of a partition where it has to hand them on, and only there.
+    parts = record_partitions(shards, chunks, check_crc)
+    # dask materialises the values of a partition only when they leave a task.
     bag = dask.bag.from_sequence(parts, partition_size=1)
     values: dask.bag.Bag = bag.map(_values, decode=decode, check_crc=check_crc).flatten()
     return values
 
 
-def _values(part: Partition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+def _values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
     """Yield the values of a partition."""
-    with closing(payloads(part.runs, check_crc=check_crc)) as records:
-        for place, payload in records:
+    with closing(iterate_payloads(part.runs, check_crc=check_crc)) as records:
+        for location, payload in records:
             if decode is None:
                 yield payload
                 continue
             try:
                 value = decode(payload)
             except Exception as error:
-                # The cause does not travel between processes, so its text is told too.
+                # The cause is lost between processes, so the message includes its text.
                 name = getattr(decode, "__qualname__", None) or repr(decode)
                 raise FeatureError(
-                    f"decode ({name}) raised {error!r:.300} on a payload of {len(payload)} bytes, which looks like "
-                    f"{describe_payload(payload)}",
-                    place,
+                    f"decode ({name}) raised {error!r:.300} on a payload of {plural(len(payload), 'byte')}, which "
+                    f"looks like {detect_payload_type(payload)}",
+                    location,
                 ) from error
             yield value

@@ -1,7 +1,6 @@
-"""Counting the records of shards, on whatever scheduler is active: from sidecars where they fit, else by their headers.
+"""Record counts and index entries of shards, on the active scheduler: from valid sidecars, else from record headers.
 
-Also where sidecars are made. What takes longer than two seconds shows its progress on a terminal, and says how the
-next time takes none.
+Sidecars are written here too. Counting that takes longer than two seconds shows its progress and recommends an index.
 """
 
 from __future__ import annotations
@@ -22,22 +21,31 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.progress import PATIENCE, Bar, followed, is_seen, tell
+from dask_tfrecord.errors import redact_url
+from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Marks, ShardIndex
-from dask_tfrecord.records.sidecar import SUFFIX, Counted, Written, index_shard, write_sidecars
-from dask_tfrecord.records.splits import Split, even_splits, join_marks, mark_split
-from dask_tfrecord.storage.access import SUFFIX as ACCESS_SUFFIX
-from dask_tfrecord.storage.files import Shard, Shards, find_shards
-from dask_tfrecord.storage.sidecars import Sidecar, find_sidecars
+from dask_tfrecord.records.index import IndexEntries, ShardIndex
+from dask_tfrecord.records.index_file import SUFFIX, CountedShard, WrittenIndex, index_shard, write_sidecars
+from dask_tfrecord.runtime.progress import DISPLAY_DELAY, ProgressBar, follow_tasks, is_displayed, report_progress
+from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
+from dask_tfrecord.storage.listing import Shard, Shards, find_shards
+from dask_tfrecord.storage.published import check_sizes, directory_of, remove_abandoned
+from dask_tfrecord.storage.sidecar_files import Sidecar, find_sidecars
 
-__all__ = ["build_index", "closed_shards", "compute_jobs", "index_shards", "mark_shards", "task_parts"]
+__all__ = [
+    "build_index",
+    "closed_shards",
+    "compute_with_progress",
+    "group_by_size",
+    "index_entries_of_shards",
+    "index_shards",
+]
 
-# One task takes shards until they are this large together: small files are not worth a task each.
+# Stored bytes and shards of one task: small files share a task.
 _TASK_NBYTES = 64 << 20
 _TASK_SHARDS = 64
-# Bytes that tell the compression of a shard.
-_LOOK = 512
+# Bytes from which compression is detected.
+_PROBE_NBYTES = 512
 
 _log = logging.getLogger(__name__)
 
@@ -48,36 +56,38 @@ def build_index(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
-    """Write the index of each shard beside it, so that opening need not read the shards.
+    """Write an index next to each shard, so that opening does not scan the shards.
 
-    ``FILE.idx`` has a line for each record, the byte of its header and the length of the whole record: the format of
-    DALI's and of vahidk's ``tfrecord2idx``, whose readers take it. For a gzip shard the bytes are those of the
-    inflated stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds places where inflating can begin. Shards
-    are read in parallel, on the active scheduler.
+    ``FILE.idx`` has a line per record with the offset of its header and the length of the whole record: the format of
+    ``tfrecord2idx`` of DALI and vahidk, whose readers accept it. Offsets of a gzip shard refer to the decompressed
+    stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds access points at which decompression can start.
+    Shards are read in parallel on the active scheduler.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
     compression : {"infer", None, "gzip", "zlib"}
-        ``"infer"`` looks at the bytes, never at the name.
+        ``"infer"`` detects compression by the first bytes, not by the file name.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
 
     Returns
     -------
     tuple of str
-        The files written, in the order of the shards. Each appeared whole, in the place of an older one.
+        Paths of the written files, in the order of the shards. Each file replaces an older one atomically.
 
     Raises
     ------
     ShardNotFoundError
-        If nothing is there.
+        If no shard is found.
     CorruptRecordError
-        If a shard is damaged; it gets no index.
+        If a shard is damaged. No index is written for it.
+    IncompleteStoreError
+        If a written file is missing afterwards or has another size.
     TFRecordError
         If a shard is gzip and indexed_gzip is not installed (``pip install "dask-tfrecord[gzip-index]"``), if it is
-        zlib, which can't be entered but at its beginning, or if it is on a web server.
+        zlib, which can only be read from its start, or if it is on a web server.
 
     Examples
     --------
@@ -86,182 +96,193 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    jobs = [partial(_write, shards[part]) for part in task_parts(shards.sizes.tolist())]
-    written: Iterator[Written] = chain.from_iterable(compute_jobs(jobs, "Indexing"))
-    return tuple(path for each in written for path in each.paths)
+    calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
+    remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
+    written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
+    sizes = {path: size for each in written for path, size in zip(each.paths, each.sizes, strict=True)}
+    check_sizes(sizes, shards.storage_options)
+    return tuple(map(redact_url, sizes))
 
 
 def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
-    """Find where the records of shards are.
+    """Count the records of shards and find index entries.
 
     Parameters
     ----------
     shards : Shards
-        What is to be counted.
+        Shards to count.
     sidecars : bool
-        Whether ``FILE.idx`` is believed where it fits.
+        Whether a valid ``FILE.idx`` is used.
     check_crc : bool, default True
-        Whether the CRC of every length that is looked at has to hold.
+        Check the CRC of every length that is read.
 
     Returns
     -------
     shards : Shards
-        The same, with what was found of their compression.
+        The shards with their detected compression.
     indexes : list of ShardIndex
-        One for each.
+        Index of each shard.
 
     Raises
     ------
     CorruptRecordError
-        If a header does not hold, or a shard is cut off.
+        If a header is damaged or a shard is truncated.
     """
     access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
     shards = replace(shards, access=tuple(access))
     found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
     costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
-    groups = list(task_parts(costs))
+    groups = list(group_by_size(costs))
     splits = _splits(shards, [side is None for side in found])
-    jobs: list[partial[Any]] = []
+    calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            jobs += [partial(_mark, shards[group.start], split, check_crc) for split in splits[group.start]]
+            calls += [partial(_split_entries, shards[group.start], split, check_crc) for split in splits[group.start]]
         else:
-            jobs.append(partial(_count, shards[group], found[group], check_crc))
+            calls.append(partial(_count, shards[group], found[group], check_crc))
     began = time.monotonic()
-    results = iter(compute_jobs(jobs, "Counting records"))
-    counted: list[Counted] = []
+    results = iter(compute_with_progress(calls, "Counting records"))
+    counted: list[CountedShard] = []
     for group in groups:
         parts = splits.get(group.start)
         if parts is None:
             counted += next(results)
         else:
-            marks = [next(results) for _ in parts]
-            counted.append(Counted(join_marks(_plain(shards[group.start]), parts, marks, check_crc=check_crc), None))
-    if found.count(None) and time.monotonic() - began > PATIENCE:
+            entries = [next(results) for _ in parts]
+            counted.append(
+                CountedShard(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc), None)
+            )
+    if found.count(None) and time.monotonic() - began > DISPLAY_DELAY:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn([each.stale for each in counted if each.stale is not None])
     indexes = [each.index for each in counted]
-    return shards.looked_at([index.compression for index in indexes], [index.access for index in indexes]), indexes
+    return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
 
 
-def mark_shards(shards: Shards, counts: Sequence[int], *, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
-    """Find where records of shards are whose counts are known: as far as sidecars tell, and no shard is scanned for it.
+def index_entries_of_shards(
+    shards: Shards, counts: Sequence[int], *, check_crc: bool = True
+) -> tuple[Shards, list[ShardIndex]]:
+    """Find index entries of shards whose counts are known, from sidecars only; no shard is scanned.
 
     Parameters
     ----------
     shards : Shards
-        What is to be read.
+        Shards to open.
     counts : sequence of int
-        Records of each, so far as no sidecar says otherwise.
+        Records of each shard; a sidecar takes precedence.
     check_crc : bool, default True
-        As `index_shards` takes it.
+        As in `index_shards`.
 
     Returns
     -------
     shards, indexes
-        As of `index_shards`; of a shard without a sidecar nothing but its beginning is known.
+        As in `index_shards`. A shard without a sidecar has one index entry, its start.
     """
-    beside = find_sidecars(shards, SUFFIX)
-    found = [(place, side) for place, side in enumerate(beside) if side is not None]
+    sidecars = find_sidecars(shards, SUFFIX)
+    found = [(number, side) for number, side in enumerate(sidecars) if side is not None]
     start = np.zeros(1, np.int64)
     known = zip(counts, shards.sizes.tolist(), strict=True)
     indexes = [ShardIndex(count, start, start, size, None) for count, size in known]
     if not found:
         return shards, indexes
     shards = replace(shards, access=tuple(side is not None for side in find_sidecars(shards, ACCESS_SUFFIX)))
-    jobs = []
-    for group in task_parts([side.file.size for _, side in found]):
-        places, sides = zip(*found[group], strict=True)
-        jobs.append(partial(_count, [shards[place] for place in places], sides, check_crc))
-    counted: list[Counted] = list(chain.from_iterable(compute_jobs(jobs, "Reading indexes")))
+    calls = []
+    for group in group_by_size([side.file.size for _, side in found]):
+        numbers, sides = zip(*found[group], strict=True)
+        calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc))
+    counted: list[CountedShard] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
     _warn([each.stale for each in counted if each.stale is not None])
     kinds = [shards.compression] * len(shards)
-    for (place, _), each in zip(found, counted, strict=True):
-        indexes[place], kinds[place] = each.index, each.index.compression
-    return shards.looked_at(kinds, [index.access for index in indexes]), indexes
+    for (number, _), each in zip(found, counted, strict=True):
+        indexes[number], kinds[number] = each.index, each.index.compression
+    return shards.resolved(kinds, [index.access for index in indexes]), indexes
 
 
 def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
-    """Find the shards larger than `nbytes` that are compressed: they can be entered at their beginnings alone."""
+    """Find the compressed shards larger than `nbytes`, which can only be read from their start."""
     closed = np.zeros(len(shards), bool)
-    places = np.flatnonzero(shards.sizes > nbytes)
-    if places.size and shards.compression == "infer":
-        jobs = [partial(_is_compressed, shards[place]) for place in places.tolist()]
-        closed[places] = compute_jobs(jobs, "Looking at shards")
+    numbers = np.flatnonzero(shards.sizes > nbytes)
+    if numbers.size and shards.compression == "infer":
+        calls = [partial(_is_compressed, shards[number]) for number in numbers.tolist()]
+        closed[numbers] = compute_with_progress(calls, "Inspecting shards")
     elif shards.compression is not None:
-        closed[places] = True
+        closed[numbers] = True
     return closed
 
 
 def _is_compressed(shard: Shard) -> bool:
-    with Window(shard, block_size=_LOOK, stop=_LOOK) as window:
+    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
         return window.compression is not None
 
 
-def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[Split]]:
-    """Cut the wanted shards that are worth several tasks and can be entered anywhere."""
-    places = np.flatnonzero((shards.sizes > 2 * _TASK_NBYTES) & wanted)
-    if not places.size:
+def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
+    """Split the wanted shards that are large enough for several tasks and uncompressed."""
+    numbers = np.flatnonzero((shards.sizes > 2 * _TASK_NBYTES) & wanted)
+    if not numbers.size:
         return {}
     closed = closed_shards(shards, 2 * _TASK_NBYTES)
-    return {place: even_splits(int(shards.sizes[place]), _TASK_NBYTES) for place in places[~closed[places]].tolist()}
+    numbers = numbers[~closed[numbers]]
+    # A damaged first header is reported at once; the tasks of splits would search all bytes first.
+    calls = [partial(begins_with_header, _plain(shards[number])) for number in numbers.tolist()]
+    held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
+    return {number: even_splits(int(shards.sizes[number]), _TASK_NBYTES) for number in numbers[held].tolist()}
 
 
 def _plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _mark(shard: Shard, split: Split, check_crc: bool) -> Marks | None:
-    return mark_split(_plain(shard), split, check_crc=check_crc)
+def _split_entries(shard: Shard, split: ByteSplit, check_crc: bool) -> IndexEntries | None:
+    return split_entries(_plain(shard), split, check_crc=check_crc)
 
 
-def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[Counted]:
+def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[CountedShard]:
     pairs = zip(shards, sidecars, strict=True)
     return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
 
 
-def _write(shards: Shards) -> list[Written]:
+def _write(shards: Shards) -> list[WrittenIndex]:
     return [write_sidecars(shard) for shard in shards]
 
 
 def _warn(stale: Sequence[str]) -> None:
     if stale:
-        more = f" ({len(stale) - 1} more like it)" if stale[1:] else ""
+        more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""
         warnings.warn(
-            f"{stale[0]}{more}. The records were counted anew; `dask-tfrecord index` makes a new index",
+            f"{stale[0]}{more}. The records were counted again; `dask-tfrecord index` writes a new index",
             stacklevel=5,
         )
 
 
-def task_parts(costs: Sequence[int]) -> Iterator[slice]:
-    """Cut shards into groups that are worth a task."""
+def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
+    """Yield slices of shards that share a task."""
     start, nbytes = 0, 0
-    for place, cost in enumerate(costs):
-        if place > start and (nbytes + cost > _TASK_NBYTES or place - start >= _TASK_SHARDS):
-            yield slice(start, place)
-            start, nbytes = place, 0
+    for number, cost in enumerate(costs):
+        if number > start and (nbytes + cost > _TASK_NBYTES or number - start >= _TASK_SHARDS):
+            yield slice(start, number)
+            start, nbytes = number, 0
         nbytes += cost
     yield slice(start, len(costs))
 
 
-def compute_jobs(jobs: Sequence[partial[Any]], what: str) -> Sequence[Any]:
-    """Call functions on the active scheduler, and show how far it is."""
-    name = f"tfrecord-{what.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
-    # As a partial, arguments are not searched for dask objects.
-    steps = [dask.delayed(partial(_told, job), pure=False, traverse=False) for job in jobs]
+def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:
+    """Call functions on the active scheduler and show progress."""
+    name = f"tfrecord-{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
+    # dask does not search the arguments of a partial for collections.
+    steps = [dask.delayed(partial(_call_and_report, call), pure=False, traverse=False) for call in calls]
     tasks = [step(dask_key_name=(name, number)) for number, step in enumerate(steps)]
-    with Bar(what, len(tasks)) as bar, followed(name, lambda *_: bar.advance()):
+    with ProgressBar(label, len(tasks)) as bar, follow_tasks(name, lambda *_: bar.advance()):
         results: Sequence[Any] = dask.compute(*tasks)
     return results
 
 
-def _told(job: partial[Any]) -> Any:
-    result = job()
-    tell()
+def _call_and_report(call: partial[Any]) -> Any:
+    result = call()
+    report_progress()
     return result
 
 
 def _hint(text: str) -> None:
     _log.info("%s", text)
-    if is_seen():
+    if is_displayed():
         sys.stderr.write(f"{text}\n")

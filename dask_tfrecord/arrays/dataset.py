@@ -1,7 +1,8 @@
-"""`Dataset`: the columns of a collection as lazy dask arrays, and a dask collection itself."""
+"""`Dataset`: columns of records as lazy dask arrays. It is a dask collection itself."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -11,70 +12,75 @@ import dask.local
 import dask.threaded
 import numpy as np
 from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
-from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, Held, Lazy, as_array, as_column, held_arrays
-from dask_tfrecord.arrays.checking import verify_rows
+from dask_tfrecord.arrays.array_likes import aligned_column, columns_from_arrays
+from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking, backing_from_arrays
+from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
-from dask_tfrecord.arrays.display import html_table, text_table
-from dask_tfrecord.arrays.graph import refuse_query_planning
+from dask_tfrecord.arrays.display import html_dataset, text_dataset
+from dask_tfrecord.arrays.mapped_source import BlockFunction, infer_template, mapped_schema
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
-from dask_tfrecord.arrays.source import BlockFunction, Source, infer_template
-from dask_tfrecord.arrays.writable import Writable
-from dask_tfrecord.columns.conform import feature_of
+from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.verification import verify_rows
+from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["Dataset"]
 
 
-class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
+class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
-    Made by `read_tfrecord` and `from_zarr`, not by hand. Arrays asked for together are decoded together::
+    `read_tfrecord`, `from_zarr` and `from_arrays` create data sets. Arrays requested together are decoded together::
 
-        ds["label"]                   # a dask array; decodes label alone, and just the rows that slices leave
+        ds["label"]                   # a dask array; decodes only label, and only the rows that remain after slicing
         ds["image", "label"]          # a tuple of arrays: one decode per chunk
         ds[["image", "label"]]        # a Dataset of fewer columns
         ds.rows[1000:2000]            # a Dataset of fewer rows
 
     Parameters
     ----------
-    backing : Lazy or Held
-        What the columns are read from.
+    backing : LazyBacking or ChunkBacking
+        Source of the columns.
     names : sequence of str
-        The columns, in order.
+        Names of the columns, in order.
     assigned : mapping of str to dask array
-        Columns that come from elsewhere.
+        Columns that `assign` added.
+    features : mapping of str to Feature
+        Features of the assigned columns.
     """
 
-    __slots__ = ("_assigned", "_backing", "_names")
+    __slots__ = ("_assigned", "_backing", "_features", "_names")
 
-    def __init__(self, backing: Backing, names: Sequence[str], assigned: Mapping[str, da.Array] | None = None) -> None:
+    def __init__(
+        self,
+        backing: Backing,
+        names: Sequence[str],
+        assigned: Mapping[str, da.Array] | None = None,
+        features: Mapping[str, Feature] | None = None,
+    ) -> None:
         refuse_query_planning()
         self._backing = backing
         self._names = tuple(names)
         self._assigned = dict(assigned or {})
-
-    # -- what is there ---------------------------------------------------------------------------------------------
+        self._features = dict(features or {})
 
     @property
     def schema(self) -> Schema:
-        """The features of all columns."""
+        """Features of all columns."""
         own = self._backing.schema
-        features: dict[str, Feature] = {}
-        for name in self._names:
-            array = self._assigned.get(name)
-            features[name] = own[name] if array is None else feature_of(array, f"column {name!r}")
+        features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
         whole = not self._assigned and set(self._names) == set(own)
         kept = {name: own.classes[name] for name in self._names if name in own.classes and name not in self._assigned}
-        return Schema(features, own.sampling if whole else None, classes=kept)
+        return Schema(features, own.sampling if whole else None, classes=kept, report=own.report)
 
     @property
     def nrecords(self) -> int | None:
-        """Number of rows; None where ``counts=None`` left them uncounted."""
+        """Number of rows; None if they are not counted (``counts=None``)."""
         total = float(np.sum(self._backing.sizes))
         return None if np.isnan(total) else int(total)
 
@@ -85,22 +91,22 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
 
     @property
     def chunks(self) -> tuple[float, ...]:
-        """Rows of each chunk, NaN where they are not counted."""
+        """Rows of each chunk; NaN if they are not counted."""
         return self._backing.sizes
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Where the rows come from: files with sizes and versions, and the schema they were read by, as JSON values."""
+        """Origin of the rows as JSON values: files with sizes and versions, and the schema of the records."""
         return self._backing.origin
 
     @property
     def source(self) -> Source | None:
-        """What rows are read from on demand; None after `persist`, or where columns were assigned."""
-        return self._backing.source if isinstance(self._backing, Lazy) and not self._assigned else None
+        """Source of rows that are read on demand; None after `persist` and for data sets with assigned columns."""
+        return self._backing.source if isinstance(self._backing, LazyBacking) and not self._assigned else None
 
     @property
     def borders(self) -> NDArray[np.int64] | None:
-        """First row of each chunk and the number of rows; None where they are not counted."""
+        """First row of each chunk, and the number of rows; None if they are not counted."""
         if self.nrecords is None:
             return None
         return np.concatenate([[0], np.cumsum(self.chunks)]).astype(np.int64)
@@ -130,55 +136,54 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         if isinstance(key, str):
             self._check_names([key])
             return self._assigned[key] if key in self._assigned else self._backing.array(key)
-        if not isinstance(key, list | tuple):
-            raise TypeError(f"columns are picked by a name, a tuple or a list of names; got {key!r}")
+        if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
+            raise TypeError(
+                f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; ds.rows picks rows"
+            )
         self._check_names(key)
         if isinstance(key, list):
-            return Dataset(self._backing, key, {name: self._assigned[name] for name in key if name in self._assigned})
-        arrays = self._together(key)
-        return tuple(arrays[name] for name in key)
+            assigned = {name: self._assigned[name] for name in key if name in self._assigned}
+            return Dataset(self._backing, key, assigned, self._features)
+        own = [name for name in key if name not in self._assigned]
+        arrays = self._backing.arrays(own) if len(own) != 1 else {own[0]: self._backing.array(own[0])}
+        return tuple(self._assigned[name] if name in self._assigned else arrays[name] for name in key)
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._names:
-                raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self._names)}")
+                raise UnknownFeatureError(
+                    f"no column {name!r}{near_misses(name, self._names, self._backing.schema.sampling)}"
+                )
         if len(set(names)) < len(names):
             raise SchemaError(f"columns are picked once each; got {list(names)}")
 
-    def _together(self, names: Sequence[str]) -> dict[str, da.Array]:
-        own = [name for name in names if name not in self._assigned]
-        arrays = self._backing.arrays(own) if len(own) != 1 else {own[0]: self._backing.array(own[0])}
-        return arrays | {name: self._assigned[name] for name in names if name in self._assigned}
-
-    # -- other rows and columns ------------------------------------------------------------------------------------
-
     @property
-    def rows(self) -> _Rows:
-        """Fewer rows: ``ds.rows[key]`` for an int, a slice, a list of ints or a mask, as a Dataset.
+    def rows(self) -> _RowIndexer:
+        """Select rows: ``ds.rows[key]`` for an int, a slice, a list of ints or a mask returns a Dataset.
 
-        The plan is made anew, so exactly those records are read and decoded.
+        Only the selected records are read and decoded.
         """
-        return _Rows(self)
+        return _RowIndexer(self)
 
     def sample(self, n: int, seed: Any = None) -> Dataset:
-        """Draw rows at random, all of them equally likely and none twice.
+        """Draw rows at random, uniformly and without replacement.
 
         Parameters
         ----------
         n : int
-            How many.
-        seed : int or whatever `numpy.random.default_rng` takes, optional
-            The same seed draws the same rows; by default other ones each time.
+            Number of rows.
+        seed : int or other argument of `numpy.random.default_rng`, optional
+            The same seed draws the same rows; without a seed they differ between calls.
 
         Returns
         -------
         Dataset
-            In the order of the records. Like `rows`, it reads those records alone, each in one range.
+            The rows in the order of the records. Like `rows`, it reads only those records.
 
         Raises
         ------
         ValueError
-            If there are not as many rows, or ``counts=None`` left them uncounted.
+            If the data set has fewer rows, or they are not counted (``counts=None``).
 
         Examples
         --------
@@ -188,27 +193,28 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         """
         if self.nrecords is None:
             raise ValueError("a sample is drawn from rows that are counted: open with counts='auto', not counts=None")
-        if not 0 <= n <= self.nrecords:
-            raise ValueError(f"a sample of {self.nrecords} rows has 0 to {self.nrecords} of them; got {n}")
+        n = checked_number("n", n, self.nrecords)
         drawn = np.random.default_rng(seed).choice(self.nrecords, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
 
     def assign(self, **arrays: Any) -> Dataset:
-        """Columns added or replaced.
+        """Add or replace columns.
 
         Parameters
         ----------
         **arrays : array-like
-            Dask, NumPy or Zarr arrays with as many rows as the data set.
+            Arrays with as many rows as the data set, of the kinds that `dask_tfrecord.to_tfrecord` accepts.
 
         Raises
         ------
         SchemaError
-            If an array has another number of rows, or is of objects: what those are can't be known. Where rows are
-            not counted, only arrays that follow from the columns, chunk by chunk, have as many.
+            If an array has another number of rows, holds masked or missing values, or is a dask array of objects. If
+            rows are not counted, only arrays computed chunk by chunk from the columns are accepted.
         """
-        added = {name: as_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
-        return Dataset(self._backing, list(dict.fromkeys([*self._names, *added])), self._assigned | added)
+        added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
+        features = self._features | {name: feature for name, (feature, _) in added.items()}
+        assigned = self._assigned | {name: array for name, (_, array) in added.items()}
+        return Dataset(self._backing, list(dict.fromkeys([*self._names, *added])), assigned, features)
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
@@ -216,179 +222,168 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         Parameters
         ----------
         func : callable
-            From a dict of blocks of n rows to a dict of blocks of n rows, columns free to change. Blocks are NumPy
-            arrays; rows of differing length come as `RaggedBlock` (``values`` and ``row_splits``) and may be returned
-            so. It is called with blocks of any number of rows, so each row has to be treated by itself.
+            Function from a dict of blocks of n rows to a dict of blocks of n rows. It may change, add and drop columns.
+            Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and ``row_splits``), which the function
+            may return as well. Blocks may have any number of rows, so each row must be processed independently.
         template : mapping, optional
-            What the function returns: for each name a feature class, or an array without rows of the right dtype and
-            shape. By default the function is called once with blocks of no rows to find out.
+            Output of the function: a feature class for each name, or an empty array of the right dtype and shape. By
+            default the function is called once with empty blocks to find out.
 
         Returns
         -------
         Dataset
-            Lazy; nothing is decoded yet.
+            Lazy. A column that is returned under its name with the same dtype and shape keeps its feature class, so
+            that `to_tfrecord` writes it as it was read.
 
         Raises
         ------
         ValueError
-            If no template is given and the function fails on blocks of no rows.
+            If no template is given and the function fails on empty blocks.
         """
         made = template if template is not None else infer_template(func, self.schema, self._names)
-        if not isinstance(made, Mapping):
-            raise SchemaError(f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}")
-        features = {
-            name: like if isinstance(like, Feature) else feature_of(like, f"map_blocks returned {name!r}")
-            for name, like in made.items()
-        }
-        schema = Schema(features)
+        schema = mapped_schema(made, self.schema)
         return Dataset(self.merged().map(func, self._names, schema), list(schema))
 
     def merged(self) -> Backing:
-        """One backing of all columns, assigned ones too."""
+        """Return one backing of all columns, including assigned ones."""
         if not self._assigned:
             return self._backing
         schema = self.schema
-        added = held_arrays(self._assigned, schema.select(self._assigned), self._backing.sizes, self._backing.origin)
+        added = backing_from_arrays(
+            self._assigned, schema.select(self._assigned), self._backing.sizes, self._backing.origin
+        )
         own = [name for name in self._names if name not in self._assigned]
-        return self._backing.joined(own, added, schema) if own else added
+        return self._backing.join(own, added, schema) if own else added
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> Dataset:
-        """Arrays of as many rows each, as a data set in the chunks of the first one that is not NumPy's.
+    def from_arrays(cls, arrays: Mapping[str, Any], features: Mapping[str, Any] | None = None) -> Dataset:
+        """Create a data set from arrays with the same number of rows.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array-like
+            Arrays with rows along the first axis.
+        features : mapping of str to feature, optional
+            Features of arrays of objects.
 
         Raises
         ------
         SchemaError
-            If there are none, they differ in their number of rows, or one is of a dtype that no feature has.
+            If there are no arrays, their numbers of rows differ, or no feature describes the dtype of an array.
         """
-        given = {name: as_array(each) for name, each in arrays.items()}
-        schema = Schema({name: feature_of(array, f"array {name!r}") for name, array in given.items()})
-        rows = {name: array.shape[0] for name, array in given.items()}
-        if len(set(rows.values())) != 1 or np.isnan(next(iter(rows.values()))):
-            said = f"a data set is made of one or more arrays of as many rows each, which are known; got {rows}"
-            raise SchemaError(said)
-        whole = tuple(set(rows.values()))
-        sizes = next((array.chunks[0] for array in given.values() if isinstance(array, da.Array)), whole)
-        found = {name: as_column(array, sizes, f"array {name!r}") for name, array in given.items()}
-        return cls(held_arrays(found, schema, sizes, {}), list(found))
+        backing = columns_from_arrays(arrays, column_forms(features))
+        return cls(backing, list(backing.schema))
 
     def ragged(self, name: str) -> tuple[da.Array, ...]:
-        """Values and row splits of a column whose rows differ in length or shape.
+        """Return flat values and row splits of a column whose rows differ in length or shape.
 
         Parameters
         ----------
         name : str
-            A column of ragged rows, at any number of levels, or of arrays that each have a shape of their own.
+            Column of ragged rows, at any number of levels, or of arrays with a shape per row.
 
         Returns
         -------
         values : dask array of shape (nvalues, *inner)
-            All values; the sizes of its chunks are not known before they are computed.
+            All values, in chunks of unknown sizes.
         *row_splits : dask arrays of int64, shape (nrecords + 1,) for the first
-            One for each level, the outermost first: row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
+            One array per level, the outermost first. Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
             rows of the next level, as in `tf.RaggedTensor`.
         shapes : dask array of int64, shape (nrecords, axes)
-            Of arrays of their own shapes alone, whose values are flat.
+            Only for arrays with a shape per row, whose values are flattened.
         """
-        return ragged_column(self._backing, name, self._of_rows(name))
+        self._check_names([name])
+        return ragged_column(self._backing, name, self.schema[name])
 
     def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
-        """Fill up the rows of a column that differ in length to a dense array.
+        """Pad the ragged rows of a column to a dense array.
 
         Parameters
         ----------
         name : str
-            A column of ragged rows.
+            Column of ragged rows.
         length : int or tuple of int
-            Values per row, for each level of rows; a row that holds more is an error when it is computed, nothing is
-            cut off.
+            Values per row, for each level of rows. A longer row raises `FeatureError` when it is computed: rows are
+            never cut.
         value : scalar, optional
-            What fills shorter rows, by default 0 or ``b""``.
+            Padding, by default 0 or ``b""``.
 
         Returns
         -------
         dask array of shape (nrecords, *length, *inner)
+
+        Raises
+        ------
+        SchemaError, ValueError
+            If the rows are not ragged, or the column has other levels or a dtype that cannot represent `value`.
         """
-        feature = self._of_rows(name)
-        if feature.own_shapes:
-            raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
-        return padded_column(self._backing, name, feature, length, value)
-
-    def _of_rows(self, name: str) -> Feature:
         self._check_names([name])
-        feature = self.schema[name]
-        if not feature.ragged_rank and not feature.own_shapes:
-            raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: it is an array as it is")
-        return feature
-
-    # -- values ----------------------------------------------------------------------------------------------------
+        return padded_column(self._backing, name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
-        """Compute the first `n` rows, or as many as there are; just those records are decoded if rows are counted."""
-        if n < 0:
-            raise ValueError(f"the head of a data set has no or more rows; got {n}")
+        """Compute the first `n` rows, or all if there are fewer; only those are decoded if rows are counted."""
+        n = checked_number("n", n)
         if self.nrecords is not None:
             return self.rows[:n].compute()
         return first_rows(self.merged().chunks(self._names), self.schema, n)
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
-        """All columns as NumPy arrays, in a dict.
+        """Compute all columns as NumPy arrays.
 
-        On threads the records are decoded straight into the results, so the memory needed is the results' and little
-        more; other schedulers send flat buffers and join them here.
-
-        Parameters
-        ----------
-        **kwargs
-            What `dask.compute` takes, such as ``scheduler=``.
-
-        Returns
-        -------
-        dict of str to ndarray
+        The threaded scheduler decodes records directly into the results and needs little memory beyond them. Other
+        schedulers send flat buffers, which are concatenated here. Keyword arguments are those of `dask.compute`.
         """
         scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
         borders = self.borders
         local = scheduler in (dask.threaded.get, dask.local.get_sync)
-        if local and borders is not None and isinstance(self._backing, Lazy):
+        if local and borders is not None and isinstance(self._backing, LazyBacking):
             return compute_in_place(self._backing.source, borders, self.schema, self._assigned, kwargs)
-        (result,) = dask.compute(self, **kwargs)
-        columns: dict[str, NDArray[Any]] = result
+        columns: dict[str, NDArray[Any]] = dask.compute(self, **kwargs)[0]
         return columns
 
     def persist(self, **kwargs: Any) -> Dataset:
-        """Decode every chunk now and keep the flat buffers, on the workers where there is a cluster.
+        """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
 
-        Parameters
-        ----------
-        **kwargs
-            What `dask.persist` takes.
+        Keyword arguments are those of `dask.persist`.
         """
-        (kept,) = dask.persist(self, **kwargs)
-        dataset: Dataset = kept
+        dataset: Dataset = dask.persist(self, **kwargs)[0]
         return dataset
 
     def count(self) -> int:
-        """Return the number of records; counted now where ``counts=None`` left them uncounted."""
+        """Return the number of records; count them now if they are not counted (``counts=None``)."""
         if self.nrecords is not None:
             return self.nrecords
         return count_rows(self.merged().chunks(self._names[:1]))
 
     verify = verify_rows
 
-    # -- a dask collection -----------------------------------------------------------------------------------------
+    def plan_zarr(self, **options: Any) -> Any:
+        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
+        from dask_tfrecord.stores.zarr.api import plan_zarr
+
+        return plan_zarr(self, **options)
+
+    def to_zarr(self, store: Any, **options: Any) -> Any:
+        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents `store` and the options."""
+        from dask_tfrecord.stores.zarr.api import to_zarr
+
+        return to_zarr(self, store, **options)
+
+    def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Any) -> Any:
+        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents `urlpath` and the options."""
+        from dask_tfrecord.stores.tfrecord.write import to_tfrecord
+
+        return to_tfrecord(self, urlpath, **options)
 
     def _parts(self) -> list[da.Array]:
         own = [name for name in self._names if name not in self._assigned]
         return [self._backing.chunks(own), *(self._assigned[name] for name in self._names if name in self._assigned)]
 
-    def __dask_graph__(self) -> HighLevelGraph:
-        return HighLevelGraph.merge(*(part.__dask_graph__() for part in self._parts()))
+    def __dask_graph__(self) -> dict[Any, Any]:
+        return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
 
     def __dask_keys__(self) -> list[Any]:
         return [part.__dask_keys__() for part in self._parts()]
-
-    def __dask_layers__(self) -> tuple[str, ...]:
-        return tuple(layer for part in self._parts() for layer in part.__dask_layers__())
 
     def __dask_tokenize__(self) -> object:
         arrays = [array.name for array in self._assigned.values()]
@@ -406,21 +401,19 @@ class Dataset(Mapping[str, da.Array], Writable, DaskMethodsMixin):
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
         backing = self._backing
         own = backing.schema.select(name for name in self._names if name not in self._assigned)
-        held = (own, backing.sizes, backing.origin)
+        state = (own, backing.sizes, backing.origin)
         assigned = [name for name in self._names if name in self._assigned]
-        return _rebuild, (self._names, assigned, rebuilders, held)
-
-    # -- for people ------------------------------------------------------------------------------------------------
+        return _rebuild, (self._names, assigned, self._features, rebuilders, state)
 
     def __repr__(self) -> str:
-        return text_table(self)
+        return text_dataset(self)
 
     def _repr_html_(self) -> str:
-        return html_table(self)
+        return html_dataset(self)
 
 
-class _Rows:
-    """The indexer behind `Dataset.rows`."""
+class _RowIndexer:
+    """Indexer of `Dataset.rows`."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -429,22 +422,28 @@ class _Rows:
         dataset = self._dataset
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
             key = [int(key)]
+        if isinstance(key, tuple):
+            raise IndexError(
+                f"rows are picked by one int, slice, list or mask; got {key!r:.100}; ds.rows[[1, 2]] picks two"
+            )
         if not isinstance(key, slice):
-            # A mask may be a dask array, and is computed here; an empty list is one of ints.
-            key = np.asarray(None if isinstance(key, tuple) else key)
+            # Computes a mask that is a dask array. An empty list has dtype float64.
+            key = np.asarray(key)
             key = key if key.size else key.astype(np.int64)
         picked = dataset._backing.rows(key)
-        return Dataset(picked, dataset._names, {name: array[key] for name, array in dataset._assigned.items()})
+        assigned = {name: array[key] for name, array in dataset._assigned.items()}
+        return Dataset(picked, dataset._names, assigned, dataset._features)
 
 
 def _rebuild(
     dsk: Any,
     names: Sequence[str],
     assigned: Sequence[str],
+    features: Mapping[str, Feature],
     rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
-    held: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
+    state: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
     *,
     rename: Mapping[str, str] | None = None,
 ) -> Dataset:
-    rebuilt = [rebuild(dsk, *state, rename=rename) for rebuild, state in rebuilders]
-    return Dataset(Held(rebuilt[0], *held), names, dict(zip(assigned, rebuilt[1:], strict=True)))
+    rebuilt = [rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders]
+    return Dataset(ChunkBacking(rebuilt[0], *state), names, dict(zip(assigned, rebuilt[1:], strict=True)), features)

@@ -2,52 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.errors import plural
+from dask_tfrecord.schema import Schema, align_columns
 
-__all__ = ["html_table", "many", "text_table"]
+__all__ = ["html_dataset", "html_table", "stack_columns", "text_dataset"]
 
 _LONGEST = 100
+_INDENT = "    "
+# Code of features that a hint names, and how many of them.
+_DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
+_MOST_HINTS = 3
 _HEADER = ("column", "dtype", "shape", "read as")
 
 
-def many(number: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+class _Displayed(Protocol):
+    """Properties of a `Dataset` that its tables show."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def nrecords(self) -> int | None: ...
+
+    @property
+    def npartitions(self) -> int: ...
+
+    @property
+    def chunks(self) -> Any: ...
+
+    @property
+    def origin(self) -> Mapping[str, object]: ...
 
 
-def text_table(dataset: Dataset) -> str:
-    """One line on the whole, one per column."""
-    table = [_HEADER, *_rows(dataset)]
+def text_dataset(dataset: _Displayed) -> str:
+    """Describe a data set as text: a title, a line per column, and a hint if there is one."""
+    lines = align_columns([_HEADER, *_rows(dataset)])
+    return "\n".join([_title(dataset), *(f"  {line}" for line in [*lines, *_hints(dataset)])])
+
+
+def html_dataset(dataset: _Displayed) -> str:
+    """Describe a data set as `text_dataset` does, in HTML."""
+    return html_table(_title(dataset), _HEADER, _rows(dataset), _hints(dataset))
+
+
+def html_table(
+    title: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Iterable[str],
+    right: Collection[int] = (),
+) -> str:
+    """Format a table in HTML, with a title above and notes below; columns in `right` are aligned to the right."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        styled = (
+            f'<{tag} style="text-align: {"right" if column in right else "left"}">{escape(cell)}</{tag}>'
+            for column, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(styled)}</tr>"
+
+    head, body = row(header, "th"), "".join(row(cells, "td") for cells in rows)
+    paragraphs = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<div><p>{escape(title)}</p><table><thead>{head}</thead><tbody>{body}</tbody></table>{paragraphs}</div>"
+
+
+def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
+    """Lay a table out for a terminal that is narrower than the table.
+
+    The first cell of a row stands above the others, which are indented and aligned. No cell is cut or broken within a
+    word, so only a single word that is too long makes a line longer than `width`.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+        Cells.
+    width : int
+        Columns of the terminal.
+    apart : sequence of int
+        Columns of long text: each has lines of its own, which begin with its name.
+
+    Returns
+    -------
+    list of str
+        Lines: those of the header, a rule, those of the rows.
+    """
+    table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-    return "\n".join([_title(dataset), *(f"  {line.rstrip()}" for line in lines)])
+    groups: list[list[int]] = []
+    left = 0
+    for column in range(1, len(header)):
+        if column in apart:
+            continue
+        if not groups or widths[column] > left:
+            groups.append([])
+            left = width - len(_INDENT)
+        groups[-1].append(column)
+        left -= widths[column] + 2
+    lines = []
+    for row in table:
+        aligned = ("  ".join(row[column].ljust(widths[column]) for column in group).rstrip() for group in groups)
+        lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
+        if row is header:
+            lines.append("─" * width)
+            continue
+        for column in apart:
+            text = f"{header[column]} {row[column]}" if row[column] else ""
+            wrapped = textwrap.wrap(text, width - len(_INDENT), break_long_words=False, break_on_hyphens=False)
+            lines += [f"{_INDENT}{line}" for line in wrapped]
+    return lines
 
 
-def html_table(dataset: Dataset) -> str:
-    """Say the same in an HTML table."""
-
-    def row(cells: tuple[str, ...], tag: str) -> str:
-        style = ' style="text-align: left"'
-        return "<tr>" + "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(row(cells, "td") for cells in _rows(dataset))
-    return (
-        f"<div><p>{escape(_title(dataset))}</p><table><thead>{row(_HEADER, 'th')}</thead><tbody>{body}</tbody></table>"
-        f"</div>"
-    )
-
-
-def _title(dataset: Dataset) -> str:
-    rows = "unknown number of" if dataset.nrecords is None else f"{dataset.nrecords:,}"
-    title = f"<dask_tfrecord.Dataset: {rows} record{'' if dataset.nrecords == 1 else 's'}"
-    title += f" in {dataset.npartitions:,} chunk{'' if dataset.npartitions == 1 else 's'}"
+def _title(dataset: _Displayed) -> str:
+    rows = "unknown number of records" if dataset.nrecords is None else plural(dataset.nrecords, "record")
+    title = f"<dask_tfrecord.Dataset: {rows} in {plural(dataset.npartitions, 'chunk')}"
     if dataset.nrecords is not None:
         sizes = np.asarray(dataset.chunks, np.int64)
         low, high = int(sizes.min()), int(sizes.max())
@@ -59,10 +135,30 @@ def _files(origin: Mapping[str, object]) -> str:
     files = origin.get("files")
     if not isinstance(files, list):
         return f"from {origin.get('store', 'memory')}"
-    return f"from {files[0]}" if len(files) == 1 else f"from {len(files):,} files"
+    return f"from {files[0]}" if len(files) == 1 else f"from {plural(len(files), 'file')}"
 
 
-def _rows(dataset: Dataset) -> list[tuple[str, str, str, str]]:
+def _hints(dataset: _Displayed) -> list[str]:
+    """Return a line with the features that decode bytes in which inference recognised images or tensors, if any."""
+    schema, report = dataset.schema, dataset.schema.report
+    if report is None:
+        return []
+    found = [
+        (feature.name, suggestion)
+        for feature in report.features
+        for suggestion in feature.suggestions
+        if schema.get(feature.name) == feature.feature and (suggestion.feature or "").startswith(_DECODED)
+    ]
+    if not found:
+        return []
+    held = ", ".join(f"{name!r} holds {suggestion.what}" for name, suggestion in found[:_MOST_HINTS])
+    spec = ", ".join(f"{name!r}: {suggestion.feature}" for name, suggestion in found[:_MOST_HINTS])
+    rest = ", …" if len(found) > _MOST_HINTS else ""
+    given = f"{spec}{rest} in features=" if report.sequences else f"features={{**ds.schema, {spec}{rest}}}"
+    return [f"hint: {held}{rest}; decode with {given}"]
+
+
+def _rows(dataset: _Displayed) -> list[tuple[str, str, str, str]]:
     rows: str = "n" if dataset.nrecords is None else str(dataset.nrecords)
     table, schema = [], dataset.schema
     for name, feature in schema.items():

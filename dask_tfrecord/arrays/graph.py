@@ -1,12 +1,13 @@
-"""Lazy columns as dask arrays. The rule: what is asked for together is decoded together, and a key has one definition.
+"""Lazy columns as dask arrays. Rule: columns requested together are decoded together, and a key has one definition.
 
-One feature alone is `da.from_array` over a `LazyColumn`, so that dask folds slices and ints of rows into what is read
-(lists and masks it does not: `Dataset.rows` takes them). Several features share one task per chunk that decodes exactly
-these; its name carries their set. Public dask API only, and nothing is read while a graph is built.
+A single column is `da.from_array` over a `LazyColumn`: dask merges slices and ints of rows into the read. dask does not
+merge lists and masks, so `Dataset.rows` handles those. Several columns share one task per chunk that decodes exactly
+these columns; the name of the task identifies the set. Building a graph reads nothing.
 
-dask fuses a task into the only one that reads it, and then the key of that one is defined otherwise than in a graph
-where two read it: a cluster that holds both graphs warns, and may keep tasks for ever. So a task here that reads chunks
-reads a second key too, which such fusing never takes, and layers of chunks are annotated, so that no layer takes them.
+dask may fuse a task into its only reader. The reader's key then has another definition than in a graph where the task
+has two readers. A cluster that holds both graphs warns and may keep tasks forever. Tasks that read chunks therefore
+have a second dependency, which excludes them from low-level fusion, and layers of chunks are annotated, which excludes
+them from blockwise fusion.
 """
 
 from __future__ import annotations
@@ -19,39 +20,38 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
-from dask.array.core import Array as ClassicArray
 from dask.base import normalize_token, tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.source import Source
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import Block, to_array
 from dask_tfrecord.features import Feature
 
 __all__ = [
     "Chunk",
     "LazyColumn",
-    "alone",
+    "block_array",
     "chunk_array",
+    "column_arrays",
     "lazy_chunks",
+    "lazy_column",
     "read_chunk",
-    "refuse_query_planning",
     "shared",
-    "view",
-    "views",
 ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Blocks of some features: the one element of a chunk of an object array, for which dask takes it.
+    """Blocks of some columns, as a chunk of an object array with one element.
 
-    An array of NumPy's would say that it is eight bytes large, and a worker would keep it in memory until that is full.
+    It reports its real size to dask. An object array of NumPy would report 8 bytes, so that a worker would not spill
+    it.
 
     Attributes
     ----------
     blocks : dict of str to Block
-        As many rows of each.
+        Block of each column, with the same number of rows.
     """
 
     blocks: dict[str, Block]
@@ -65,20 +65,20 @@ class Chunk:
 
 def _footprint(block: Block) -> int:
     if isinstance(block, np.ndarray) and block.dtype.kind == "T":
-        # Strings of more than a few bytes lie elsewhere.
+        # Only short strings are stored in the array itself.
         return block.nbytes + int(np.strings.str_len(block).sum())
     return sys.getsizeof(block)
 
 
 class LazyColumn:
-    """One feature of a whole source, array-like: the rows that it is indexed with are the rows that are read.
+    """Array-like of one column of a source; indexing reads only the selected rows.
 
     Parameters
     ----------
     source : Source
-        Where rows come from; its rows are counted.
+        Source with counted rows.
     name : str
-        The feature.
+        Name of the column.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -101,33 +101,17 @@ class LazyColumn:
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
 
 
-def refuse_query_planning() -> None:
-    """Say so where dask was told to build arrays of another kind.
-
-    Raises
-    ------
-    RuntimeError
-        If dask's experimental array expressions are on.
-    """
-    # What counts is what the configuration was when dask.array was imported.
-    if da.Array is not ClassicArray:
-        raise RuntimeError(
-            "dask_tfrecord builds graphs of dask's arrays, not of its experimental array expressions: leave the dask "
-            "configuration array.query-planning unset, or set it to False before dask.array is imported"
-        )
-
-
 def shared(value: object, prefix: str) -> Delayed:
-    """Make a key of a value that many tasks take: it travels once to each worker, not with each task."""
+    """Return a graph node for an argument of many tasks, which is sent once per worker instead of with each task."""
     key = f"tfrecord-{prefix}-{tokenize(value)}"
     node: Delayed = dask.delayed(value, name=key, traverse=False)
     return node
 
 
 def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: da.Array | Delayed) -> da.Array:
-    """Make an array of one element per chunk: ``step(*arguments)``, of each array the same chunk.
+    """Return an object array with ``step(*arguments)`` per chunk, where each array contributes its chunk.
 
-    Two of the arguments or more, so that dask fuses no task of it with what it reads.
+    At least two arguments are required, so that dask does not fuse the tasks with their inputs.
     """
     with dask.annotate(tfrecord=name):
         chunks: da.Array = da.map_blocks(
@@ -136,12 +120,12 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
     return chunks
 
 
-def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
-    """One feature: decoded by itself, and only the rows that slices leave."""
+def lazy_column(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
+    """Return one column, decoded on its own; slices restrict the rows that are read."""
     column = LazyColumn(source, name)
     chunks = (tuple(np.diff(borders).tolist()), *((size,) for size in column.shape[1:]))
     key = f"tfrecord-{name}-{tokenize(column, chunks)}"
-    # A column with one reader would be fused into it, and only there.
+    # dask would fuse the node of a column with a single chunk into its reader, and only there.
     array: da.Array = da.from_array(
         column,
         chunks=chunks,
@@ -155,16 +139,16 @@ def alone(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
 
 
 def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64] | None, number: int) -> da.Array:
-    """Several features: one task per chunk that decodes exactly these.
+    """Return chunks of several columns: one task per chunk decodes exactly these.
 
     Parameters
     ----------
     source : Source
-        Where rows come from.
+        Source of the rows.
     names : sequence of str
-        The features; their order does not matter.
+        Columns, in any order.
     borders : ndarray of int64 or None
-        First row of each chunk and the number of rows; None where the source's own chunks are taken as they are.
+        First row of each chunk, and the number of rows; None for the chunks of an uncounted source.
     number : int
         Number of chunks.
     """
@@ -176,7 +160,7 @@ def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64]
 def read_chunk(
     source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
 ) -> Chunk:
-    """Read the features and the rows of a chunk that a plan, of names and borders, says."""
+    """Read a chunk by a plan of column names and chunk borders."""
     names, borders = plan
     (number,) = block_id
     if not names:
@@ -184,20 +168,20 @@ def read_chunk(
     return Chunk(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
 
 
-def views(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]) -> dict[str, da.Array]:
-    """Arrays over an array of chunks: each picks its feature out of every chunk's dict.
+def column_arrays(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]) -> dict[str, da.Array]:
+    """Return one array per column, which takes its block from every chunk.
 
     Parameters
     ----------
     chunks : dask array of object, shape (nchunks,)
-        One dict of blocks each.
+        Chunks of all columns.
     features : dict of str to feature
-        The arrays wanted.
+        Columns to return.
     sizes : sequence of int or nan
         Rows of each chunk.
     """
     return {
-        name: view(
+        name: block_array(
             _view,
             chunks,
             name,
@@ -209,7 +193,7 @@ def views(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]
     }
 
 
-def view(
+def block_array(
     step: Callable[..., NDArray[Any]],
     chunks: da.Array,
     option: object,
@@ -218,24 +202,24 @@ def view(
     dtype: np.dtype[Any],
     *others: da.Array,
 ) -> da.Array:
-    """Make an array of what ``step(chunk, option, *others)`` gives for each chunk.
+    """Return an array of the blocks ``step(chunk, option, *others)``.
 
     Parameters
     ----------
     step : callable
-        From a chunk to a block.
+        Function from a chunk to a block.
     chunks : dask array of object, shape (nchunks,)
         The chunks.
     option : object
-        Passed on.
+        Argument of the function.
     name : str
-        Of the array's keys.
+        Name of the array.
     shape : tuple
-        Rows of each block as a tuple, and then the sizes of the other axes.
+        Rows of each block as a tuple, then the sizes of the other axes.
     dtype : dtype
-        Of the blocks.
+        Data type of the blocks.
     *others : dask array of shape (nchunks,)
-        Passed on, one chunk at a time.
+        Further arguments; each block contributes its element.
     """
     axes = tuple(range(len(shape)))
     array: da.Array = da.blockwise(
@@ -245,7 +229,7 @@ def view(
         (0,),
         shared(option, "option"),
         None,
-        *(part for other in others for part in (other, (0,))),
+        *(argument for other in others for argument in (other, (0,))),
         name=name,
         dtype=dtype,
         meta=np.empty((0,) * len(axes), dtype),

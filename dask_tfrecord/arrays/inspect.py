@@ -1,7 +1,8 @@
-"""`infer_schema` and `inspect_records`: what a collection holds, from a sample or from every record on all workers."""
+"""`infer_schema` and `inspect_records`: contents of a collection, from a sample or from all records on all workers."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from os import PathLike
@@ -9,18 +10,18 @@ from typing import Any
 
 import dask
 
-from dask_tfrecord.arrays.partitions import Partition, partitions
-from dask_tfrecord.columns.infer import checked_sample, survey_sample
-from dask_tfrecord.columns.payloads import payloads
-from dask_tfrecord.columns.report import Report
-from dask_tfrecord.columns.survey import Survey, survey
+from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
+from dask_tfrecord.inspection.inference import checked_sample, survey_sample
+from dask_tfrecord.inspection.report import Report
+from dask_tfrecord.inspection.survey import Survey, survey
+from dask_tfrecord.records.runs import iterate_payloads
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import find_shards
-from dask_tfrecord.storage.shards import Shards
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.storage.shard import Shards
 
 __all__ = ["infer_schema", "inspect_records", "inspect_shards"]
 
-# Surveys of parts that one task merges.
+# Surveys that one task merges.
 _MERGED = 16
 
 
@@ -33,42 +34,41 @@ def infer_schema(
 ) -> Schema:
     """Infer the features of a collection of Examples or SequenceExamples from a sample of its records.
 
-    A feature that has the same number of values, at least one, in every record looked at becomes a
-    `FixedLenFeature`; one that is missing somewhere, or has different numbers of values, a `VarLenFeature`. A feature
-    list whose steps all have the same number of values becomes a `FixedLenSequenceFeature`, another one a
-    `VarLenFeature`. Bytes stay bytes: nothing is taken for text, an image or an array. No default is invented. A record
-    that breaks the schema later is an error that says so.
+    A feature with the same number of values, at least one, in every sampled record becomes a `FixedLenFeature`. A
+    feature that is missing in a record, or has different numbers of values, becomes a `VarLenFeature`. A feature list
+    whose steps all have the same number of values becomes a `FixedLenSequenceFeature`, others a `VarLenFeature`. Bytes
+    stay bytes: text, images and arrays are not decoded. Defaults are not inferred. A later record that does not match
+    the schema raises an error.
 
     Parameters
     ----------
     urlpath : path, URL, glob, directory, template, or a list of these
-        Names the shards, as `read_tfrecord` takes it.
+        Shards, as for `read_tfrecord`.
     sample : int or None, default 256
-        Number of records to look at, from the beginnings of up to eight shards that are evenly spread over the
-        collection; None looks at every record of every shard, see `inspect_records`.
+        Number of records to read, from the beginnings of up to eight shards that are evenly spread over the
+        collection. None reads all records; see `inspect_records`.
     compression : {"infer", None, "gzip", "zlib"}
-        Compression of the shards; "infer" looks at their bytes.
+        Compression of the shards; ``"infer"`` detects it by the first bytes.
     storage_options : mapping, optional
-        Passed on to the file system.
+        Options of the fsspec file system.
 
     Returns
     -------
     Schema
-        The features by name, in the order of the names. Its repr says in how many of the records each was set;
-        `Schema.sampling` has that too, and the keys that no record set to anything. `Schema.report` has all that was
-        found, with suggestions of what bytes may stand for: ``print(schema.report)``.
+        Features sorted by name. The repr lists in how many records each feature was set; `Schema.sampling` has these
+        numbers, and keys that no record set. `Schema.report` has all findings, with suggestions for bytes:
+        ``print(schema.report)``.
 
     Raises
     ------
     FeatureError
-        If a record is neither an Example nor a SequenceExample; the error says what it looks like, and what reads it.
+        If a record is neither an Example nor a SequenceExample. The error names the detected type and a reader for it.
     SchemaError
-        If a feature holds values of two kinds, or there is nothing to infer from. `inspect_records` reports all the
-        same.
+        If a feature holds values of two kinds, or there are no records. `inspect_records` reports these cases.
     CorruptRecordError
-        If a record that is looked at is damaged; CRCs are always checked.
+        If a sampled record is damaged; CRCs are always checked.
     ShardNotFoundError
-        If `urlpath` names no shard.
+        If no shard is found.
 
     Examples
     --------
@@ -90,35 +90,34 @@ def inspect_records(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Report what a collection of Examples or SequenceExamples holds, conflicts included.
+    """Report the contents of a collection of Examples or SequenceExamples, including conflicts.
 
-    In how many records every feature is set, how many values it has how often, of which kinds they are and in which
-    shards, and what bytes look like: an image, a tensor, text, arrays of one size. What something looks like is
-    suggested where all values agree, and never assumed.
+    The report lists for each feature in how many records it is set, the numbers of its values, its kinds with their
+    shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is suggested if all
+    values agree, and never assumed.
 
-    With ``sample=None`` shards are read in parallel on the active scheduler, in memory that does not grow with them.
-    Records are parsed by protobuf under Python's lock, so threads hardly help:
-    ``dask.config.set(scheduler="processes")`` or a cluster does.
+    With ``sample=None`` shards are read in parallel on the active scheduler, with constant memory. protobuf parses
+    records under the GIL, so use ``dask.config.set(scheduler="processes")`` or a cluster instead of threads.
 
     Parameters
     ----------
     urlpath, sample, compression, storage_options
-        As `infer_schema` takes them.
+        As in `infer_schema`.
 
     Returns
     -------
     Report
-        It prints as a table and a spec that pastes into code; `to_json` is for programs, and `schema` is what
-        `infer_schema` returns.
+        Prints as a table with a spec to paste into code; `to_json` is for programs, and `schema` is the result of
+        `infer_schema`.
 
     Raises
     ------
     FeatureError
         If a record is neither an Example nor a SequenceExample.
     CorruptRecordError
-        If a record that is looked at is damaged.
+        If a sampled record is damaged.
     ShardNotFoundError
-        If `urlpath` names no shard.
+        If no shard is found.
 
     Examples
     --------
@@ -135,25 +134,26 @@ def inspect_records(
 
 
 def inspect_shards(shards: Shards, sample: int | None) -> Report:
-    """Report on shards that are already listed; see `inspect_records`."""
+    """Report on listed shards; see `inspect_records`."""
     if sample is not None:
-        return Report.of(survey_sample(shards, sample))
-    found: Sequence[Any] = [dask.delayed(_survey, pure=False)(part) for part in partitions(shards, "auto", True)]
+        return Report.from_survey(survey_sample(shards, sample), shards.paths)
+    found: Sequence[Any] = [dask.delayed(_survey, pure=False)(part) for part in record_partitions(shards, "auto", True)]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
         found = [dask.delayed(_merged, pure=False)(group) for group in groups]
     (whole,) = dask.compute(*found) if found else (Survey(),)
-    return Report.of(whole)
+    return Report.from_survey(whole, shards.paths)
 
 
-def _survey(part: Partition) -> Survey:
-    with closing(payloads(part.runs)) as records:
+def _survey(part: RecordPartition) -> Survey:
+    with closing(iterate_payloads(part.runs)) as records:
         return survey(records)
 
 
 def _merged(surveys: Sequence[Survey]) -> Survey:
-    """Merge surveys of parts that follow each other."""
+    """Merge surveys of consecutive partitions."""
     whole = Survey()
     for part in surveys:
-        whole.merge(part)
+        # Merging modifies both surveys, and the task may run again with the same objects.
+        whole.merge(copy.deepcopy(part))
     return whole

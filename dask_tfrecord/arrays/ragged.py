@@ -1,4 +1,4 @@
-"""Rows of differing length as dask arrays: flat values and splits, or padded to one length."""
+"""Ragged columns as dask arrays: flat values and row splits, or padded to a fixed length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.backing import Backing
-from dask_tfrecord.arrays.graph import Chunk, view
+from dask_tfrecord.arrays.graph import Chunk, block_array
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
-from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 
 __all__ = ["padded_column", "ragged_column"]
@@ -23,43 +23,55 @@ _INT = np.dtype(np.int64)
 
 
 def ragged_column(backing: Backing, name: str, feature: Feature) -> tuple[da.Array, ...]:
-    """Values of one column, its row splits from the outermost on, and shapes where rows have their own.
+    """Return the flat values of a column, its row splits from the outermost on, and shapes if each row has its own.
 
-    The chunks of what is no row are of unknown sizes; all come from one decode per chunk.
+    All arrays share one decode per chunk. Arrays without an entry per row have chunks of unknown sizes.
+
+    Raises
+    ------
+    SchemaError
+        If all rows have the same shape.
     """
+    _check_ragged(name, feature)
     chunks = backing.chunks([name])
     token = tokenize(chunks.name, name)
     unknown = (np.nan,) * chunks.numblocks[0]
     shape = (unknown, *feature.item_shape)
-    arrays = [view(_values, chunks, name, f"tfrecord-values-{token}", shape, feature.item_dtype)]
+    arrays = [block_array(_values, chunks, name, f"tfrecord-values-{token}", shape, feature.item_dtype)]
     for level in range(max(1, feature.ragged_rank)):
         arrays.append(_row_splits(chunks, name, level, backing.sizes if level == 0 else unknown))
     if feature.own_shapes:
         shape = (backing.sizes, feature.own_shapes)
-        arrays.append(view(_shapes, chunks, name, f"tfrecord-shapes-{token}", shape, _INT))
+        arrays.append(block_array(_shapes, chunks, name, f"tfrecord-shapes-{token}", shape, _INT))
     return tuple(arrays)
 
 
 def _row_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...]) -> da.Array:
     option = (name, level)
     token = tokenize(chunks.name, option)
-    # Where the values of each chunk begin; chunks may be empty, so whole rows can't be summed up one after the other.
-    totals = view(_total, chunks, option, f"tfrecord-totals-{token}", ((1,) * chunks.numblocks[0],), _INT)
+    # First value of each chunk. Chunks may be empty, so the last split of the previous chunk is not enough.
+    totals = block_array(_total, chunks, option, f"tfrecord-totals-{token}", ((1,) * chunks.numblocks[0],), _INT)
     starts = da.cumsum(totals, axis=0) - totals
-    ends = view(_ends, chunks, option, f"tfrecord-ends-{token}", (sizes,), _INT, starts)
+    ends = block_array(_ends, chunks, option, f"tfrecord-ends-{token}", (sizes,), _INT, starts)
     zero = da.zeros(1, dtype=np.int64, chunks=1)
     row_splits: da.Array = da.concatenate([zero, ends], allow_unknown_chunksizes=True)
     return row_splits
 
 
 def padded_column(backing: Backing, name: str, feature: Feature, length: int | Sequence[int], value: Any) -> da.Array:
-    """One column with every row filled up to `length`.
+    """Return a column with every row padded to `length`.
 
     Raises
     ------
+    SchemaError
+        If the rows are not ragged.
     ValueError
-        If there is no length for each level of rows, one is negative, or the dtype of the column can't hold `value`.
+        If the number of lengths differs from the levels of the rows, a length is negative, or the dtype of the column
+        cannot represent `value`.
     """
+    _check_ragged(name, feature)
+    if feature.own_shapes:
+        raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
     dtype = feature.item_dtype
     lengths, value = _lengths(length, name, feature), _filling(value, dtype, name)
     chunks = backing.chunks([name])
@@ -67,11 +79,16 @@ def padded_column(backing: Backing, name: str, feature: Feature, length: int | S
     option = (name, lengths, value)
     key = f"tfrecord-padded-{tokenize(chunks.name, option)}"
     shape = (backing.sizes, *lengths, *feature.item_shape)
-    return view(_padded, chunks, option, key, shape, dtype, da.from_array(starts, chunks=1))
+    return block_array(_padded, chunks, option, key, shape, dtype, da.from_array(starts, chunks=1))
+
+
+def _check_ragged(name: str, feature: Feature) -> None:
+    if not feature.ragged_rank and not feature.own_shapes:
+        raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: it is an array as it is")
 
 
 def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:
-    """Check the lengths of rows, the outermost first."""
+    """Check the padded lengths, the outermost first."""
     given = (length,) if not isinstance(length, Sequence) else length
     lengths = tuple(map(operator.index, given))
     if len(lengths) != feature.ragged_rank:
@@ -85,7 +102,7 @@ def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[
 
 
 def _filling(value: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Find what shorter rows are filled with: `value` in the dtype of the column, or its zero."""
+    """Return the padding in the dtype of the column; its zero by default."""
     if dtype.kind == "O":
         if value is not None and not isinstance(value, bytes):
             raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")
@@ -97,14 +114,14 @@ def _filling(value: Any, dtype: np.dtype[Any], name: str) -> Any:
         fits = bool(np.isfinite(given)) and int(given) == given and low <= int(given) <= high
     with np.errstate(over="ignore"):
         filling = given.astype(dtype) if fits else given
-    # Rounding is fine, another value is not.
+    # Rounding of floats is accepted.
     if not fits or np.isinf(filling) != np.isinf(given):
         raise ValueError(f"the padding {value!r} is no {dtype}, which the values of {name!r} are")
     return filling[()]
 
 
 def _level(chunk: Chunk, name: str, level: int) -> Any:
-    """Find the rows of one level, the outermost being 0."""
+    """Return the block of one level; 0 is the outermost."""
     block: Any = chunk.blocks[name]
     for _ in range(level):
         block = block.values

@@ -1,4 +1,4 @@
-"""`read_tfrecord`: from paths to a `Dataset`. Files are found, records counted, features inferred; none is decoded."""
+"""`read_tfrecord`: find shards, count records, infer features and plan the chunks of a lazy `Dataset`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Lazy
-from dask_tfrecord.arrays.checking import HeldRecords
-from dask_tfrecord.arrays.counting import closed_shards, index_shards, mark_shards
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filled import FilledSource
-from dask_tfrecord.arrays.folders import Found, find_collection
-from dask_tfrecord.arrays.graph import refuse_query_planning
-from dask_tfrecord.arrays.lengths import open_lengths, with_lengths
-from dask_tfrecord.arrays.plan import (
+from dask_tfrecord.arrays.backing import LazyBacking
+from dask_tfrecord.arrays.collection import (
     MOST_CHUNKS,
     ByteChunks,
     Collection,
@@ -29,21 +22,28 @@ from dask_tfrecord.arrays.plan import (
     borders_by_rows,
     borders_by_shard,
 )
-from dask_tfrecord.arrays.source import RecordSource, probe_rows
-from dask_tfrecord.arrays.uncounted import UncountedSource, decoded_ratio
-from dask_tfrecord.columns.blocks import block_nbytes
-from dask_tfrecord.columns.infer import infer_examples
-from dask_tfrecord.columns.metadata import read_schema
-from dask_tfrecord.columns.recipes import Parser
-from dask_tfrecord.errors import CorruptRecordError, Place, SchemaError
-from dask_tfrecord.features import Feature
+from dask_tfrecord.arrays.counting import closed_shards, index_entries_of_shards, index_shards
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled_source import FilledSource
+from dask_tfrecord.arrays.resolve import ResolvedPath, resolve_collection
+from dask_tfrecord.arrays.sources import RecordSource, probe_rows
+from dask_tfrecord.arrays.step_lengths import count_lengths
+from dask_tfrecord.arrays.uncounted_source import UncountedSource, decoded_ratio
+from dask_tfrecord.arrays.verification import IntactRecords
+from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.record_schema import picked
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError
+from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
+from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.records.framing import Window
+from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.files import Shard, Shards
+from dask_tfrecord.storage.listing import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
 
-# Stored bytes become at most so many times as many, unless somebody means to: nobody has to look at small shards.
+# Ratio of decoded to stored bytes that only crafted data exceeds: smaller shards need no probe.
 _MOST_RATIO = 64
 
 
@@ -67,64 +67,64 @@ def read_tfrecord(
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        A path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list. Shards come in
-        natural order; a list keeps its own. A directory that TensorFlow Datasets wrote (``…/mnist/3.0.1``, or
-        ``…/mnist`` if there is one version) is read by its metadata.
+        Path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list of these. Shards
+        are in natural order; a list keeps its order. A directory written by TensorFlow Datasets (``…/mnist/3.0.1``, or
+        ``…/mnist`` with a single version) is read by its metadata.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
-        What to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
-        file that says so, as for `read_schema` (``"schema.pbtxt"``). By default what the metadata of TFDS say, or
-        inferred from the first records of some shards. The lengths of `FixedLenSequenceFeature` that are not given are
-        counted: those features are read once.
+        Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
+        schema file, as for `read_schema` (``"schema.pbtxt"``). By default those of the TFDS metadata, or features
+        inferred from the first records of some shards. If a `FixedLenSequenceFeature` has no length, its records are
+        read once to find the longest.
     sequence_features : mapping of str to feature, optional
-        The feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
-        context. The number of steps is ``NAME.lengths``.
+        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
+        context. The number of steps is column ``NAME.lengths``.
     columns : sequence of str, optional
-        Only these features.
+        Names of the features to read; by default all.
     split : str, optional
-        The split of a TFDS data set, as `tensorflow_datasets.load` takes it: ``"train"``, ``"train+test"``,
-        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Needed if there are several.
+        Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
+        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
     chunks : "auto", "shard", int or str, default "auto"
-        Rows per chunk: ``"auto"`` takes a chunk per shard, splits those whose block would pass dask's
-        ``array.chunk-size`` and joins tiny ones past 20,000 chunks; ``"shard"`` takes exactly one per shard; an int is
-        that many rows, across shards; a size such as ``"64 MiB"`` splits and joins to that many decoded bytes.
+        Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds dask's ``array.chunk-size`` are
+        split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
+        many rows, across shards. A size such as ``"64 MiB"``: shards are split and joined to that many decoded bytes.
     counts : "auto", "scan", sequence of int or None, default "auto"
-        Records per shard. ``"scan"`` walks the record headers of every shard, in parallel on the active scheduler, and
-        so does ``"auto"``, unless the metadata of TFDS tell, or an index beside the shard that fits it
-        (`build_index`); metadata, or a sequence, are taken at their word, and checked when shards are read. None counts
-        nothing, and chunks are of unknown sizes: uncompressed shards are cut by bytes, and each task finds the first
-        record that begins in its part by the CRC of the header.
+        Records per shard. ``"auto"`` takes counts from TFDS metadata or from an index next to the shard
+        (`build_index`), and scans the record headers of other shards in parallel on the active scheduler. ``"scan"``
+        scans all shards. Metadata are checked when the end of a shard is read. A sequence of counts is checked for each
+        shard that is read: at its end, or by scanning its headers once per process. None counts nothing: chunks have
+        unknown sizes, uncompressed shards are split by bytes, and each task finds its first record by the CRC of the
+        header.
     compression : {"infer", None, "gzip", "zlib"}
-        ``"infer"`` looks at the bytes, never at the name.
+        ``"infer"`` detects compression by the first bytes, not by the file name.
     errors : {"raise", "skip", "fill"}
-        What becomes of records whose framing or CRCs are damaged. ``"skip"`` drops them, and ``"fill"`` puts rows of
-        default values in their places: as many as are known to be lost (an index tells, see `build_index`), else one
-        for each range of bytes. For both every record is checked now, in parallel on the active scheduler, so that the
-        number of rows is exact; neither goes with ``check_crc=False``, ``counts=None`` or a sequence of counts.
-        `verify` says what is lost. A record that holds and is not what the features say is an error in any case.
+        Handling of records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them by rows of
+        default values: as many as were lost if an index tells (see `build_index`), else one per damaged range of bytes.
+        Both check all records now, in parallel on the active scheduler, so that the number of rows is exact; they
+        cannot be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
+        damage. An intact record that does not match the features always raises.
     fill_values : mapping of str to value, optional
-        For ``errors="fill"``: the value of a lost row, for columns whose features have no ``default_value`` or another
-        one is wanted.
+        For ``errors="fill"``: values of lost rows, for columns whose feature has no ``default_value`` or to override
+        it.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
 
     Returns
     -------
     Dataset
-        Nothing is decoded yet, but for a few records where chunks are cut by size and rows differ in length.
+        Lazy. Only if chunks are cut by size and rows are ragged, a few records are decoded now.
 
     Raises
     ------
     ShardNotFoundError
-        If nothing is there. A `FileNotFoundError` too.
+        If no shard is found. It is a `FileNotFoundError` too.
     SchemaError
-        If features can't be inferred, a column is not among them, there is no such split, or a column has no value to
-        fill lost rows with.
+        If features cannot be inferred, a column or split does not exist, or a column has no value for lost rows.
     CorruptRecordError
-        If a record header does not hold, or a shard is cut off, and ``errors="raise"``.
+        If a record header is damaged or a shard is truncated, and ``errors="raise"``.
     ValueError
-        If an argument has another value than those above.
+        If an argument has an invalid value.
 
     Examples
     --------
@@ -133,77 +133,102 @@ def read_tfrecord(
     >>> ds["label"].mean().compute() >= 0
     np.True_
     """
-    # All that can be said of the arguments by themselves comes before files are looked at.
+    # Arguments are checked before files are opened.
     refuse_query_planning()
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     _check_errors(errors, fill_values, check_crc, counts)
-    found = find_collection(urlpath, split, compression=compression, storage_options=storage_options)
+    found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
         features = read_schema(features, storage_options=storage_options)
     if errors != "raise":
-        held = HeldRecords.find(found.shards)
-        schema = _schema(found, features, sequence_features, columns, held.infer)
-        return _mended(found, held, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
-    schema = _schema(found, features, sequence_features, columns, lambda: infer_examples(found.shards))
-    told = found.counts(counts)
-    if told is None:
-        return _uncounted(found, schema, check_crc, rows_or_bytes)
-    if told is counts or isinstance(told, str):
-        collection = count_records(found.shards, told, check_crc)
+        intact = IntactRecords.from_shards(found.shards)
+        schema = _schema(found, features, sequence_features, columns, intact.infer)
+        return _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
+    schema = _schema(found, features, sequence_features, columns, lambda: _infer(found.shards))
+    known = found.counts(counts)
+    if known is None:
+        return _open_uncounted(found, schema, check_crc, rows_or_bytes)
+    if known is counts or isinstance(known, str):
+        collection = count_records(found.shards, known, check_crc)
     else:
-        # What the metadata say is enough to plan; indexes say where records are.
-        collection = Collection.indexed(*mark_shards(found.shards, _checked(told, found.shards), check_crc=check_crc))
+        # Counts of the metadata are enough to plan chunks; indexes add index entries.
+        collection = Collection.from_indexes(
+            *index_entries_of_shards(found.shards, _checked_counts(known, found.shards), check_crc=check_crc)
+        )
     found.check(collection)
-    schema = with_lengths(collection, schema, check_crc)
-    source = RecordSource.make(collection, Parser(schema), range(collection.nrows), check_crc)
-    backing = _planned(source, found, rows_or_bytes)
-    return Dataset(backing, list(source.schema))
+    schema = _with_lengths(collection, schema, check_crc)
+    source = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), check_crc)
+    return Dataset(_plan_chunks(source, found, rows_or_bytes), list(source.schema))
 
 
-def _mended(
-    found: Found,
-    held: HeldRecords,
+def _infer(shards: Shards) -> Schema:
+    # Imported here: inference loads protobuf, which a known schema does not need.
+    from dask_tfrecord.inspection.inference import infer_examples
+
+    return infer_examples(shards)
+
+
+def _open_intact(
+    found: ResolvedPath,
+    intact: IntactRecords,
     schema: Schema,
     chunks: str | int | float,
     fill_values: Mapping[str, Any] | None,
 ) -> Dataset:
-    """Open the records that hold; with rows in the places of the others, if there are values for them."""
-    collection = held.collection
-    schema = with_lengths(collection, schema, True)
-    records = RecordSource.make(collection, Parser(schema), range(collection.nrows), True)
-    source = records if fill_values is None else FilledSource.make(records, held.reports, fill_values)
+    """Open the intact records of damaged shards, with filled rows for the lost records if there are fill values."""
+    collection = intact.collection
+    schema = _with_lengths(collection, schema, True)
+    records = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), True)
+    source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
     found.check(source.collection)
-    return Dataset(_planned(source, found, chunks), list(source.schema))
+    return Dataset(_plan_chunks(source, found, chunks), list(source.schema))
 
 
-def _planned(source: RecordSource | FilledSource, found: Found, chunks: str | int | float) -> Lazy:
-    """Cut the rows into chunks; those of a part of the shards are cut as the shards would be."""
+def _open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
+    """Return the features without a length."""
+    return {
+        name: feature
+        for name, feature in schema.items()
+        if isinstance(feature, FixedLenSequenceFeature) and feature.length is None
+    }
+
+
+def _with_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
+    """Count the lengths of features without one."""
+    wanted = _open_lengths(schema)
+    return count_lengths(collection, schema, wanted, check_crc) if wanted else schema
+
+
+def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> LazyBacking:
+    """Plan the chunks of all rows; a part of a split keeps the borders that its shards have."""
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
     borders = _borders(source, chunks)
-    backing = Lazy(source, borders, len(borders) - 1)
+    backing = LazyBacking(source, borders, len(borders) - 1)
     return backing if rows is None else backing.rows(rows)
 
 
-def _uncounted(found: Found, schema: Schema, check_crc: bool, chunks: str | int | float) -> Dataset:
+def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Dataset:
     if found.rows is not None:
-        raise ValueError("a part of a split needs counted records: counts=None reads whole splits alone")
+        raise ValueError("a part of a split needs counted records: counts=None reads whole splits only")
     shards = found.shards
-    for name, feature in open_lengths(schema).items():
-        raise SchemaError(f"feature {name!r}: with counts=None nothing is counted; say how long {feature} is: length=")
-    parser = Parser(schema)
+    for name, feature in _open_lengths(schema).items():
+        raise SchemaError(
+            f"feature {name!r}: counts=None counts no lengths: specify length= of {feature}, or open with counts='auto'"
+        )
+    plan = SchemaPlan(schema)
     size = chunks if isinstance(chunks, float) else _chunk_size()
     small = len(shards) <= MOST_CHUNKS and shards.sizes.max() * _MOST_RATIO <= size
     if chunks == "shard" or (chunks == "auto" and small):
-        plan = ByteChunks.by_shard(shards)
+        byte_chunks = ByteChunks.by_shard(shards)
     else:
-        ratio = decoded_ratio(shards, parser, check_crc)
+        ratio = decoded_ratio(shards, plan, check_crc)
         closed = closed_shards(shards, size / ratio)
-        plan = ByteChunks.planned(shards, ratio, size, closed, coalesce=chunks != "auto")
-    source = UncountedSource(plan, parser, check_crc)
-    return Dataset(Lazy(source, None, len(plan.borders) - 1), list(source.schema))
+        byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
+    source = UncountedSource(byte_chunks, plan, check_crc)
+    return Dataset(LazyBacking(source, None, len(byte_chunks.borders) - 1), list(source.schema))
 
 
 def _chunk_size() -> float:
@@ -227,17 +252,17 @@ def _check_errors(
     if errors == "raise":
         return
     if not check_crc:
-        raise ValueError(f"errors={errors!r} finds damage by CRCs: it does not go with check_crc=False")
+        raise ValueError(f"errors={errors!r} finds damage by CRCs: it cannot be combined with check_crc=False")
     if counts is None:
-        raise ValueError(f"errors={errors!r} needs counted records: it does not go with counts=None")
+        raise ValueError(f"errors={errors!r} needs counted records: it cannot be combined with counts=None")
     if not isinstance(counts, str):
         raise ValueError(
-            f"errors={errors!r} counts the records that hold: counts is 'auto' or 'scan'; got {counts!r:.100}"
+            f"errors={errors!r} counts the intact records: counts is 'auto' or 'scan'; got {counts!r:.100}"
         )
 
 
 def _schema(
-    found: Found,
+    found: ResolvedPath,
     features: Mapping[str, Feature] | None,
     sequence_features: Mapping[str, Feature] | None,
     columns: Sequence[str] | None,
@@ -245,30 +270,45 @@ def _schema(
 ) -> Schema:
     for name, given in (("features", features), ("sequence_features", sequence_features)):
         if given is not None and not isinstance(given, Mapping):
-            raise SchemaError(f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}")
+            raise SchemaError(
+                f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+            )
     if features is None and sequence_features is None:
         schema = found.schema() or infer()
     elif isinstance(features, Schema) and sequence_features is None:
         schema = features
     else:
         schema = Schema(features or {}, sequence_features=sequence_features)
-    return schema if columns is None else schema.select(columns)
+    schema = schema if columns is None else schema.select(columns)
+    if features is not None or sequence_features is not None:
+        _check_pillow(schema)
+    return schema
+
+
+def _check_pillow(schema: Schema) -> None:
+    """Raise if Pillow is missing, before anything is computed. Metadata may describe images that are not read."""
+    for name, feature in schema.items():
+        if isinstance(feature, ImageFeature):
+            try:
+                require_pillow()
+            except ImportError as error:
+                raise ImportError(f"feature {name!r} is {feature}: {error}", name="PIL") from error
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
-    """Count the records of shards, in parallel on the active scheduler, or take the user's counts."""
+    """Count the records of shards in parallel on the active scheduler, or check the counts of the user."""
     if not isinstance(counts, str):
-        return Collection.counted(shards, _checked(counts, shards))
+        return Collection.from_counts(shards, _checked_counts(counts, shards))
     if counts not in ("auto", "scan"):
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
-    return Collection.indexed(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
+    return Collection.from_indexes(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
 
 
-def _checked(counts: Sequence[int], shards: Shards) -> list[int]:
+def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
     numbers = _numbers(counts, len(shards))
-    # A shard without records is never read, so nothing would tell of records that it has.
-    for place in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
-        _check_empty(shards[place])
+    # A shard with a count of 0 is never read, so a wrong count is only found here.
+    for number in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
+        _check_empty(shards[number])
     return numbers
 
 
@@ -278,9 +318,9 @@ def _numbers(counts: Sequence[int], shards: int) -> list[int]:
     except TypeError:
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
     if len(numbers) != shards:
-        raise ValueError(f"counts is one number of records per shard, {shards} of them; got {len(numbers)}")
+        raise ValueError(f"counts is one number of records per shard, {shards:,} of them; got {len(numbers):,}")
     if min(numbers, default=0) < 0:
-        raise ValueError(f"counts is no or more records per shard; got {min(numbers)}")
+        raise ValueError(f"counts must not be negative; got {min(numbers)}")
     return numbers
 
 
@@ -288,7 +328,7 @@ def _check_empty(shard: Shard) -> None:
     with Window(shard) as window:
         if not window.exhausted:
             raise CorruptRecordError(
-                "no records were expected, and bytes are there: the counts given are wrong", Place(shard.path, 0, 0)
+                "expected no records, found bytes: the specified count is wrong", Location(shard.path, 0, 0)
             )
 
 
@@ -305,7 +345,7 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
         if chunks < 1:
             raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
         return int(chunks)
-    # Without a number dask would take one of the unit.
+    # dask parses "MiB" as 1 MiB.
     nbytes = _nbytes(chunks) if any(char.isdigit() for char in chunks) else None
     if nbytes is None:
         raise ValueError(valid)
@@ -315,7 +355,7 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
 
 
 def _nbytes(size: str | int) -> float | None:
-    """Bytes of a size such as "64 MiB", None if it is no size."""
+    """Return the bytes of a size such as "64 MiB"; None if it cannot be parsed."""
     try:
         return float(parse_bytes(size))
     except ValueError:
@@ -334,7 +374,7 @@ def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> 
 
 
 def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
-    """Guess the decoded bytes of each shard's rows: known where they are dense, else in the ratio of the first ones."""
+    """Estimate decoded bytes per row of each shard: exact for dense columns, else by the ratio of the first rows."""
     collection = source.collection
     features = source.schema.values()
     dense = sum(feature.block_dtype.itemsize * int(np.prod(feature.block_shape)) for feature in features)
@@ -342,10 +382,9 @@ def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
         return np.full(len(collection.shards), float(max(dense, 1)))
     if not collection.nrows:
         return np.ones(len(collection.shards))
-    blocks = probe_rows(source, tuple(source.schema))
-    probed = len(next(iter(blocks.values())))
+    probed, nbytes_probed = probe_rows(source, tuple(source.schema))
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])
-    ratio = sum(map(block_nbytes, blocks.values())) / probed / stored[shard]
+    ratio = sum(nbytes_probed.values()) / probed / stored[shard]
     nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
     return nbytes

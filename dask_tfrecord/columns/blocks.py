@@ -1,7 +1,7 @@
-"""Decoded rows in flat buffers: what tasks hand to each other before rows become Python objects.
+"""Blocks: decoded rows in flat buffers, before they become Python objects.
 
-A block of bytes, of ragged rows or of arrays is two or more NumPy arrays. It pickles as those buffers (out of band, by
-protocol 5) and says its real size to whoever asks `sys.getsizeof`, as dask does.
+A block of bytes, of ragged rows or of arrays consists of two or more NumPy arrays. It pickles as those buffers (out of
+band, by protocol 5), and `sys.getsizeof`, which dask calls, returns their size.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "Block",
     "BytesBlock",
     "RaggedBlock",
+    "RowError",
     "block_nbytes",
     "concatenate",
     "frozen",
@@ -44,7 +45,7 @@ class BytesBlock:
     Attributes
     ----------
     values : ndarray of uint8, shape (nbytes,)
-        All bytes, one value after the other.
+        Bytes of all values, concatenated.
     splits : ndarray of int64, shape (nvalues + 1,)
         Value ``i`` is ``values[splits[i]:splits[i + 1]]``.
     shape : tuple of int
@@ -67,7 +68,7 @@ class BytesBlock:
         return object.__sizeof__(self) + self.nbytes
 
     def rows(self, start: int, stop: int) -> BytesBlock:
-        """Rows ``start`` to ``stop``, sharing memory."""
+        """Return rows ``start`` to ``stop``, sharing memory."""
         each = math.prod(self.shape[1:])
         splits = self.splits[start * each : stop * each + 1]
         return BytesBlock(self.values[splits[0] : splits[-1]], splits - splits[0], (stop - start, *self.shape[1:]))
@@ -75,7 +76,7 @@ class BytesBlock:
     def take(self, index: NDArray[np.int64]) -> BytesBlock:
         """Copy the rows of `index`."""
         each = math.prod(self.shape[1:])
-        values, splits = _taken(self.values, self.splits, (index[:, None] * each + np.arange(each)).ravel())
+        values, splits = _take_values(self.values, self.splits, (index[:, None] * each + np.arange(each)).ravel())
         return BytesBlock(values, splits, (len(index), *self.shape[1:]))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
@@ -86,12 +87,12 @@ class BytesBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaggedBlock:
-    """Rows of differing length: all values, and where each row ends.
+    """Rows of variable length: all values, and the offsets between rows.
 
     Attributes
     ----------
     values : ndarray of shape (nvalues, *inner), BytesBlock or RaggedBlock
-        The rows' values, one row after the other; ragged ones where rows are made of rows.
+        Values of all rows, concatenated; a RaggedBlock if rows are nested.
     row_splits : ndarray of int64, shape (rows + 1,)
         Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, as in `tf.RaggedTensor`.
     """
@@ -104,12 +105,12 @@ class RaggedBlock:
 
     @property
     def shape(self) -> tuple[int]:
-        """One object per row."""
+        """Shape of the column: one object per row."""
         return (len(self),)
 
     @property
     def flat_values(self) -> NDArray[Any] | BytesBlock:
-        """The values of the innermost rows."""
+        """Values of the innermost rows."""
         return self.values.flat_values if isinstance(self.values, RaggedBlock) else self.values
 
     @property
@@ -126,7 +127,7 @@ class RaggedBlock:
         return object.__sizeof__(self) + self.nbytes
 
     def rows(self, start: int, stop: int) -> RaggedBlock:
-        """Rows ``start`` to ``stop``, sharing memory."""
+        """Return rows ``start`` to ``stop``, sharing memory."""
         splits = self.row_splits[start : stop + 1]
         first, last = int(splits[0]), int(splits[-1])
         values = self.values
@@ -136,14 +137,14 @@ class RaggedBlock:
     def take(self, index: NDArray[np.int64]) -> RaggedBlock:
         """Copy the rows of `index`."""
         if isinstance(self.values, np.ndarray):
-            return RaggedBlock(*_taken(self.values, self.row_splits, index))
+            return RaggedBlock(*_take_values(self.values, self.row_splits, index))
         lengths = np.diff(self.row_splits)[index]
         splits = splits_of(lengths)
         items = np.arange(splits[-1]) + np.repeat(self.row_splits[index] - splits[:-1], lengths)
         return RaggedBlock(self.values.take(items), splits)
 
     def padded(self, length: int, value: Any) -> NDArray[Any]:
-        """Rows of one length, which none exceeds, filled with `value` where they are shorter.
+        """Return rows padded with `value` to `length`, which must be at least that of the longest row.
 
         Returns
         -------
@@ -160,23 +161,23 @@ class RaggedBlock:
         ends = self.row_splits.tolist()
         out = np.empty(len(self), object)
         for row, (start, stop) in enumerate(pairwise(ends)):
-            # A copy: a view would keep the whole block alive for as long as one of its rows is.
+            # Copy: a view of one row would keep the whole block alive.
             out[row] = values[start:stop].copy()
         return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraysBlock:
-    """Rows that are arrays of one dtype and number of axes, each of a shape of its own.
+    """Rows that are arrays of one dtype and number of axes, each of its own shape.
 
     Attributes
     ----------
     values : ndarray of shape (nvalues,), or BytesBlock of that shape
-        The rows' values in C order, one row after the other.
+        Values of all rows in C order, concatenated.
     row_splits : ndarray of int64, shape (rows + 1,)
         Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``.
     shapes : ndarray of int64, shape (rows, axes)
-        The shape of each row.
+        Shape of each row.
     """
 
     values: NDArray[Any] | BytesBlock
@@ -188,7 +189,7 @@ class ArraysBlock:
 
     @property
     def shape(self) -> tuple[int]:
-        """One object per row."""
+        """Shape of the column: one object per row."""
         return (len(self),)
 
     @property
@@ -200,7 +201,7 @@ class ArraysBlock:
         return object.__sizeof__(self) + self.nbytes
 
     def rows(self, start: int, stop: int) -> ArraysBlock:
-        """Rows ``start`` to ``stop``, sharing memory."""
+        """Return rows ``start`` to ``stop``, sharing memory."""
         flat = RaggedBlock(self.values, self.row_splits).rows(start, stop)
         return ArraysBlock(flat.flat_values, flat.row_splits, self.shapes[start:stop])
 
@@ -221,19 +222,19 @@ Block = NDArray[Any] | BytesBlock | RaggedBlock | ArraysBlock
 
 
 def to_array(block: Block) -> NDArray[Any]:
-    """Make a block what users see: rows of bytes or ragged values become Python objects here and nowhere else."""
+    """Convert a block to the array that users see. Only here do rows of bytes or ragged values become objects."""
     return np.asarray(block)
 
 
 def block_nbytes(block: Block) -> int:
-    """Count the decoded bytes of a block, and those of strings, which NumPy keeps elsewhere."""
+    """Return the decoded bytes of a block, including strings, which NumPy stores outside of the array."""
     if isinstance(block, np.ndarray) and block.dtype.kind == "T":
         return block.nbytes + int(np.strings.str_len(block).sum())
     return block.nbytes
 
 
 def release_memory() -> None:
-    """Give the memory of dropped blocks back to the system: allocators keep some for each thread that ever had any."""
+    """Return the memory of freed blocks to the system; allocators keep some of it for each thread."""
     _native.release_memory()
 
 
@@ -250,7 +251,7 @@ def to_text(block: BytesBlock) -> NDArray[Any]:
 
 
 def rows_of(block: Block, start: int, stop: int) -> Block:
-    """Rows ``start`` to ``stop`` of any block, sharing memory."""
+    """Return rows ``start`` to ``stop`` of any block, sharing memory."""
     return block[start:stop] if isinstance(block, np.ndarray) else block.rows(start, stop)
 
 
@@ -260,7 +261,7 @@ def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
 
 
 def frozen(block: Block) -> Block:
-    """Wrap the same memory so that it can't be written to: others hold it too."""
+    """Return a read-only view of a block whose memory is shared."""
     if isinstance(block, RaggedBlock):
         return RaggedBlock(frozen(block.values), _read_only(block.row_splits))  # type: ignore[arg-type]
     if isinstance(block, ArraysBlock):
@@ -276,7 +277,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def concatenate(blocks: Sequence[Any]) -> Any:
-    """Blocks of one feature as one block, in order."""
+    """Concatenate blocks of one feature."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -285,36 +286,36 @@ def concatenate(blocks: Sequence[Any]) -> Any:
     values = concatenate([block.values for block in blocks])
     if isinstance(first, BytesBlock):
         shape = (sum(map(len, blocks)), *first.shape[1:])
-        return BytesBlock(values, _joined([block.splits for block in blocks]), shape)
-    splits = _joined([block.row_splits for block in blocks])
+        return BytesBlock(values, _concatenate_splits([block.splits for block in blocks]), shape)
+    splits = _concatenate_splits([block.row_splits for block in blocks])
     if isinstance(first, ArraysBlock):
         return ArraysBlock(values, splits, np.concatenate([block.shapes for block in blocks]))
     return RaggedBlock(values, splits)
 
 
-def _joined(splits: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return splits_of(np.concatenate([np.diff(part) for part in splits]))
+def _concatenate_splits(splits: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return splits_of(np.concatenate([np.diff(each) for each in splits]))
 
 
 def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where rows of these lengths begin and end, from 0 on."""
+    """Return the offsets between rows of these lengths, beginning with 0."""
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])
     return out
 
 
-def _taken(
+def _take_values(
     values: NDArray[Any], splits: NDArray[np.int64], index: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Copy the values of the rows `index`; and the splits of those rows."""
+    """Copy the values of the rows `index`, and return them with their splits."""
     taken = splits_of(np.diff(splits)[index])
     if values.size and not any(values.strides):
-        # One item stands for all of them, which need no memory, taken or not.
+        # All items share the memory of one.
         return np.broadcast_to(values[0], (int(taken[-1]), *values.shape[1:])), taken
     out = np.empty((int(taken[-1]), *values.shape[1:]), values.dtype)
     if out.size:
         item = values.dtype.itemsize * math.prod(values.shape[1:])
-        # An index into items would take several times the memory of the bytes.
+        # An index of items would need several times the memory of the values.
         splits, index = np.ascontiguousarray(splits, np.int64), np.ascontiguousarray(index, np.int64)
         _native.take_rows(_as_bytes(values), splits, item, index, _as_bytes(out))
     return out, taken
@@ -325,12 +326,12 @@ def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def weightless(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
-    """Zeros that take no memory, whatever their shape: for blocks of which only the splits are wanted."""
+    """Return zeros of any shape that share the memory of one: values of blocks whose splits alone are needed."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def zero_rows(feature: Feature) -> Block:
-    """Make a block of the feature with no rows."""
+    """Return an empty block of the feature."""
     block: Any = np.empty((0, *feature.item_shape), feature.item_dtype)
     if feature.is_bytes:
         block = BytesBlock(np.empty(0, np.uint8), np.zeros(1, np.int64), (0, *feature.item_shape))
@@ -340,3 +341,20 @@ def zero_rows(feature: Feature) -> Block:
         block = ArraysBlock(block, np.zeros(1, np.int64), np.zeros((0, feature.own_shapes), np.int64))
     zero: Block = block
     return zero
+
+
+class RowError(ValueError):
+    """Error of one row, identified by its index in the block.
+
+    Parameters
+    ----------
+    row : int
+        Index of the row.
+    message : str
+        Predicate of a sentence whose subject is the feature: "holds …".
+    """
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(row, message)
+        self.row = row
+        self.message = message

@@ -1,6 +1,6 @@
-"""Numbers from one dtype to another on their way into records: what does not fit is refused, floats may round.
+"""Cast numbers before they are written to records: values that do not fit are refused, floats may be rounded.
 
-Blocks of any form are cast, and the row that holds a misfit is found again. Imports blocks, features and rows.
+Blocks of any layout are cast. An error names the row.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
-from dask_tfrecord.columns.rows import RowError
-from dask_tfrecord.features.values import stored_kind
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.features.base import stored_kind
 
 __all__ = ["cast", "castable", "listed", "to_bytes"]
 
 
 def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether values of one dtype may become values of another: integers floats, but floats never integers."""
+    """Return whether a dtype may be cast to another: integers to floats, but never floats to integers."""
     order = {"integer": 0, "float": 1, "complex": 2}
     kinds = _kind(given), _kind(wanted)
     return given == wanted or (all(kind in order for kind in kinds) and order[kinds[0]] <= order[kinds[1]])
@@ -34,19 +33,19 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 
 def cast(block: Block, dtype: np.dtype[Any]) -> Block:
-    """Make the numbers of a block those of another dtype.
+    """Cast the numbers of a block to another dtype.
 
     Parameters
     ----------
     block : Block
-        Of numbers.
+        Block of numbers.
     dtype : dtype
-        One that they are `castable` to.
+        A dtype that they are `castable` to.
 
     Raises
     ------
     RowError
-        If an integer does not fit, or is not the same as a float, or a float overflows. Rounding a float is no error.
+        If an integer does not fit or has no exact float, or a float overflows. Floats may be rounded.
     """
     if isinstance(block, RaggedBlock):
         return RaggedBlock(_within(block.values, block.row_splits, dtype), block.row_splits)
@@ -55,9 +54,9 @@ def cast(block: Block, dtype: np.dtype[Any]) -> Block:
     if isinstance(block, BytesBlock) or block.dtype == dtype:
         return block
     with np.errstate(all="ignore"):
-        made = block.astype(dtype)
-    _refuse(block, _misfits(block, made), f"that {dtype} does not hold")
-    return made
+        result = block.astype(dtype)
+    _refuse(block, _misfits(block, result), f"which does not fit {dtype}")
+    return result
 
 
 def _within(values: Any, row_splits: NDArray[np.int64], dtype: np.dtype[Any]) -> Any:
@@ -68,56 +67,54 @@ def _within(values: Any, row_splits: NDArray[np.int64], dtype: np.dtype[Any]) ->
         raise RowError(row, error.message) from None
 
 
-def _misfits(given: NDArray[Any], made: NDArray[Any]) -> NDArray[np.bool_]:
-    """Find what is not what it was."""
+def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the values that the cast changed, other than by rounding floats."""
     if _kind(given.dtype) != "integer":
-        lost: NDArray[np.bool_] = np.isfinite(given) & ~np.isfinite(made)
+        lost: NDArray[np.bool_] = np.isfinite(given) & ~np.isfinite(result)
         return lost
-    if _kind(made.dtype) == "integer":
-        # A number of eight bytes that changes its sign is the same bits.
-        other: NDArray[np.bool_] = (made.astype(given.dtype) != given) | ((made < 0) != (given < 0))
+    if _kind(result.dtype) == "integer":
+        # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
+        other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))
         return other
-    most = _most_integer(made.dtype)
-    out: NDArray[np.bool_] = (given > most) | (given < -most) if given.dtype.kind == "i" else given > most
-    return out if most < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
+    largest = _largest_exact_integer(result.dtype)
+    out: NDArray[np.bool_] = (given > largest) | (given < -largest) if given.dtype.kind == "i" else given > largest
+    return out if largest < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
 
 
-def _most_integer(dtype: np.dtype[Any]) -> int:
-    """Up to where a float holds every integer."""
+def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
+    """Return the bound up to which a float represents every integer."""
     bits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(dtype.name, 53)
     return 1 << bits
 
 
 def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
     if bad.any():
-        place = int(np.flatnonzero(bad.ravel())[0])
-        raise RowError(place // max(1, math.prod(values.shape[1:])), f"holds {values.ravel()[place]}, {why}")
+        position = int(np.flatnonzero(bad.ravel())[0])
+        raise RowError(position // max(1, math.prod(values.shape[1:])), f"holds {values.ravel()[position]}, {why}")
 
 
 def listed(values: NDArray[Any]) -> NDArray[Any]:
-    """Make numbers what an Example lists, flat and in one piece: int64, or float32.
+    """Return numbers as an Example lists them: int64 or float32, flat and contiguous.
 
     Raises
     ------
     RowError
-        If an unsigned integer is too large, or a float is another one in 32 bits.
+        If an unsigned integer exceeds int64, or a float64 is not exact in float32.
     """
     kind = np.dtype(stored_kind(values.dtype.name))
     with np.errstate(all="ignore"):
-        made = np.ascontiguousarray(values, kind).reshape(-1)
+        result = np.ascontiguousarray(values, kind).reshape(-1)
     if values.dtype == np.uint64:
-        _refuse(values, made.reshape(values.shape) < 0, "past the int64 that an Example lists")
+        _refuse(values, result.reshape(values.shape) < 0, "which exceeds int64, the integers of an Example")
     if values.dtype == np.float64:
-        back = made.reshape(values.shape).astype(np.float64)
+        back = result.reshape(values.shape).astype(np.float64)
         other = (back != values) & ~(np.isnan(back) & np.isnan(values))
-        _refuse(
-            values, other, "which is another number in the float32 that an Example lists: round it to float32 first"
-        )
-    return made
+        _refuse(values, other, "which float32, the floats of an Example, cannot represent: round it to float32 first")
+    return result
 
 
 def to_bytes(block: Block) -> Block:
-    """Encode strings to UTF-8, at any level of rows; bytes stay what they are."""
+    """Encode strings to UTF-8, at any level of rows; return bytes unchanged."""
     if isinstance(block, RaggedBlock):
         values: Any = to_bytes(block.values)
         return RaggedBlock(values, block.row_splits)

@@ -1,7 +1,7 @@
-"""Blocks into records: what features make of columns goes through the native encoder, framed and with both CRCs.
+"""Encoding of blocks to framed records with both CRCs, by the native encoder.
 
-The way back from `decode`: the same schema reads what was written. Encoding is done piece by piece through one buffer
-that is used again, so memory is a piece of rows and a block of records.
+The inverse of `decode`: the schema that writes records also reads them. Records are written to one buffer that is
+reused, so memory is the given rows and one buffer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns import unmaking
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.columns import disassemble
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError
 from dask_tfrecord.columns.casting import cast, castable, to_bytes
-from dask_tfrecord.columns.image_writing import ImageEncoding, images
-from dask_tfrecord.columns.recipes import Parser
-from dask_tfrecord.columns.rows import RowError
-from dask_tfrecord.columns.unmaking import Keyed
-from dask_tfrecord.errors import FeatureError, Place, SchemaError
+from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.disassemble import KeyedValues
+from dask_tfrecord.columns.images import encode_images
+from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
@@ -34,63 +33,64 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
+from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Encoder", "RecordStream", "columns_of"]
+__all__ = ["Encoder", "RecordStream", "source_columns"]
 
-# Room for records that are made at once.
-_ROOM = 1 << 20
-# What the native encoder says of a record that protobuf could not read; its framing included.
+# Initial size of the buffer for records.
+_BUFFER = 1 << 20
+# Maximum size of a framed record that protobuf can read.
 _MOST = (1 << 31) - 1
 
 
-def columns_of(
+def source_columns(
     name: str, feature: Feature, columns: Container[str], own: Container[str], *, steps: bool
 ) -> tuple[str, ...] | None:
-    """Name the columns that a feature is written from.
+    """Return the columns that a feature is written from.
 
     Parameters
     ----------
     name : str
-        The feature's.
+        Name of the feature.
     feature : Feature
-        What is written.
+        Feature to write.
     columns : container of str
-        The columns there are.
+        Existing columns.
     own : container of str
-        Names of all features: a column of such a name is that feature's.
+        Names of all features: a column with one of these names belongs to that feature.
     steps : bool
-        It is a feature list.
+        The feature is a feature list.
 
     Returns
     -------
     tuple of str or None
-        Those that it needs, and those that are there beside them; None where one that it needs is not there.
+        Required columns and existing optional ones; None if a required column is missing.
     """
-    needed, beside = [name], []
+    required, optional = [name], []
     if isinstance(feature, SparseFeature):
-        needed, beside = [f"{name}.indices", f"{name}.values"], [f"{name}.shape"]
+        required, optional = [f"{name}.indices", f"{name}.values"], [f"{name}.shape"]
     elif steps or isinstance(feature, FixedLenSequenceFeature):
-        beside = [f"{name}.lengths"]
-    if not all(column in columns for column in needed):
+        optional = [f"{name}.lengths"]
+    if not all(column in columns for column in required):
         return None
-    return (*needed, *(column for column in beside if column in columns and column not in own))
+    return (*required, *(column for column in optional if column in columns and column not in own))
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What one feature is written from.
+class _ColumnEncoding:
+    """Columns that one feature is written from.
 
     Attributes
     ----------
     name : str
-        Its name.
+        Name of the feature.
     feature : Feature
-        What it is.
+        The feature.
     columns : mapping of str to Feature
-        The columns that it is written from, in the form that reading gives them.
+        The columns, in the form that reading them returns.
     steps : bool
-        It is a feature list.
+        The feature is a feature list.
     """
 
     name: str
@@ -100,63 +100,63 @@ class _Plan:
 
 
 class Encoder:
-    """Makes records of columns.
+    """Encodes columns to the values of keys.
 
     Parameters
     ----------
     schema : Schema
-        What records are to hold.
+        Features of the records.
     columns : Schema
-        The columns as they come.
+        Features of the given columns.
     encoding : mapping of str to ImageEncoding, optional
-        How images are written; PNG where it does not say.
+        Encoding of image features; default PNG.
 
     Raises
     ------
     SchemaError
-        If a column is of no feature, or of a dtype or shape that its feature has not.
+        A column belongs to no feature, or its dtype or shape does not match its feature.
     """
 
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
-        promised = Parser(schema).columns
+        promised = SchemaPlan(schema).columns
         self._plans = [_plan(name, feature, schema, columns, promised) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
-            raise SchemaError(f"column {left[0]!r} is of no feature: say what it is, or leave it out")
+            raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop the column")
         if other := [name for name in self.encoding if not isinstance(schema.get(name), ImageFeature)]:
-            raise SchemaError(f"encoding of {other[0]!r}: it is no ImageFeature, which alone has an encoding")
+            raise SchemaError(f"encoding of {other[0]!r}: only an ImageFeature has an encoding")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder, (self.schema, self.columns, self.encoding)
 
-    def keyed(self, blocks: Mapping[str, Block], place: Place) -> list[Keyed]:
-        """Find what each key holds.
+    def keyed(self, blocks: Mapping[str, Block], location: Location) -> list[KeyedValues]:
+        """Return the values of each key.
 
         Parameters
         ----------
         blocks : mapping of str to Block
-            The columns, as many rows each.
-        place : Place
-            Of the first of them.
+            Columns with the same number of rows.
+        location : Location
+            Location of the first row.
 
         Raises
         ------
         FeatureError
-            If a value does not fit its feature.
+            A value does not fit its feature.
         SchemaError
-            If two features share a key and differ in its values.
+            Two features share a key, but differ in its values.
         """
-        found: dict[tuple[str, bool], tuple[Keyed, str]] = {}
+        found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
         for plan in self._plans:
             try:
                 formed = {name: _formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
                 made = _keyed(plan, formed, self.encoding.get(plan.name, ImageEncoding()))
             except RowError as error:
-                record = (place.record or 0) + error.row
+                record = (location.record or 0) + error.row
                 raise FeatureError(
-                    f"feature {plan.name!r} {error.message}", Place(place.file, record, feature=plan.name)
+                    f"feature {plan.name!r} {error.message}", Location(location.file, record, feature=plan.name)
                 ) from None
             for keyed in made:
                 other, name = found.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
@@ -164,79 +164,79 @@ class Encoder:
                     raise SchemaError(
                         f"features {name!r} and {plan.name!r} share the key {keyed.key!r}, and their columns hold "
                         f"different values for it",
-                        place,
+                        location,
                     )
         return [keyed for keyed, _ in found.values()]
 
 
 class RecordStream:
-    """The records of one shard, made of blocks that follow each other.
+    """Records of one shard, encoded from consecutive blocks.
 
     Parameters
     ----------
     encoder : Encoder
-        What makes them.
+        Encoder of the columns.
     file : str
-        The shard, for errors.
+        Path of the shard, for errors.
     """
 
     def __init__(self, encoder: Encoder, file: str) -> None:
         self.encoder, self.file = encoder, file
         self.records = 0
-        self._buffer: NDArray[np.uint8] = np.empty(_ROOM, np.uint8)
+        self._buffer: NDArray[np.uint8] = np.empty(_BUFFER, np.uint8)
 
     def framed(self, blocks: Mapping[str, Block]) -> Iterator[memoryview]:
-        """Make the records of some rows.
+        """Encode the records of the next rows.
 
         Parameters
         ----------
         blocks : mapping of str to Block
-            The columns of the next rows.
+            Columns of the next rows.
 
         Yields
         ------
         memoryview
-            Whole records, framed; good until the next one.
+            Whole framed records; valid until the next iteration.
 
         Raises
         ------
         FeatureError
-            If a value does not fit its feature, or a record would be larger than protobuf takes.
+            A value does not fit its feature, or a record exceeds the limit of protobuf.
         """
         rows = len(next(iter(blocks.values())))
-        fields = [keyed.field() for keyed in self.encoder.keyed(blocks, Place(self.file, self.records))]
+        fields = [keyed.field() for keyed in self.encoder.keyed(blocks, Location(self.file, self.records))]
         native = _native.Encoder(fields, rows, self.encoder.schema.message == "SequenceExample")
         row = 0
         while row < rows:
-            records, nbytes, need = native.encode(row, self._buffer)
-            if records:
-                yield self._buffer.data[:nbytes]
-            elif need > _MOST:
+            written = native.encode(row, self._buffer)
+            if written.records:
+                yield self._buffer.data[: written.nbytes]
+            elif written.need > _MOST:
                 raise FeatureError(
-                    f"the record would take {need:,} bytes where protobuf takes {_MOST:,} at the most: write it as "
-                    f"several",
-                    Place(self.file, self.records),
+                    f"the record would take {written.need:,} bytes where protobuf takes {_MOST:,} at the most: write "
+                    f"it as several",
+                    Location(self.file, self.records),
                 )
             else:
-                self._buffer = np.empty(max(need, 2 * len(self._buffer)), np.uint8)
-            row += records
-            self.records += records
+                self._buffer = np.empty(max(written.need, 2 * len(self._buffer)), np.uint8)
+            row += written.records
+            self.records += written.records
 
 
-def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _Plan:
+def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _ColumnEncoding:
     steps = name in (schema.sequence_features or {})
-    names = columns_of(name, feature, columns, schema, steps=steps)
+    names = source_columns(name, feature, columns, schema, steps=steps)
     if names is None:
-        raise SchemaError(f"feature {name!r}: there is no column that {feature} is written from")
+        raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")
     lengths = FixedLenFeature((), "int64")
     wanted = {column: promised.get(column, lengths) for column in names}
     for column, form in wanted.items():
         _check(column, columns[column], form)
-    return _Plan(name, feature, wanted, steps)
+    return _ColumnEncoding(name, feature, wanted, steps)
 
 
 def _check(column: str, given: Feature, wanted: Feature) -> None:
-    """Refuse a column that no value of could be written."""
+    """Refuse a column whose dtype or row shape does not match its feature."""
     dtypes = given.item_dtype, wanted.item_dtype
     text = [dtype.kind == "T" for dtype in dtypes]
     fits = text[0] or given.is_bytes if wanted.is_bytes else text[0] == text[1] and (text[0] or castable(*dtypes))
@@ -246,7 +246,7 @@ def _check(column: str, given: Feature, wanted: Feature) -> None:
             hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
         raise SchemaError(f"column {column!r} is of {_dtype(dtypes[0])}, which {wanted} does not hold{hint}")
     has, takes = _sizes(given), _sizes(wanted)
-    # An array of its own shape is known only when it is there.
+    # Shapes that differ by row are checked when the rows exist.
     free = given.own_shapes > 0 and wanted.own_shapes > 0
     if len(has) != len(takes) or not all(
         size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
@@ -261,7 +261,7 @@ def _dtype(dtype: np.dtype[Any]) -> str:
 
 
 def _sizes(feature: Feature) -> tuple[int, ...]:
-    """Shape of a row; -1 where rows differ."""
+    """Return the shape of a row, with -1 for sizes that differ between rows."""
     if isinstance(feature, FixedLenSequenceFeature):
         return (-1, *feature.shape)
     if feature.own_shapes:
@@ -270,7 +270,7 @@ def _sizes(feature: Feature) -> tuple[int, ...]:
 
 
 def _formed(wanted: Feature, block: Block) -> Block:
-    """Give a block the form and the dtype that reading gives it."""
+    """Convert a block to the form and dtype that reading it returns."""
     if wanted.own_shapes:
         block = _arrays(block, wanted)
     elif not isinstance(wanted, FixedLenSequenceFeature):
@@ -279,7 +279,7 @@ def _formed(wanted: Feature, block: Block) -> Block:
 
 
 def _nested(block: Any, levels: int) -> Any:
-    """Rows of that many levels; where all have one length, the splits of that."""
+    """Return rows with `levels` ragged levels; rows of one length get evenly spaced splits."""
     if not levels:
         return block
     if isinstance(block, RaggedBlock):
@@ -291,7 +291,7 @@ def _nested(block: Any, levels: int) -> Any:
 
 
 def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
-    """Rows that are arrays of shapes of their own."""
+    """Return rows that are arrays with their own shapes."""
     if isinstance(block, ArraysBlock):
         sizes = np.array(_sizes(wanted))
         wrong = np.flatnonzero(((sizes != -1) & (block.shapes != sizes)).any(axis=1))
@@ -311,34 +311,34 @@ def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
     return ArraysBlock(flat, rows.row_splits * int(np.prod(inner, dtype=np.int64)), shapes)
 
 
-def _keyed(plan: _Plan, blocks: Mapping[str, Any], encoding: ImageEncoding) -> Sequence[Keyed]:
-    """Find what a feature leaves under its keys."""
+def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEncoding) -> Sequence[KeyedValues]:
+    """Return the values of the keys of a feature."""
     name, feature = plan.name, plan.feature
     if isinstance(feature, SparseFeature):
-        return unmaking.sparse(name, feature, blocks)
+        return disassemble.sparse(name, feature, blocks)
     block, lengths = blocks[name], blocks.get(f"{name}.lengths")
     if isinstance(feature, FixedLenSequenceFeature):
-        block = unmaking.padded(feature, block, lengths)
+        block = disassemble.padded(feature, block, lengths)
     elif plan.steps:
-        unmaking.check_lengths(np.diff(block.row_splits), lengths)
+        disassemble.check_lengths(np.diff(block.row_splits), lengths)
     if isinstance(feature, ImageFeature):
-        block = images(encoding, block)
+        block = encode_images(encoding, block)
     if plan.steps:
-        return unmaking.in_steps(block, lambda steps: _rows(name, feature, steps))
+        return disassemble.in_steps(block, lambda steps: _rows(name, feature, steps))
     if isinstance(feature, FixedLenSequenceFeature) or (isinstance(feature, ImageFeature) and feature.ragged_rank):
-        return [unmaking.ragged(name, block)]
+        return [disassemble.flatten_ragged(name, block)]
     return _rows(name, feature, block)
 
 
-def _rows(name: str, feature: Feature, block: Any) -> Sequence[Keyed]:
-    """Find what rows leave, or steps as if they were rows."""
+def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:
+    """Return the values of the keys of rows, or of steps treated as rows."""
     match feature:
         case RaggedFeature():
-            return unmaking.partitioned(name, feature, block)
+            return disassemble.flatten_partitioned(name, feature, block)
         case VarLenFeature():
-            return [unmaking.ragged(name, block)]
+            return [disassemble.flatten_ragged(name, block)]
         case RawFeature():
-            return [unmaking.raw(name, feature, block)]
+            return [disassemble.raw(name, feature, block)]
         case TensorFeature():
-            return [unmaking.tensor(name, feature, block)]
-    return [unmaking.fixed(name, block)]
+            return [disassemble.tensor(name, feature, block)]
+    return [disassemble.fixed(name, block)]

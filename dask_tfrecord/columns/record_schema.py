@@ -1,6 +1,6 @@
-"""What records are to hold, from what is said of the columns: features given, those they were read by, or their own.
+"""Choose the features that columns are written as: those of the user, those they were read by, or their own.
 
-Pure values. Nothing is guessed: a column that no feature stores as it is has to be given one.
+A column that no feature stores unchanged needs one from the user: values are never converted by a guess.
 """
 
 from __future__ import annotations
@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_tfrecord.columns.encode import columns_of
-from dask_tfrecord.columns.recipes import Parser
+from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.encode import source_columns
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, VarLenFeature
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RawFeature,
+    TensorFeature,
+    VarLenFeature,
+)
 from dask_tfrecord.schema import Schema, near_misses
 
-__all__ = ["given_features", "listed_features", "record_schema"]
+__all__ = ["column_forms", "given_features", "listed_features", "picked", "record_schema"]
 
 
 def record_schema(
@@ -23,16 +30,16 @@ def record_schema(
     features: Mapping[str, Any] | None = None,
     sequence_features: Mapping[str, Any] | None = None,
 ) -> Schema:
-    """Find the features that columns are written as.
+    """Return the features that columns are written as.
 
     Parameters
     ----------
     columns : Schema
-        The columns. What nothing else is said of is written as the feature that it is here.
+        The columns. A column without another feature is written as its feature here.
     read : Schema, optional
-        What the columns were read by: its features count where all of their columns are there and what they were.
+        Schema that the columns were read by. Its features apply if all of their columns are present and unchanged.
     features, sequence_features : mapping of str to feature, optional
-        What the user says; it counts most.
+        Features of the user, which take precedence.
 
     Returns
     -------
@@ -42,7 +49,7 @@ def record_schema(
     Raises
     ------
     UnknownFeatureError
-        If the columns of a feature that was given are not there.
+        If the columns of a feature of the user are missing.
     """
     context, lists = given_features(features, sequence_features)
     is_sequence = lists is not None or (read is not None and read.message == "SequenceExample")
@@ -51,7 +58,7 @@ def record_schema(
     used: dict[str, str] = {}
 
     def take(name: str, feature: Feature, *, steps: bool) -> bool:
-        names = columns_of(name, feature, columns, own, steps=steps)
+        names = source_columns(name, feature, columns, own, steps=steps)
         if names is None or any(column in used for column in names):
             return False
         found[name] = (feature, steps)
@@ -61,15 +68,13 @@ def record_schema(
     for steps, named in ((False, context), (True, lists or {})):
         for name, feature in Schema(named).items():
             if not take(name, feature, steps=steps):
-                raise UnknownFeatureError(
-                    f"feature {name!r}: there is no column for {feature}{near_misses(name, columns)}"
-                )
+                raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
-        promised = Parser(read).columns
+        read_columns = SchemaPlan(read).columns
         for name, feature in read.items():
             steps = name in (read.sequence_features or {})
-            names = columns_of(name, feature, columns, own, steps=steps) or ()
-            if all(columns[column] == promised.get(column, columns[column]) for column in names):
+            names = source_columns(name, feature, columns, own, steps=steps) or ()
+            if all(columns[column] == read_columns.get(column, columns[column]) for column in names):
                 take(name, feature, steps=steps)
     for name in columns:
         if name not in used:
@@ -85,16 +90,18 @@ def record_schema(
 def given_features(
     features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """Take apart what a user says: features of an Example or of a context, and feature lists where there may be any.
+    """Split the arguments of a user into features of an Example or context, and feature lists, None for Examples.
 
     Raises
     ------
     SchemaError
-        If one is no mapping.
+        If an argument is not a mapping.
     """
     for argument, given in (("features", features), ("sequence_features", sequence_features)):
         if given is not None and not isinstance(given, Mapping):
-            raise SchemaError(f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}")
+            raise SchemaError(
+                f"{argument}: expected a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+            )
     if isinstance(features, Schema):
         if sequence_features is None:
             sequence_features = features.sequence_features
@@ -102,15 +109,35 @@ def given_features(
     return features or {}, sequence_features
 
 
+def picked(given: Any) -> str:
+    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names."""
+    names = isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
+    return "; columns= picks features by name when shards are read" if names else ""
+
+
+def column_forms(
+    features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None = None
+) -> dict[str, Feature]:
+    """Return the features of the columns from which records of these features are written."""
+    context, lists = given_features(features, sequence_features)
+    schema = Schema(context, sequence_features=lists)
+    forms = dict(SchemaPlan(schema).columns)
+    for name, feature in schema.items():
+        if isinstance(feature, FixedLenSequenceFeature):
+            # Object arrays hold rows without padding.
+            forms[name] = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+    return forms
+
+
 def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Find the features that arrays are written as if nothing is said of them: what an Example lists.
+    """Return the default features that arrays are written as: kinds that an Example lists.
 
     Integers and bool are listed as int64, float16 and bfloat16 as float32.
 
     Raises
     ------
     SchemaError
-        If an Example can't list the values as they are: float64, complex numbers, arrays of any shape.
+        If an Example cannot list the values: float64, complex numbers, arrays of different shapes.
     """
     return {name: _listed(name, feature) for name, feature in columns.items()}
 
@@ -118,25 +145,34 @@ def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
 def _listed(name: str, feature: Feature) -> Feature:
     dtype = feature.item_dtype
     if dtype.name == "float64":
+        sizes = tuple(feature.shape) if feature.shape else ()
+        kept = f"RawFeature({sizes}, 'float64')"
+        rounded = f"FixedLenFeature({sizes}, 'float32')"
+        if isinstance(feature, TensorFeature):
+            rounded, kept = f"TensorFeature({sizes}, 'float32')", f"TensorFeature({sizes}, 'float64')"
+        elif feature.ragged_rank == 1:
+            rounded = f"VarLenFeature('float32'{'' if len(sizes) == 1 else f', shape={sizes}'})"
+        elif feature.ragged_rank:
+            rounded, kept = "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
         raise SchemaError(
-            f"array {name!r} is of float64, and an Example lists float32: say so in features=, as "
-            f"FixedLenFeature(shape, 'float32') to round it, or RawFeature(shape, 'float64') to keep it"
+            f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} to "
+            f"round it, or {{{name!r}: {kept}}} to keep it"
         )
     if dtype.kind == "c":
         raise SchemaError(
-            f"array {name!r} is of {dtype}, which no Example lists: give it as RawFeature(shape, {dtype.name!r}) or "
+            f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, {dtype.name!r}) or "
             f"TensorFeature(shape, {dtype.name!r}) in features="
         )
     if isinstance(feature, TensorFeature):
         raise SchemaError(
-            f"array {name!r} has rows of any shape, which no Example lists: give it as TensorFeature or ImageFeature "
-            f"in features="
+            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
+            f"ImageFeature in features="
         )
     if isinstance(feature, RawFeature):
         return FixedLenFeature(feature.shape, dtype)
     if isinstance(feature, VarLenFeature) and feature.ragged_rank > 1:
         raise SchemaError(
-            f"array {name!r} has rows of rows, which no Example lists: give it as RaggedFeature with partitions in "
-            f"features=, or as VarLenFeature in sequence_features="
+            f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions in "
+            f"features=, or VarLenFeature in sequence_features="
         )
     return feature

@@ -1,7 +1,7 @@
-"""Feature classes: what is read from a record, and how blocks of it look."""
+"""Feature classes: the values to read from a record, and dtype and shape of their column."""
 
+from dask_tfrecord.features.base import Feature, default_array
 from dask_tfrecord.features.encoded import Encoded, ImageFeature, RawFeature, TensorFeature, TextFeature
-from dask_tfrecord.features.foreign import from_tensorflow
 from dask_tfrecord.features.parsed import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -19,7 +19,7 @@ from dask_tfrecord.features.partitions import (
     UniformRowLength,
     ValueRowIds,
 )
-from dask_tfrecord.features.values import Feature, default_array
+from dask_tfrecord.features.tensorflow import from_tensorflow
 
 __all__ = [
     "Encoded",

@@ -1,6 +1,6 @@
-"""Features whose values are bytes that stand for something else: raw arrays, tensors, images, text.
+"""Features whose values are encoded as bytes: raw arrays, tensors, images, text.
 
-TensorFlow leaves these to the pipeline behind the parsing; each docstring names the function that decodes it there.
+TensorFlow decodes them in a step after parsing; each docstring names its function.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.values import Feature, Shape, checked_dtype, checked_shape, numpy_dtype
+from dask_tfrecord.features.base import Feature, Shape, checked_dtype, checked_shape, numpy_dtype
 
-__all__ = ["Encoded", "ImageFeature", "RawFeature", "TensorFeature", "TextFeature"]
+__all__ = ["IMAGE_CHANNELS", "IMAGE_DTYPES", "Encoded", "ImageFeature", "RawFeature", "TensorFeature", "TextFeature"]
 
-_IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+# Channels that can be requested; 0 for those of the file.
+IMAGE_CHANNELS = (0, 1, 3, 4)
 
 
 class Encoded(Feature):
@@ -32,11 +34,11 @@ class RawFeature(Encoded):
     Parameters
     ----------
     shape : tuple of int
-        Shape of one record's array; its bytes are in C order. A leading -1 takes any number of bytes that the rest
-        divides, and makes rows of differing length.
+        Shape of one record's array; its bytes are in C order. A leading -1 makes rows of variable length,
+        determined by the number of bytes.
     dtype : str or dtype
-        Any numeric or bool NumPy dtype, or ``"bfloat16"``; it carries the byte order of the file (``">i2"``). Decoded
-        arrays are in native order.
+        Any numeric or bool NumPy dtype, or ``"bfloat16"``, with the byte order of the file (``">i2"``). Decoded
+        arrays have native byte order.
 
     Examples
     --------
@@ -48,14 +50,14 @@ class RawFeature(Encoded):
     dtype: str
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(self, shape: Shape, dtype: Any) -> None: ...
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "RawFeature", open_sizes=1)
         dtype = checked_dtype(self.dtype, "RawFeature")
         if shape[:1] == (-1,) and 0 in shape:
-            raise SchemaError(f"RawFeature: rows of no bytes can't be counted; got shape {shape}")
+            raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
         self._set(shape=shape, dtype=dtype)
 
     @property
@@ -65,7 +67,7 @@ class RawFeature(Encoded):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one record's value, or what divides them where its length is open."""
+        """Bytes of one record's value; of one row if the length is open."""
         return math.prod(self.item_shape) * self.stored_dtype.itemsize
 
     @property
@@ -75,12 +77,12 @@ class RawFeature(Encoded):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Sizes that are known."""
+        """Shape without an open length."""
         return self.shape[self.ragged_rank :]
 
     @property
     def ragged_rank(self) -> int:
-        """1 where the length is open."""
+        """1 if the length is open, otherwise 0."""
         return int(self.shape[:1] == (-1,))
 
 
@@ -91,10 +93,10 @@ class TensorFeature(Encoded):
     Parameters
     ----------
     shape : tuple of int or None
-        Shape of one record's tensor. None or -1 is any size: each row is then an array of its own shape.
+        Shape of one record's tensor. None or -1 accepts any size: each row is then an array of its own shape.
     dtype : str or dtype
         The tensor's dtype: numeric, bool, ``"bfloat16"``, or ``"bytes"`` for strings. Another dtype in a record is an
-        error, nothing is cast.
+        error; values are not cast.
 
     Examples
     --------
@@ -106,7 +108,7 @@ class TensorFeature(Encoded):
     dtype: str
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(self, shape: Shape, dtype: Any) -> None: ...
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class TensorFeature(Encoded):
         else:
             dtype = checked_dtype(dtype, "TensorFeature")
             if not numpy_dtype(dtype, "TensorFeature").isnative:
-                raise SchemaError(f"TensorFeature: a TensorProto has one byte order; got {dtype}")
+                raise SchemaError(f"TensorFeature: a TensorProto has one byte order, little-endian; got {dtype}")
         self._set(shape=shape, dtype=dtype)
 
     @property
@@ -133,7 +135,7 @@ class TensorFeature(Encoded):
 
     @property
     def own_shapes(self) -> int:
-        """Number of axes where a size is open, else 0."""
+        """Number of axes if a size is open, otherwise 0."""
         return len(self.shape) if -1 in self.shape else 0
 
 
@@ -141,24 +143,23 @@ class TensorFeature(Encoded):
 class ImageFeature(Encoded):
     """An encoded image: JPEG, PNG, BMP, GIF (its first frame) or WebP, as `tf.io.decode_image` reads it.
 
-    Needs Pillow: ``pip install 'dask-tfrecord[image]'``. The orientation that EXIF asks for is left alone, as
-    TensorFlow leaves it.
+    Needs Pillow: ``pip install 'dask-tfrecord[image]'``. As in TensorFlow, the orientation in EXIF data is ignored.
 
     Parameters
     ----------
     shape : tuple of int or None, optional
-        ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error; by
-        default, or where one is None, each row is an array of its own shape. With another size in front, -1, a record
-        holds any number of images of one shape.
+        ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error. By
+        default, or if one is None, each row is an array of its own shape. With shape ``(-1, height, width,
+        channels)``, a record holds any number of images of one shape.
     dtype : str or dtype, default "uint8"
-        ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float type, which scales to [0, 1] as
-        `tf.image.convert_image_dtype` does. JPEG is decoded by the accurate DCT, TensorFlow's
-        ``dct_method="INTEGER_ACCURATE"``; its faster default differs by some levels.
+        ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
+        `tf.image.convert_image_dtype`. JPEG is decoded with the accurate DCT, TensorFlow's
+        ``dct_method="INTEGER_ACCURATE"``; TensorFlow's faster default differs by a few levels.
     size : tuple of int, optional
-        ``(height, width)`` to resize to, as `tf.image.resize` does by default: bilinear, not antialiased. Integers are
-        rounded to the nearest.
+        ``(height, width)`` to resize to, as by `tf.image.resize` with its defaults: bilinear, not antialiased.
+        Integers are rounded to the nearest.
     channels : int, default 0
-        0 for those of the file, or 1, 3 or 4 to convert to, as `tf.io.decode_image` does.
+        0 for those of the file, or 1, 3 or 4 to convert to, as by `tf.io.decode_image`.
 
     Examples
     --------
@@ -172,36 +173,38 @@ class ImageFeature(Encoded):
     channels: int = 0
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(
             self, shape: Shape | None = None, dtype: Any = "uint8", size: Shape | None = None, channels: int = 0
         ) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = numpy_dtype(self.dtype, "ImageFeature").name
-        if dtype not in _IMAGE_DTYPES:
-            raise SchemaError(f"ImageFeature takes dtype {', '.join(_IMAGE_DTYPES)}; got {self.dtype!r}")
-        if self.channels not in (0, 1, 3, 4):
-            raise SchemaError(f"ImageFeature takes channels 0 (those of the file), 1, 3 or 4; got {self.channels!r}")
+        if dtype not in IMAGE_DTYPES:
+            raise SchemaError(f"ImageFeature: expected dtype {', '.join(IMAGE_DTYPES)}; got {self.dtype!r}")
+        if self.channels not in IMAGE_CHANNELS:
+            raise SchemaError(
+                f"ImageFeature: expected channels 0 (those of the file), 1, 3 or 4; got {self.channels!r}"
+            )
         size = None if self.size is None else checked_shape(self.size, "ImageFeature")
         shape = (-1, -1, -1) if self.shape is None else checked_shape(self.shape, "ImageFeature", open_sizes=4)
         if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] != -1):
             raise SchemaError(
-                f"ImageFeature takes shape (height, width, channels), or (-1, height, width, channels) for any number "
-                f"of images in a record; got {shape}"
+                f"ImageFeature: expected shape (height, width, channels), or (-1, height, width, channels) for any "
+                f"number of images per record; got {shape}"
             )
         if size is not None and (len(size) != 2 or 0 in size):
-            raise SchemaError(f"ImageFeature takes size (height, width), both positive; got {size}")
-        *many, height, width, bands = shape
-        wanted = (*(size or (height, width)), self.channels or bands)
-        known = ((height, wanted[0]), (width, wanted[1]), (bands, wanted[2]))
-        if any(given not in (-1, meant) for given, meant in known):
+            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
+        *images, height, width, bands = shape
+        decoded = (*(size or (height, width)), self.channels or bands)
+        given = (height, width, bands)
+        if any(one not in (-1, other) for one, other in zip(given, decoded, strict=True)):
             raise SchemaError(
-                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}, which are its own"
+                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}, which set its sizes"
             )
-        if many and -1 in wanted:
-            raise SchemaError(f"ImageFeature: images that share a row have one shape, which is known; got {shape}")
-        shape = (*many, *wanted)
+        if images and -1 in decoded:
+            raise SchemaError(f"ImageFeature: several images per record need a known shape; got {shape}")
+        shape = (*images, *decoded)
         open_shape = None if shape == (-1, -1, -1) else shape
         self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels))
 
@@ -212,17 +215,17 @@ class ImageFeature(Encoded):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of one image, where it is known."""
+        """Shape of one image; ``()`` if it is not known."""
         return () if self.own_shapes else (self.shape or ())[-3:]
 
     @property
     def ragged_rank(self) -> int:
-        """1 where a record holds any number of images."""
+        """1 if a record holds any number of images, otherwise 0."""
         return int(self.shape is not None and len(self.shape) == 4)
 
     @property
     def own_shapes(self) -> int:
-        """3 where images differ in size, else 0."""
+        """3 if images differ in size, otherwise 0."""
         return 3 if self.shape is None or -1 in self.shape[-3:] else 0
 
 
@@ -230,12 +233,12 @@ class ImageFeature(Encoded):
 class TextFeature(Encoded):
     """One UTF-8 string per record, decoded to NumPy's `StringDType`.
 
-    Bytes that are no UTF-8 are an error that names the record.
+    Invalid UTF-8 raises an error that names the record.
 
     Parameters
     ----------
     default_value : str, optional
-        What a record has that lacks the feature, or whose list is empty or unset.
+        Value of a record that lacks the feature, or whose list is empty or unset.
 
     Examples
     --------
@@ -248,17 +251,17 @@ class TextFeature(Encoded):
     def __post_init__(self) -> None:
         default = self.default_value.decode() if isinstance(self.default_value, bytes) else self.default_value
         if default is not None and not isinstance(default, str):
-            raise SchemaError(f"TextFeature: the default value {default!r} is no text")
+            raise SchemaError(f"TextFeature: expected text as default value; got {default!r}")
         self._set(default_value=default)
 
     @property
     def dtype(self) -> str:
-        """The kind of value in the file: bytes."""
+        """The kind of the stored value: bytes."""
         return "bytes"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one record's values: a scalar."""
+        """Shape of one record's value: a scalar."""
         return ()
 
     @property

@@ -10,8 +10,7 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import partitions
-from dask_tfrecord.features.partitions import Partition, UniformRowLength, checked_partition
-from dask_tfrecord.features.values import (
+from dask_tfrecord.features.base import (
     Feature,
     Shape,
     checked_default,
@@ -21,18 +20,19 @@ from dask_tfrecord.features.values import (
     numpy_dtype,
     stored_kind,
 )
+from dask_tfrecord.features.partitions import Partition, UniformRowLength, checked_partition
 
 __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "SparseFeature", "VarLenFeature"]
 
 
 class _Parsed(Feature):
-    """A feature whose values an Example lists."""
+    """Feature whose values an Example lists."""
 
     __slots__ = ()
 
     @property
     def stored(self) -> str:
-        """The list that the values are in: "int64", "float32" or "bytes"."""
+        """Kind of the stored list: "int64", "float32" or "bytes"."""
         return stored_kind(self.dtype)
 
     @property
@@ -45,19 +45,19 @@ class _Parsed(Feature):
 class FixedLenFeature(_Parsed):
     """A feature with the same number of values in every record, as `tf.io.FixedLenFeature`.
 
-    A record with another number of values is an error, and so is one without any, unless there is a default.
+    A record with another number of values is an error. A record without values is an error unless there is a default.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of one record's values; ``()`` for a scalar.
     dtype : str or dtype
-        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same). Another integer
-        type, ``"bool"`` or a float type casts: an integer that does not fit, or a float that overflows, is an error
-        that names the record; floats are rounded.
+        ``"int64"``, ``"float32"`` or ``"bytes"`` (``"string"``, `bytes` and `object` mean the same). To another
+        integer dtype, ``"bool"`` or a float dtype, values are cast: an integer that does not fit, or a float that
+        overflows, is an error that names the record; floats are rounded.
     default_value : scalar or array-like, optional
-        What a record has that lacks the feature, or whose list is empty or unset: one value, or as many as the shape
-        takes.
+        Values of a record that lacks the feature, or whose list is empty or unset: one value, or one per
+        element of the shape.
 
     Examples
     --------
@@ -70,8 +70,10 @@ class FixedLenFeature(_Parsed):
     default_value: Any = None
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(self, shape: Shape, dtype: Any, default_value: Any = None) -> None: ...
+
+    __eq__ = _Parsed._is_equal
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "FixedLenFeature")
@@ -87,15 +89,15 @@ class FixedLenFeature(_Parsed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VarLenFeature(_Parsed):
-    """A feature with any number of values per record, none included, as `tf.io.VarLenFeature`.
+    """A feature with any number of values per record, including zero, as `tf.io.VarLenFeature`.
 
     Parameters
     ----------
     dtype : str or dtype
         As for `FixedLenFeature`.
     shape : tuple of int, default (-1,)
-        Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes); a number of values that does
-        not divide is an error. In the schema of a data set several leading -1 are as many levels of rows.
+        Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes). A number of values that is not
+        a multiple is an error. In the schema of a data set, several leading -1 are nested levels of rows.
 
     Examples
     --------
@@ -107,22 +109,22 @@ class VarLenFeature(_Parsed):
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(self, dtype: Any, *, shape: Shape = (-1,)) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "VarLenFeature")
         shape = checked_shape(self.shape, "VarLenFeature", open_sizes=100)
         if shape[:1] != (-1,):
-            raise SchemaError(f"VarLenFeature: the shape of one record starts with -1, as in (-1, 4); got {shape}")
+            raise SchemaError(f"VarLenFeature: expected a shape that starts with -1, as in (-1, 4); got {shape}")
         self._set(dtype=dtype, shape=shape)
         if -1 in self.item_shape or 0 in self.item_shape:
-            raise SchemaError(f"VarLenFeature: sizes behind the open ones are known and positive; got {shape}")
+            raise SchemaError(f"VarLenFeature: expected known, positive sizes after the leading -1; got {shape}")
 
     @property
     def ragged_rank(self) -> int:
-        """Levels of rows: the leading -1 of the shape."""
-        return next((place for place, size in enumerate(self.shape) if size != -1), len(self.shape))
+        """Levels of rows: the number of leading -1 in the shape."""
+        return next((axis for axis, size in enumerate(self.shape) if size != -1), len(self.shape))
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -132,10 +134,10 @@ class VarLenFeature(_Parsed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FixedLenSequenceFeature(_Parsed):
-    """Steps of values, padded to as many as the longest record has, as `tf.io.FixedLenSequenceFeature`.
+    """Steps of values, padded to the longest record, as `tf.io.FixedLenSequenceFeature`.
 
-    In an Example the values of a record are cut into steps; in the feature lists of a SequenceExample each step is a
-    Feature.
+    In an Example, the values of a record are split into steps. In the feature lists of a SequenceExample, each step is
+    a Feature.
 
     Parameters
     ----------
@@ -144,12 +146,12 @@ class FixedLenSequenceFeature(_Parsed):
     dtype : str or dtype
         As for `FixedLenFeature`.
     allow_missing : bool, default False
-        Whether a record may lack the feature: it then has no steps. Features of an Example have to allow it.
+        Accept a record without the feature, as one of zero steps. Must be True for features of an Example.
     default_value : scalar, optional
-        What shorter records are padded with; 0 or ``b""`` by default.
+        Value to pad shorter records with; 0 or ``b""`` by default.
     length : int, optional
-        Steps to pad to, by default those of the longest record of the data set, which are counted when it is opened. A
-        record with more steps is an error.
+        Number of steps to pad to; by default that of the longest record, which is counted when the data set is opened.
+        A record with more steps is an error.
 
     Examples
     --------
@@ -164,7 +166,7 @@ class FixedLenSequenceFeature(_Parsed):
     length: int | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(
             self,
             shape: Shape,
@@ -175,45 +177,49 @@ class FixedLenSequenceFeature(_Parsed):
             length: int | None = None,
         ) -> None: ...
 
+    __eq__ = _Parsed._is_equal
+
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "FixedLenSequenceFeature")
         dtype = checked_parsed_dtype(self.dtype, "FixedLenSequenceFeature")
         default = checked_default(self.default_value, dtype, (), "FixedLenSequenceFeature")
         if 0 in shape:
-            raise SchemaError(f"FixedLenSequenceFeature: steps of no values can't be counted; got shape {shape}")
+            raise SchemaError(f"FixedLenSequenceFeature: steps of no values cannot be counted; got shape {shape}")
         if self.length is not None and (isinstance(self.length, bool) or self.length < 0):
-            raise SchemaError(f"FixedLenSequenceFeature: length is a number of steps; got {self.length!r}")
+            raise SchemaError(
+                f"FixedLenSequenceFeature: expected a non-negative number of steps as length; got {self.length!r}"
+            )
         length = None if self.length is None else int(self.length)
         allow_missing = bool(self.allow_missing)
         self._set(shape=shape, dtype=dtype, default_value=default, length=length, allow_missing=allow_missing)
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of one record: the steps, and then the shape of a step."""
+        """Shape of one record: the number of steps, then the shape of a step."""
         if self.length is None:
-            raise SchemaError(f"{self} has no length yet: it is counted when a data set is opened")
+            raise SchemaError(f"the length of {self} is unknown until a data set is opened; set length=")
         return (self.length, *self.shape)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SparseFeature(_Parsed):
-    """Values and their places from several keys, as `tf.io.SparseFeature`.
+    """Values and their indices, from several keys, as `tf.io.SparseFeature`.
 
-    A feature ``s`` makes three columns: ``s.indices``, with rows of shape ``(values, axes)`` of int64, in ascending
-    order; ``s.values``; and ``s.shape``, which is `size` in every row.
+    A feature ``s`` makes three columns: ``s.indices``, int64 rows of shape ``(values, axes)`` in ascending order;
+    ``s.values``; and ``s.shape``, which is `size` in every row.
 
     Parameters
     ----------
     index_key : str or sequence of str
-        Key of the places along each axis, int64 values.
+        Key of the indices along each axis, int64 values.
     value_key : str
         Key of the values.
     dtype : str or dtype
         Of the values, as for `FixedLenFeature`.
     size : int or sequence of int
-        Length of each axis; a place outside is an error.
+        Length of each axis; an index out of range is an error.
     already_sorted : bool, default False
-        The places ascend in every record, and are not sorted.
+        The indices of every record ascend: skip sorting.
 
     Examples
     --------
@@ -228,7 +234,7 @@ class SparseFeature(_Parsed):
     already_sorted: bool = False
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(
             self,
             index_key: str | Sequence[str],
@@ -241,26 +247,26 @@ class SparseFeature(_Parsed):
     def __post_init__(self) -> None:
         given: Any = self.index_key
         keys = tuple(given) if isinstance(given, list | tuple) else (given,)
-        size = checked_shape(self.size, "SparseFeature")
+        size = checked_shape(self.size, "SparseFeature", filled=False)
         dtype = checked_parsed_dtype(self.dtype, "SparseFeature")
         if len(keys) != len(size) or not keys:
-            raise SchemaError(f"SparseFeature: one size for each index key; got {size} for {keys}")
+            raise SchemaError(f"SparseFeature: expected one size for each index key; got {size} for {keys}")
         for key in (*keys, self.value_key):
             checked_key(key, "SparseFeature")
         self._set(index_key=keys, dtype=dtype, size=size, already_sorted=bool(self.already_sorted))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The axes' lengths."""
+        """Lengths of the axes."""
         return self.size
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Not one column but three, see `columns`."""
-        raise SchemaError(f"{self} is no column of its own")
+        """Raise: the feature makes three columns, see `columns`."""
+        raise SchemaError(f"{self} makes three columns, which have shapes of their own")
 
     def columns(self, name: str) -> dict[str, Feature]:
-        """Give the three columns that a feature of that name makes."""
+        """Return the three columns that a feature called `name` makes."""
         return {
             f"{name}.indices": VarLenFeature("int64", shape=(-1, len(self.size))),
             f"{name}.values": VarLenFeature(self.dtype),
@@ -270,7 +276,7 @@ class SparseFeature(_Parsed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RaggedFeature(_Parsed):
-    """Values in rows of differing length, at any number of levels, as `tf.io.RaggedFeature`.
+    """Values in nested rows of variable length, as `tf.io.RaggedFeature`.
 
     Parameters
     ----------
@@ -279,10 +285,10 @@ class RaggedFeature(_Parsed):
     value_key : str, optional
         Key of the values, by default the name of the feature.
     partitions : sequence of partition, default ()
-        How the values of a record are cut, the outermost first: `RowLengths`, `RowSplits`, `ValueRowIds`, `RowLimits`,
-        `RowStarts` or `UniformRowLength`. Ones that do not fit the values are an error.
+        Partitions of the values of a record into rows, the outermost first: `RowLengths`, `RowSplits`, `ValueRowIds`,
+        `RowLimits`, `RowStarts` or `UniformRowLength`. A partition that does not match the values is an error.
     row_splits_dtype, validate
-        Taken as TensorFlow has them, and without effect: row splits are int64 and always checked.
+        Accepted for compatibility with TensorFlow, without effect: row splits are int64 and always checked.
 
     Examples
     --------
@@ -290,7 +296,7 @@ class RaggedFeature(_Parsed):
     RaggedFeature('int64', value_key='vals', partitions=(RowLengths('lens'),))
     """
 
-    # As attributes, so that specs of `tf.io` paste in.
+    # Attributes as in `tf.io`, so that its feature specifications can be pasted.
     RowLengths: ClassVar = partitions.RowLengths
     RowLimits: ClassVar = partitions.RowLimits
     RowSplits: ClassVar = partitions.RowSplits
@@ -304,7 +310,7 @@ class RaggedFeature(_Parsed):
     validate: bool = field(default=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
-        # Arguments may be more than what they are kept as.
+        # Arguments accept more types than the fields store.
         def __init__(
             self,
             dtype: Any,
@@ -321,18 +327,18 @@ class RaggedFeature(_Parsed):
             checked_key(self.value_key, "RaggedFeature")
         splits = numpy_dtype(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
         if splits not in ("int32", "int64"):
-            raise SchemaError(f"RaggedFeature: row_splits_dtype is int32 or int64; got {self.row_splits_dtype!r}")
+            raise SchemaError(f"RaggedFeature: expected row_splits_dtype int32 or int64; got {self.row_splits_dtype!r}")
         self._set(dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """-1 for each level of rows, and then the sizes of innermost uniform ones."""
+        """-1 for each level of rows, then the sizes of the innermost uniform partitions."""
         inner = self.item_shape
         return (*(-1,) * self.ragged_rank, *inner)
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Sizes of the innermost partitions, as far as they are uniform."""
+        """Sizes of the innermost uniform partitions."""
         sizes: list[int] = []
         for partition in reversed(self.partitions):
             if not isinstance(partition, UniformRowLength):
@@ -342,5 +348,5 @@ class RaggedFeature(_Parsed):
 
     @property
     def ragged_rank(self) -> int:
-        """Levels of rows of differing length."""
+        """Levels of rows of variable length."""
         return 1 + len(self.partitions) - len(self.item_shape)

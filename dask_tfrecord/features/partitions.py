@@ -1,4 +1,4 @@
-"""How the values of a `RaggedFeature` are cut into rows, under TensorFlow's names."""
+"""Partitions of the values of a `RaggedFeature` into rows, under TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.values import checked_key
+from dask_tfrecord.features.base import checked_key
 
 __all__ = [
     "KeyedPartition",
@@ -28,7 +28,7 @@ class Partition:
 
 
 def checked_partition(partition: Any, owner: str) -> Partition:
-    """Take a partition of this library, or one of TensorFlow's by its fields.
+    """Return a partition of this library, converted from one of TensorFlow if necessary.
 
     Raises
     ------
@@ -41,13 +41,13 @@ def checked_partition(partition: Any, owner: str) -> Partition:
     if name == "UniformRowLength" and hasattr(partition, "length"):
         return UniformRowLength(partition.length)
     if name not in _KEYED or not hasattr(partition, "key"):
-        raise SchemaError(f"{owner}: expected a partition such as RowLengths(key); got {partition!r:.100}")
+        raise SchemaError(f"{owner}: expected a partition, for example RowLengths(key); got {partition!r:.100}")
     return _KEYED[name](partition.key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyedPartition(Partition):
-    """A partition that a key of the record holds, as int64 values."""
+    """A partition stored under a key of the record, as int64 values."""
 
     key: str
 
@@ -77,7 +77,7 @@ class UniformRowLength(Partition):
 
     def __post_init__(self) -> None:
         if isinstance(self.length, bool) or int(self.length) != self.length or self.length < 1:
-            raise SchemaError(f"UniformRowLength: rows have one value or more; got {self.length!r}")
+            raise SchemaError(f"UniformRowLength: expected one or more values per row; got {self.length!r}")
         object.__setattr__(self, "length", int(self.length))
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class RowLengths(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowSplits(KeyedPartition):
-    """Where rows begin and end: 0 first, the number of values last, as `tf.io.RaggedFeature.RowSplits`.
+    """Offsets between rows, from 0 to the number of values, as `tf.io.RaggedFeature.RowSplits`.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class RowSplits(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ValueRowIds(KeyedPartition):
-    """For each value the number of its row, ascending, as `tf.io.RaggedFeature.ValueRowIds`.
+    """The row number of each value, ascending, as `tf.io.RaggedFeature.ValueRowIds`.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class ValueRowIds(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowLimits(KeyedPartition):
-    """Where each row ends, as `tf.io.RaggedFeature.RowLimits`.
+    """The end of each row, as `tf.io.RaggedFeature.RowLimits`.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class RowLimits(KeyedPartition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowStarts(KeyedPartition):
-    """Where each row begins, 0 first, as `tf.io.RaggedFeature.RowStarts`.
+    """The start of each row, beginning with 0, as `tf.io.RaggedFeature.RowStarts`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-// Memory that grows, or is lent and does not, or is left when it is full, or that nothing is kept in.
+// Output buffer of a column: owned, borrowed or count-only.
 #pragma once
 
 #include <cstdlib>
@@ -13,8 +13,8 @@
 
 namespace dtf {
 
-// Bytes of a column: in its own memory, or in the caller's, which never grows: what has no place there is refused where
-// it was lent, and all moves to memory of its own where it was offered. Or gone as soon as they are counted.
+// Bytes of a column. An owned buffer grows. A borrowed one belongs to the caller: when it is full it either refuses
+// more bytes, or, if it was offered, moves to owned memory. A count-only buffer keeps its size but no bytes.
 class Buffer {
 public:
     Buffer() = default;
@@ -26,7 +26,7 @@ public:
         return made;
     }
 
-    // Counts what it is given, and keeps none of it.
+    // Count-only buffer.
     static Buffer counter() {
         Buffer made;
         made.keeps_ = false;
@@ -49,12 +49,17 @@ public:
     bool borrowed() const { return borrowed_; }
     bool moves() const { return moves_; }
     bool keeps() const { return keeps_; }
+    // Return whether appending n bytes would grow owned memory beyond `most`.
+    bool over(std::size_t most, std::size_t n) const {
+        const bool grows = keeps_ && (!borrowed_ || moves_);
+        return grows && (size_ > most || n > most - size_);
+    }
     std::uint8_t* data() { return data_; }
 
-    // A place for n more bytes at the end, or null where the caller's memory has none. What is not kept is written over
-    // by what comes next.
+    // Append n bytes and return a pointer to them, or null if a borrowed buffer is full. A count-only buffer reuses the
+    // memory for the next bytes.
     DTF_INLINE std::uint8_t* grow(std::size_t n) {
-        if (n == 0) return &nothing_;  // null would say that there is no place
+        if (n == 0) return &nothing_;  // null would mean that the buffer is full
         if (!keeps_) return pass(n);
         if (!reserve(n)) return nullptr;
         std::uint8_t* place = data_ + size_;
@@ -62,7 +67,7 @@ public:
         return place;
     }
 
-    // Copies n bytes to the end; false where the caller's memory has no place.
+    // Append a copy of n bytes; false if a borrowed buffer is full.
     bool append(const std::uint8_t* from, std::size_t n) {
         if (!keeps_) {
             size_ += n;
@@ -71,7 +76,7 @@ public:
         std::uint8_t* place = grow(n);
         if (place == nullptr) return false;
         if (n == sizeof(float)) {
-            std::memcpy(place, from, sizeof(float));  // the compiler's own, no call
+            std::memcpy(place, from, sizeof(float));  // inlined by the compiler
         } else if (n > 0) {
             std::memcpy(place, from, n);
         }
@@ -80,10 +85,11 @@ public:
 
     DTF_INLINE bool reserve(std::size_t n) { return !keeps_ || n <= capacity_ - size_ || make_room(n); }
 
-    // Room for `times` what is there, if there is as much: memory that is never touched costs nothing, growing does.
-    void expect(double times) {
+    // Allocate `factor` times the current size if that is large. Growing is expensive; memory that is never touched is
+    // not.
+    void preallocate(double factor) {
         constexpr double worth = 1 << 16, most = 1ull << 40;
-        const double total = times * static_cast<double>(size_);
+        const double total = factor * static_cast<double>(size_);
         if (!borrowed_ && keeps_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
             resize(static_cast<std::size_t>(total));
         }
@@ -104,7 +110,7 @@ public:
         return load<T>(data_ + index * sizeof(T));
     }
 
-    // The memory itself, cut to size and never null; the buffer is empty afterwards.
+    // Give up the memory, cut to size and never null. The buffer is empty afterwards.
     std::uint8_t* release() {
         std::uint8_t* memory = data_;
         if (size_ < capacity_ || memory == nullptr) {
@@ -116,7 +122,7 @@ public:
     }
 
 private:
-    // Counts n bytes, and gives them a place for as long as they are the last ones.
+    // Count n bytes and return scratch memory for them, valid until the next call.
     DTF_APART std::uint8_t* pass(std::size_t n) {
         if (n > capacity_ && !resize(n)) throw std::bad_alloc();
         size_ += n;
@@ -137,17 +143,17 @@ private:
         borrowed_ = moves_ = false;
         data_ = static_cast<std::uint8_t*>(moved);
         capacity_ = capacity;
-        ask_for_huge_pages();
+        advise_huge_pages();
         return true;
     }
 
-    // A fault per 4 KiB page costs more than decoding into it does; NumPy asks for the same.
-    void ask_for_huge_pages() {
+    // A page fault for every 4 KiB costs more than decoding into the page. NumPy requests huge pages too.
+    void advise_huge_pages() {
 #if defined(__linux__)
         constexpr std::uintptr_t page = 4096;
         if (capacity_ < std::size_t{4} << 20) return;
-        // Whole pages outwards: a mapping of which a part is advised is two to the kernel, and mremap, by which
-        // realloc grows without copying, refuses those.
+        // Round outwards to whole pages. Advice on a part of a mapping splits it in the kernel, and mremap, which
+        // realloc uses to grow without copying, refuses a split mapping.
         const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data_) / page * page;
         const std::uintptr_t past = (reinterpret_cast<std::uintptr_t>(data_) + capacity_ + page - 1) / page * page;
         madvise(reinterpret_cast<void*>(first), past - first, MADV_HUGEPAGE);

@@ -1,4 +1,14 @@
-// Where decoded values go: one column per feature, filled record by record.
+// Columns of decoded values: one column per key, filled record by record.
+//
+// Wire layout of the values, as in tensorflow/core/example/feature.proto:
+//
+//     message BytesList { repeated bytes value = 1; }
+//     message FloatList { repeated float value = 1; }   packed or not
+//     message Int64List { repeated int64 value = 1; }   packed or not; varints
+//     message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
+//
+// Specification: https://protobuf.dev/programming-guides/encoding/ and
+// https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 #pragma once
 
 #include <algorithm>
@@ -11,68 +21,67 @@
 
 namespace dtf {
 
-// The field numbers of the kinds in a Feature message.
+// Field numbers of the lists in a Feature message.
 enum class Kind : int { none = 0, bytes = 1, floats = 2, int64 = 3 };
 
-enum class Layout : int {
-    fixed = 0,    // the same number of values in every record, or in every step
+enum class ValueLayout : int {
+    fixed = 0,    // the same number of values in every record or step
     ragged = 1,   // any number of values
-    raw = 2,      // one bytes value of a known size, copied into its slot
-    skipped = 3,  // a key that is known and not wanted
-    unset = 4,    // a key that must not hold a kind
+    raw = 2,      // one bytes value of a known size, copied to its slot
+    skipped = 3,  // a known key whose values are not decoded
+    unset = 4,    // a key that must not hold values
     tensor = 5,   // one bytes value that is a TensorProto
-    located = 6,  // floats of a known number, or one bytes value of a known size: only the byte where they begin
+    located = 6,  // the byte offset of a known number of floats, or of one bytes value of a known size
 };
 
 enum class Fault : int {
     none = 0,
-    malformed = 1,    // no legal protobuf message
-    not_example = 2,  // a legal message of another type
+    malformed = 1,    // not a valid protobuf message
+    not_example = 2,  // a valid message of another type
     missing = 3,      // a feature that the record lacks
-    kind = 4,         // a list of another kind
+    kind = 4,         // values in the list of another kind
     count = 5,        // another number of values
     size = 6,         // a raw value of another size
-    utf8 = 7,         // text that is no UTF-8
-    unknown_key = 8,  // a feature that the schema has not
+    utf8 = 7,         // text that is not valid UTF-8
+    unknown_key = 8,  // a feature that the schema lacks
     boolean = 9,      // a raw bool that is neither 0 nor 1
-    full = 10,        // the memory lent for the column has no place for another record
-    cast = 11,        // a value that the narrower type does not hold
-    tensor = 12,      // bytes that are no TensorProto, or one of another dtype, shape or size
-    scattered = 13,   // values that are to be located and do not lie one behind the other
+    full = 10,        // the output buffer is full, or the memory limit of the column is reached
+    cast = 11,        // a value outside the range of the type that it is cast to
+    tensor = 12,      // not a TensorProto, or one of another dtype, shape or size
+    scattered = 13,   // values to be located that are not contiguous
 };
 
 struct Problem {
     Fault fault = Fault::none;
-    int column = -1;          // index of the column, if it is one column's
-    std::int64_t step = -1;   // of a feature list
-    std::uint64_t found = 0;  // a Kind, a count, a size or a value, as the fault has it
-    std::string text;         // of an unknown feature its key; of a tensor what was found
+    int column = -1;          // index of the column, or -1
+    std::int64_t step = -1;   // step of a feature list, or -1
+    std::uint64_t found = 0;  // a Kind, count, size or value, depending on the fault
+    std::string text;         // key of an unknown feature, or description of a tensor
 };
 
 struct ColumnSpec {
     std::string key;
     Kind kind = Kind::none;
-    Layout layout = Layout::skipped;
+    ValueLayout layout = ValueLayout::skipped;
     std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes;
                             // located: floats, or bytes of the one bytes value
-    std::size_t swap = 1;   // raw: bytes per item whose order is turned round, 1 for none
+    std::size_t swap = 1;   // raw: bytes per item whose order is reversed; 1 for none
     bool text = false;      // bytes values are UTF-8
     bool boolean = false;   // raw, located: every byte is 0 or 1
     bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
-    bool optional = false;  // a record may lack the list; or, where a fixed count is 0, all of the feature
-    bool counted = false;   // values are judged and counted and not kept: what is left are splits and shapes
+    bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
+    bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
     Cast cast = Cast::none;
-    std::vector<std::string> fallback;  // fixed: what a record without values has, as it is stored: all of it, or one
-                                        // string for each bytes value; empty where such a record is refused
+    std::vector<std::string> fallback;  // fixed: stored values of a record without values; empty if it is refused
     TensorSpec tensor;
 };
 
-// Whether a size of the tensors differs from record to record.
+// Return whether a size differs between tensors.
 inline bool is_open(const TensorSpec& spec) {
     return std::find(spec.shape.begin(), spec.shape.end(), -1) != spec.shape.end();
 }
 
-// Bytes of a tensor whose sizes are all known; the product is below 2^59.
+// Bytes of a tensor of known sizes; the product is below 2^59.
 inline std::size_t nbytes(const TensorSpec& spec) {
     std::size_t size = spec.item;
     for (const std::int64_t length : spec.shape) size *= static_cast<std::size_t>(length);
@@ -80,33 +89,33 @@ inline std::size_t nbytes(const TensorSpec& spec) {
 }
 
 class Column {
-    // How much was read of a column: what came later is dropped by going back to it.
+    // Sizes of the buffers at some point. Truncating to them discards what was read later.
     struct Mark {
         std::size_t target = 0, value_splits = 0;
     };
-    // The same of what is made when a step or a record is over; few columns have any.
+    // The same for what is derived at the end of a step or record; few columns derive anything.
     struct Derived {
         std::size_t values = 0, step_splits = 0, shapes = 0;
     };
 
     static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
-    // What every record touches comes first, and lies together.
+    // Members that every record touches come first, to share a cache line.
     std::uint64_t seen_ = never;
     std::uint64_t values_found_ = 0;
     Mark record_;
     Mark feature_;
     Kind found_ = Kind::none;
-    bool plain_ = false;    // nothing is left to do for a record that has what it should
-    bool single_ = false;   // and that is one value
-    bool casts_ = false;    // numbers are cast when a record is over
-    bool derived_ = false;  // something is made when a step or a record is over
+    bool plain_ = false;    // a record with the expected values needs no further work
+    bool single_ = false;   // plain_, and a record has one value
+    bool casts_ = false;    // numbers are cast at the end of a record
+    bool derived_ = false;  // something is computed at the end of a step or record
     bool there_ = false;    // the record has the feature list
     ColumnSpec spec_;
 
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
-        plain_ = spec_.layout == Layout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
+        plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
         single_ = plain_ && spec_.count == 1 && (stores_bytes() || !spec_.counted);
         casts_ = spec_.cast != Cast::none;
         derived_ = spec_.list || casts_ || has_shapes();
@@ -118,46 +127,50 @@ public:
 
     const ColumnSpec& spec() const { return spec_; }
 
-    void expect(double times) {
-        for (Buffer* buffer : {&values, &value_splits, &step_splits, &row_splits, &shapes}) buffer->expect(times);
+    void preallocate(double factor) {
+        for (Buffer* buffer : {&values, &value_splits, &step_splits, &row_splits, &shapes}) buffer->preallocate(factor);
     }
 
     bool stores_bytes() const {
-        if (spec_.layout == Layout::tensor) return spec_.tensor.item == 0;
-        return spec_.kind == Kind::bytes && (spec_.layout == Layout::fixed || spec_.layout == Layout::ragged);
+        if (spec_.layout == ValueLayout::tensor) return spec_.tensor.item == 0;
+        return spec_.kind == Kind::bytes && (spec_.layout == ValueLayout::fixed || spec_.layout == ValueLayout::ragged);
     }
-    // Rows end somewhere among the values, or among the steps.
+    // Return whether rows are delimited by splits of the values or steps.
     bool has_rows() const {
-        return spec_.layout == Layout::ragged || (spec_.list && spec_.layout == Layout::fixed) || has_shapes();
+        return spec_.layout == ValueLayout::ragged || (spec_.list && spec_.layout == ValueLayout::fixed) || has_shapes();
     }
-    bool has_steps() const { return spec_.list && spec_.layout == Layout::ragged; }
-    // Every row is an array of a shape of its own.
-    bool has_shapes() const { return spec_.layout == Layout::tensor && is_open(spec_.tensor); }
+    bool has_steps() const { return spec_.list && spec_.layout == ValueLayout::ragged; }
+    // Return whether every row is an array with its own shape.
+    bool has_shapes() const { return spec_.layout == ValueLayout::tensor && is_open(spec_.tensor); }
 
-    // Bytes of a record's values in memory of a fixed size; `count` is below 2^59.
+    // Bytes of one record in a buffer of fixed-size rows; `count` is below 2^59.
     std::size_t slot() const {
-        if (spec_.layout == Layout::located) return sizeof(std::int64_t);
-        if (spec_.layout == Layout::raw) return spec_.count;
-        if (spec_.layout == Layout::tensor) return nbytes(spec_.tensor);
+        if (spec_.layout == ValueLayout::located) return sizeof(std::int64_t);
+        if (spec_.layout == ValueLayout::raw) return spec_.count;
+        if (spec_.layout == ValueLayout::tensor) return nbytes(spec_.tensor);
         return spec_.count * item();
     }
 
+    // Refuse tensors and fallbacks that would grow the memory of the values beyond `most` bytes. A record of a few
+    // bytes can expand to gigabytes with them.
+    void set_memory_limit(std::size_t most) { most_ = most; }
+
     bool full() const { return values.borrowed() && !values.moves() && values.room() < slot(); }
 
-    // The record was refused: nothing of it stays, in no column.
+    // Discard all values of a refused record.
     void undo(std::uint64_t record) {
         if (seen_ == record) rollback_record();
         seen_ = never;
         if (has_rows()) row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
     }
 
-    // Records come from memory that holds the stream from byte `offset` on.
+    // Records follow from memory that holds the stream from byte `offset` on.
     void begin_block(const std::uint8_t* data, std::uint64_t offset) {
         block_ = data;
         block_offset_ = offset;
     }
 
-    // The key comes up in a record: what an earlier entry of the same record left is dropped, the last one wins.
+    // Start an entry of the key. It discards an earlier entry of the same record: the last one wins.
     DTF_INLINE void open(std::uint64_t record) {
         if (seen_ == record) {
             rollback_record();
@@ -176,8 +189,8 @@ public:
         values_found_ = 0;
     }
 
-    // The key comes up for the first time in a record, with one value of the right kind in its shortest form, and one is
-    // all that it should have. False where it is otherwise, and nothing is done then.
+    // Store the common case: the first entry of the key in a record, with the single expected value in its shortest
+    // form. Otherwise return false and change nothing.
     DTF_INLINE bool take_one(std::uint64_t record, Cursor feature) {
         Cursor value(feature.here(), 0);
         if (!single_ || seen_ == record || !feature.only_value(list_tag(spec_.kind), value)) return false;
@@ -190,15 +203,14 @@ public:
         return true;
     }
 
-    // The next step of a feature list begins.
+    // Start the next step of a feature list.
     void open_step() {
         feature_ = mark();
         found_ = Kind::none;
         values_found_ = 0;
     }
 
-    // A step of a feature list is over. An entry that another one overrides may hold anything, so that what is wrong
-    // is kept until the record is over.
+    // End a step of a feature list. A later entry may override this one, so its fault is kept until the record ends.
     void close_step() {
         Problem problem;
         if (step_fault_ == Fault::none && !step_fits(problem)) {
@@ -213,8 +225,8 @@ public:
         }
     }
 
-    // A list of some kind within the feature: another kind than before drops that one's values, the same one adds.
-    // Answers whether the values are wanted.
+    // Start a list within the feature. A list of another kind than before discards its values; one of the same kind
+    // adds to them. Return whether the values are wanted.
     bool list(Kind kind) {
         if (kind != found_) {
             rollback(feature_);
@@ -229,7 +241,7 @@ public:
     }
 
     bool add_float(const std::uint8_t* bits) {
-        if (spec_.layout == Layout::located) return locate(bits, sizeof(float), 1);
+        if (spec_.layout == ValueLayout::located) return locate(bits, sizeof(float), 1);
         return wanted(1) == 0 ? counted(1) : store(load<std::uint32_t>(bits));
     }
 
@@ -238,7 +250,7 @@ public:
         std::size_t most = wanted(packed.left());  // a value takes at least one byte
         std::size_t written = 0, more = 0;
         if (into.moves() && most > into.room() / sizeof(std::int64_t)) {
-            std::size_t there = 0;  // what is offered is left only where it is too small
+            std::size_t there = 0;  // offered memory is left only if it is too small
             if (!Cursor(packed).count_varints(there)) return false;
             most = there < most ? there : most;
         }
@@ -254,22 +266,22 @@ public:
     bool add_packed_float(Cursor packed) {
         if (packed.left() % sizeof(float) != 0) return false;
         const std::size_t count = packed.left() / sizeof(float);
-        if (spec_.layout == Layout::located) return locate(packed.here(), packed.left(), count);
+        if (spec_.layout == ValueLayout::located) return locate(packed.here(), packed.left(), count);
         const std::size_t size = wanted(count) * sizeof(float);
         return target().append(packed.take(size), size) && counted(count);
     }
 
     bool add_bytes(Cursor value) {
         const std::size_t size = value.left();
-        if (spec_.layout == Layout::tensor) {
+        if (spec_.layout == ValueLayout::tensor) {
             encoded_ = value;
             return counted(1);
         }
-        if (spec_.layout == Layout::located) {
+        if (spec_.layout == ValueLayout::located) {
             bytes_found_ = size;
             return locate(value.here(), size, 1);
         }
-        if (spec_.layout == Layout::raw) {
+        if (spec_.layout == ValueLayout::raw) {
             bytes_found_ = size;
             if (values_found_ == 0 && size == spec_.count) {
                 std::uint8_t* place = values.grow(size);
@@ -278,38 +290,38 @@ public:
             }
             return counted(1);
         }
-        if (spec_.layout == Layout::fixed && values_found_ >= spec_.count) return counted(1);
+        if (spec_.layout == ValueLayout::fixed && values_found_ >= spec_.count) return counted(1);
         return append(value.take(size), size) && counted(1);
     }
 
-    // The record is over: is what it said of this feature what the column takes?
+    // End the record: return whether its values are what the column expects.
     bool close(std::uint64_t record, Problem& problem) {
         if (plain_ && seen_ == record && found_ == spec_.kind && values_found_ == spec_.count) return true;
         if (seen_ != record) {
             open(record);
             there_ = false;
         }
-        if (spec_.layout == Layout::skipped) return true;
+        if (spec_.layout == ValueLayout::skipped) return true;
         if (spec_.list) return close_list(problem);
         if (found_ != spec_.kind && found_ != Kind::none) {
             return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         }
-        if (spec_.layout == Layout::ragged) {
+        if (spec_.layout == ValueLayout::ragged) {
             if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
             return check_text(problem) && end_row(values_found_) && finish(problem);
         }
         if (values_found_ == 0 && (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0))) {
             return fall_back(problem);
         }
-        if (found_ == Kind::none) return spec_.layout == Layout::unset || fail(problem, Fault::missing, 0);
+        if (found_ == Kind::none) return spec_.layout == ValueLayout::unset || fail(problem, Fault::missing, 0);
         return close_one(problem);
     }
 
-    Buffer values;        // as they are stored: numbers of the column's type, or bytes; located: int64; none if counted
-    Buffer value_splits;  // int64: where each bytes value ends
-    Buffer step_splits;   // int64: where each step's values end, in values
-    Buffer row_splits;    // int64: where each record's values end, in values, or its steps
-    Buffer shapes;        // int64: the sizes of each row
+    Buffer values;        // as stored: numbers of the type of the column, or bytes; located: int64; empty if counted
+    Buffer value_splits;  // int64: splits of the bytes values
+    Buffer step_splits;   // int64: splits of the values by step
+    Buffer row_splits;    // int64: splits of the values, or the steps, by record
+    Buffer shapes;        // int64: shape of each row
 
 private:
     Mark mark() { return {target().size(), value_splits.size()}; }
@@ -327,7 +339,7 @@ private:
         shapes.truncate(derived_from_.shapes);
     }
 
-    // Where numbers are written as they are read: the values themselves, or what is cast when the record is over.
+    // Destination of numbers as they are read: the values, or a buffer to be cast from at the end of the record.
     Buffer& target() { return casts_ ? wide_ : values; }
 
     std::size_t item() const {
@@ -347,19 +359,19 @@ private:
         return values.append(data, size) && value_splits.push(static_cast<std::int64_t>(values.size()));
     }
 
-    // The one value, or the fixed number of them, that a record has.
+    // Check the one value, or the fixed number of values, of a record.
     bool close_one(Problem& problem) {
-        if (spec_.layout == Layout::tensor) {
+        if (spec_.layout == ValueLayout::tensor) {
             if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
             return close_tensor(problem);
         }
-        if (spec_.layout == Layout::raw) {
+        if (spec_.layout == ValueLayout::raw) {
             if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
             if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
             return check_boolean(values.data() + record_.target, values.size() - record_.target, problem);
         }
-        if (spec_.layout == Layout::located) return close_located(problem);
-        if (spec_.layout == Layout::fixed && values_found_ != spec_.count) {
+        if (spec_.layout == ValueLayout::located) return close_located(problem);
+        if (spec_.layout == ValueLayout::fixed && values_found_ != spec_.count) {
             return fail(problem, Fault::count, values_found_);
         }
         return check_text(problem) && finish(problem);
@@ -379,7 +391,8 @@ private:
         TensorProblem found;
         const std::size_t before = values.size(), strings = value_splits.size();
         Buffer* splits = stores_bytes() ? &value_splits : nullptr;
-        if (!read_tensor(encoded_, spec_.tensor, values, splits, has_shapes() ? &shapes : nullptr, found)) {
+        if (!read_tensor(encoded_, spec_.tensor, values, splits, has_shapes() ? &shapes : nullptr, found,
+                         most_)) {
             problem.text = found.text;
             if (found.fault == TensorFault::full) return fail(problem, Fault::full, 0);
             return fail(problem, Fault::tensor, static_cast<std::uint64_t>(found.dtype));
@@ -390,7 +403,7 @@ private:
     }
 
     bool step_fits(Problem& problem) const {
-        const bool ragged = spec_.layout == Layout::ragged;
+        const bool ragged = spec_.layout == ValueLayout::ragged;
         if (found_ != spec_.kind && found_ != Kind::none) {
             return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         }
@@ -407,9 +420,10 @@ private:
         return check_text(problem) && end_row(steps_) && finish(problem);
     }
 
-    // What a record without values has instead.
+    // Store the fallback of a record without values.
     bool fall_back(Problem& problem) {
         for (const std::string& part : spec_.fallback) {
+            if (values.over(most_, part.size())) return fail(problem, Fault::full, 0);
             const auto* data = reinterpret_cast<const std::uint8_t*>(part.data());
             const bool written = stores_bytes() ? append(data, part.size()) : values.append(data, part.size());
             if (!written) return fail(problem, Fault::full, 0);
@@ -417,7 +431,7 @@ private:
         return true;
     }
 
-    // Values that were read in their stored type become what the column holds.
+    // Convert values of the stored type to the type of the column.
     bool finish(Problem& problem) {
         if (!casts_) return true;
         const std::size_t stored = spec_.kind == Kind::int64 ? 8 : 4;
@@ -454,16 +468,16 @@ private:
         return false;
     }
 
-    // How many of `count` more values have a place.
+    // Number of values, of `count` more, that are stored.
     std::size_t wanted(std::size_t count) {
         if (!target().keeps()) return 0;
-        if (spec_.layout == Layout::ragged) return count;
+        if (spec_.layout == ValueLayout::ragged) return count;
         if (values_found_ >= spec_.count) return 0;
         const std::size_t left = spec_.count - static_cast<std::size_t>(values_found_);
         return count < left ? count : left;
     }
 
-    // So many values lie there.
+    // Count values that were read.
     bool locate(const std::uint8_t* values_at, std::size_t size, std::size_t count) {
         if (count == 0) return true;
         if (values_found_ == 0) {
@@ -485,7 +499,7 @@ private:
         return static_cast<std::uint8_t>(static_cast<unsigned>(kind) << 3 | 2u);
     }
 
-    // Writes the one value of a feature; of one that can't be written nothing stays.
+    // Store the one value of a feature; on failure nothing of it remains.
     DTF_INLINE bool store_one(Cursor feature, Cursor value) {
         const std::size_t size = value.left();
         std::uint64_t number;
@@ -515,16 +529,17 @@ private:
         }
     }
 
-    Buffer wide_;  // a record's numbers before they are cast
+    Buffer wide_;  // numbers of a record before they are cast
+    std::size_t most_ = std::numeric_limits<std::size_t>::max();
     std::uint64_t bytes_found_ = 0;
     std::uint64_t steps_ = 0;
     std::uint64_t step_found_ = 0;
     std::uint64_t bad_step_ = 0;
-    Cursor encoded_{nullptr, 0};  // of the record at hand
+    Cursor encoded_{nullptr, 0};  // of the current record
     Derived derived_from_;
-    const std::uint8_t* block_ = nullptr;  // where the bytes are that are being decoded, and their place in the stream
+    const std::uint8_t* block_ = nullptr;  // the bytes being decoded; block_offset_ is their position in the stream
     std::uint64_t block_offset_ = 0;
-    const std::uint8_t* run_ = nullptr;  // located: where the values of this record begin and end
+    const std::uint8_t* run_ = nullptr;  // located: begin and end of the values of this record
     const std::uint8_t* run_end_ = nullptr;
     bool scattered_ = false;
     Fault step_fault_ = Fault::none;

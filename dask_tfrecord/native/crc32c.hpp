@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli) by the processor's own instruction, found at run time, else by tables.
+// CRC-32C (Castagnoli), with the instruction of the processor if it has one, else with tables.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ constexpr std::array<Table, 8> make_byte_tables() {
 
 inline constexpr std::array<Table, 8> byte_tables = make_byte_tables();
 
-// What 2^doublings zero bytes make of a state is linear in it: four table look-ups, one per byte of the state.
+// Effect of 2^doublings zero bytes on a state. It is linear: four table lookups, one per byte of the state.
 constexpr std::array<Table, 4> make_shift_tables(int doublings) {
     std::array<std::uint32_t, 32> basis{};
     for (std::size_t bit = 0; bit < 32; ++bit) {
@@ -78,7 +78,7 @@ inline std::uint32_t shift(const std::array<Table, 4>& tables, std::uint32_t sta
            tables[3][state >> 24];
 }
 
-// The state after more bytes. Eight of them a step by tables.
+// State after more bytes, eight per step, with tables.
 inline std::uint32_t advance_by_tables(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
         const std::uint64_t word = load<std::uint64_t>(data) ^ state;
@@ -111,7 +111,8 @@ DTF_TARGET_CRC inline std::uint32_t step(std::uint32_t state, std::uint8_t byte)
 #endif
 }
 
-// The instruction takes three cycles but can start every cycle: three neighbouring stretches at once, joined after.
+// The instruction takes three cycles but can start every cycle: three adjacent stretches run in parallel and are
+// joined.
 constexpr std::size_t long_stretch = 1024;
 constexpr std::size_t short_stretch = 128;
 inline constexpr std::array<Table, 4> long_shift = make_shift_tables(10);
@@ -138,7 +139,7 @@ DTF_TARGET_CRC inline std::uint32_t three_stretches(
     return shift(tables, shift(tables, states.first) ^ states.second) ^ states.third;
 }
 
-// Goes on by stretches for as long as they fit; what is left is shorter than three short ones.
+// Process stretches while they fit; the remainder is shorter than three short ones.
 DTF_TARGET_CRC inline std::uint32_t by_stretches(std::uint32_t state, const std::uint8_t*& data, std::size_t& size) {
     for (; size >= 3 * long_stretch; data += 3 * long_stretch, size -= 3 * long_stretch) {
         state = three_stretches<long_stretch>(data, state, long_shift);
@@ -169,8 +170,8 @@ DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std
 
 #if defined(DTF_X86)
 
-// x^(64 words - 33) modulo the polynomial, bits reversed. A state times that has 63 bits, and to go on with those from
-// nothing multiplies by x^33: what is left is what so many words of zeros make of the state.
+// x^(64 words - 33) modulo the polynomial, bits reversed. The product with a state has 63 bits. Continuing from zero
+// with those bits multiplies by x^33, which yields the effect of `words` words of zeros.
 constexpr std::size_t most_words = 2 * 3 * short_stretch / 24;
 constexpr std::array<std::uint32_t, most_words + 1> make_powers() {
     std::array<std::uint32_t, most_words + 1> powers{};
@@ -184,14 +185,14 @@ constexpr std::array<std::uint32_t, most_words + 1> make_powers() {
 
 inline constexpr std::array<std::uint32_t, most_words + 1> powers = make_powers();
 
-// The state after so many words of zeros.
+// State after `words` words of zeros.
 DTF_CLMUL inline std::uint32_t after_zeros(std::uint32_t state, std::size_t words) {
     const __m128i power = _mm_cvtsi32_si128(static_cast<int>(powers[words]));
     const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(state)), power, 0);
     return static_cast<std::uint32_t>(_mm_crc32_u64(0, static_cast<std::uint64_t>(_mm_cvtsi128_si64(product))));
 }
 
-// What is too short for stretches of a given size is three of the size that it has.
+// Bytes that are too few for stretches of a fixed size are split into three stretches of a third each.
 DTF_CLMUL inline std::uint32_t advance_by_product(std::uint32_t state, const std::uint8_t* data, std::size_t size) {
     constexpr std::size_t worth_it = 96;
     state = by_stretches(state, data, size);
@@ -242,7 +243,7 @@ inline Advance best_advance() {
     return advance_by_tables;
 }
 
-// TFRecord stores CRCs masked, so that a CRC of bytes that hold CRCs stays a good one.
+// TFRecord masks its CRCs, because the CRC of bytes that contain CRCs is weak.
 inline std::uint32_t mask(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
 
 inline std::uint32_t unmask(std::uint32_t masked) {

@@ -1,4 +1,4 @@
-// The one place where raw bytes are read: a cursor that can't leave what it was given.
+// Bounds-checked reading: the only code that accesses raw input.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,22 @@
 
 namespace dtf {
 
-// How a map entry begins whose key and value are short: all up to the length of the value.
+// Upper bound of a count of values. Sizes in bytes computed from it cannot overflow.
+constexpr std::size_t most_values = std::size_t{1} << 59;
+
+// Begin of a map entry with a short key and value: everything up to the length of the value.
 struct EntryHead {
     explicit EntryHead(std::string_view key) {
-        constexpr std::size_t around = 5;  // two tags and two lengths before the key, a tag behind it
+        constexpr std::size_t around = 5;  // two tags and two lengths before the key, a tag after it
         if (key.size() > sizeof bytes - around) return;
         const std::string begin = std::string{'\x0a', '\0', '\x0a', static_cast<char>(key.size())}.append(key) + '\x12';
         size = begin.size();
         std::memcpy(bytes, begin.data(), size);
         std::memset(wanted, 0xff, size);
-        wanted[1] = 0;  // the length of the entry is none of its key's
+        wanted[1] = 0;  // the length of the entry varies
     }
 
-    // Bytes that are looked at.
+    // Number of bytes that are compared.
     std::size_t reach() const { return (size + step - 1) / step * step; }
 
     DTF_INLINE bool begins(const std::uint8_t* from) const {
@@ -37,10 +40,10 @@ struct EntryHead {
 
     static constexpr std::size_t step = 16;
     std::uint8_t bytes[4 * step] = {}, wanted[4 * step] = {};
-    std::size_t size = 0;  // 0 of a key that is not short
+    std::size_t size = 0;  // 0 if the key is not short
 };
 
-// Every read checks what is left; a false answer means that the bytes are not what they should be.
+// Every read checks the remaining size. False means that the bytes are malformed.
 class Cursor {
 public:
     Cursor(const std::uint8_t* data, std::size_t size) : at_(data), end_(data + size) {}
@@ -49,7 +52,7 @@ public:
     bool empty() const { return at_ == end_; }
     const std::uint8_t* here() const { return at_; }
 
-    // The next n bytes, or null where fewer are left.
+    // The next n bytes, or null if fewer remain.
     const std::uint8_t* take(std::size_t n) {
         if (n > left()) return nullptr;
         const std::uint8_t* taken = at_;
@@ -57,7 +60,7 @@ public:
         return taken;
     }
 
-    // protobuf takes up to ten bytes for a value; bits past the 64th are dropped.
+    // protobuf accepts up to ten bytes per value and discards bits past the 64th.
     DTF_INLINE bool varint(std::uint64_t& value) {
         if (at_ != end_ && *at_ < 0x80) {
             value = *at_++;
@@ -66,7 +69,7 @@ public:
         return long_varint(value, 10);
     }
 
-    // Tags and lengths: at most five bytes and `most`.
+    // Tags and lengths: at most five bytes, and at most `most`.
     DTF_INLINE bool small_varint(std::uint32_t& value, std::uint64_t most) {
         if (at_ != end_ && *at_ < 0x80) {
             value = *at_++;
@@ -78,7 +81,7 @@ public:
     // A tag with a field number of at least 1.
     DTF_INLINE bool tag(std::uint32_t& value) { return small_varint(value, UINT32_MAX) && value >= 8; }
 
-    // A length-delimited value as a cursor of its own.
+    // Read a length-delimited value as a separate cursor.
     DTF_INLINE bool delimited(Cursor& inside) {
         std::uint32_t size;
         if (!small_varint(size, INT32_MAX)) return false;
@@ -88,7 +91,7 @@ public:
         return true;
     }
 
-    // Goes past a short map entry that begins with those bytes, and into its value, which is all that is behind them.
+    // Skip the begin of a short map entry and move to its value, which extends to the end of the entry.
     DTF_INLINE bool short_entry(const EntryHead& head, Cursor& value) {
         if (left() <= head.size) return false;
         std::uint8_t copy[sizeof head.bytes];
@@ -106,7 +109,7 @@ public:
         return true;
     }
 
-    // Goes into the length-delimited field that all bytes are, if its tag is a byte and its length a byte too.
+    // Enter the length-delimited field that spans all bytes, if its tag and length have one byte each.
     DTF_INLINE bool only_field(std::uint8_t& tag_byte) {
         if (left() < 2 || at_[1] >= 0x80 || at_[1] != left() - 2) return false;
         tag_byte = at_[0];
@@ -114,8 +117,8 @@ public:
         return true;
     }
 
-    // Goes into the one field of the one list that all bytes are, if both lengths are a byte: what nearly every
-    // Feature of one value is. The list has that tag.
+    // Enter the single field of the single list that spans all bytes, if both lengths have one byte. Nearly every
+    // Feature of one value has this form. The list has the given tag.
     DTF_INLINE bool only_value(std::uint8_t list_tag, Cursor& inside) const {
         const std::size_t size = left();
         if (size < 4 || size >= 0x80) return false;
@@ -125,7 +128,7 @@ public:
         return true;
     }
 
-    // The one varint that the last `size` bytes are. False too where it can't be read at once, with what lies before it.
+    // Decode the varint in the last `size` bytes. False also if it cannot be read together with the bytes before it.
     DTF_INLINE bool ends_in_varint(std::size_t size, std::uint64_t& value) const {
         if (size - 1 >= varints::longest || size > left()) return false;
         if (left() >= 8) {
@@ -141,7 +144,7 @@ public:
                varints::fold_one(std::uint64_t{load<std::uint32_t>(end_ - 4)} << 32, static_cast<unsigned>(size), value);
     }
 
-    // Goes past these bytes, if they come next.
+    // Skip these bytes if they come next.
     DTF_INLINE bool pass(std::string_view bytes) {
         if (left() < bytes.size()) return false;
         if (!same(at_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size())) return false;
@@ -149,21 +152,21 @@ public:
         return true;
     }
 
-    // Varints until the cursor is empty or `room` of them are written; false if one is malformed.
-    bool varints(std::int64_t* out, std::size_t room, std::size_t& written) {
+    // Decode varints until the cursor is empty or `capacity` values are written; false if one is malformed.
+    bool varints(std::int64_t* out, std::size_t capacity, std::size_t& written) {
         written = 0;
-        while (left() >= varints::block + varints::beyond && room - written >= varints::block) {
+        while (left() >= varints::block + varints::beyond && capacity - written >= varints::block) {
             const std::uint64_t inner = highest_bits(at_);
             if (varints::decodes_short && varints::all_within(inner, 3)) {
-                at_ += varints::decode_short(at_, left(), out, room, written);
+                at_ += varints::decode_short(at_, left(), out, capacity, written);
                 continue;
             }
             unsigned used;
             if (!varints::decode_block(at_, inner, ~inner, out, written, used)) return false;
             at_ += used;
         }
-        while (left() >= few && room - written > 1 && copied_block(out, room, written)) continue;
-        while (written < room && !empty()) {
+        while (left() >= few && capacity - written > 1 && copied_block(out, capacity, written)) continue;
+        while (written < capacity && !empty()) {
             std::uint64_t value;
             if (!varint(value)) return false;
             out[written++] = static_cast<std::int64_t>(value);
@@ -171,14 +174,14 @@ public:
         return true;
     }
 
-    // Goes past the varints that are left and counts them; false if one is malformed.
+    // Skip and count the remaining varints; false if one is malformed.
     DTF_APART bool count_varints(std::size_t& count) {
         const std::uint8_t* const from = at_;
         const std::size_t size = left();
         if (size > 0 && from[size - 1] >= 0x80) return false;
         at_ = end_;
         constexpr std::uint32_t last_bits = 0x80808080u;
-        constexpr std::size_t most_words = 255;  // as far as a byte counts
+        constexpr std::size_t most_words = 255;  // maximum that a byte counts
         std::size_t inner = 0, at = 0;
         bool some_long = false;
         while (size - at >= 4) {
@@ -196,12 +199,12 @@ public:
         }
         for (; at < size; ++at) inner += from[at] >> 7;
         count = size - inner;
-        // One of more than ten bytes would have a whole word among its first ten.
+        // a value of more than ten bytes would have a full word among its first ten
         return !some_long || no_varint_beyond_ten(from, size);
     }
 
-    // Goes past a field of any wire type, groups within groups included, without recursion. The message that the
-    // field is in lies itself `level` messages deep.
+    // Skip a field of any wire type, including nested groups, without recursion. The message that contains the field is
+    // at nesting depth `level`.
     bool skip(std::uint32_t tag_of_field, std::size_t level) {
         std::uint32_t open[max_depth];
         std::size_t depth = 0;
@@ -229,7 +232,7 @@ public:
     }
 
 private:
-    static constexpr std::size_t max_depth = 100;  // protobuf's own limit of messages and groups within each other
+    static constexpr std::size_t max_depth = 100;  // limit of protobuf for nested messages and groups
 
     DTF_APART bool long_small_varint(std::uint32_t& value, std::uint64_t most) {
         std::uint64_t wide;
@@ -258,10 +261,10 @@ private:
         return beyond < 0x80;
     }
 
-    // The values of a block that ends too early to be read as a whole, or that are more than there is room for. False
-    // where none is, or one is malformed, perhaps behind what there is room for.
-    DTF_APART bool copied_block(std::int64_t* out, std::size_t room, std::size_t& written) {
-        std::uint8_t bytes[2 * varints::block] = {};  // zeros are values
+    // Decode the values of a block that ends too early for the fast path, or that holds more values than fit. False if
+    // nothing fits, or a value is malformed, even one that does not fit.
+    DTF_APART bool copied_block(std::int64_t* out, std::size_t capacity, std::size_t& written) {
+        std::uint8_t bytes[2 * varints::block] = {};  // zeros are valid values
         std::int64_t values[2 * varints::block];
         const std::size_t size = std::min(left(), varints::block);
         std::memcpy(bytes, at_, size);
@@ -275,8 +278,8 @@ private:
         } else if (!varints::decode_block(bytes, inner, ends, values, count, used)) {
             return false;
         }
-        count = std::min(std::bitset<varints::block>(ends).count(), room - written);
-        if (written + count == room) {
+        count = std::min(std::bitset<varints::block>(ends).count(), capacity - written);
+        if (written + count == capacity) {
             for (std::size_t i = 1; i < count; ++i) ends &= ends - 1;
             used = lowest_bit(ends) + 1;
         }
@@ -292,7 +295,7 @@ private:
     const std::uint8_t* end_;
 };
 
-// Whether the bytes are UTF-8 as Python decodes it: shortest forms only, no surrogates, nothing past U+10FFFF.
+// Return whether bytes are UTF-8 as Python decodes it: shortest forms, no surrogates, nothing above U+10FFFF.
 inline bool is_utf8(const std::uint8_t* data, std::size_t size) {
     Cursor text(data, size);
     while (!text.empty()) {

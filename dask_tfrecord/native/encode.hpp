@@ -1,7 +1,13 @@
-// Columns of flat arrays into records: tf.train.Example and SequenceExample, framed, with both CRCs.
+// Flat arrays to records: tf.train.Example and SequenceExample messages, framed, with both CRCs.
+//
+// The encoding is the one that protobuf writes: lists of numbers are packed, varints have their shortest form, and map
+// entries are in the order of the fields. example.hpp describes the messages, framing.hpp the frame.
 #pragma once
 
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -9,49 +15,72 @@
 
 namespace dtf {
 
-// What one key of the records holds. Values are grouped twice at the most: a row has values, or, in a feature list,
-// steps, which have values. The arrays are lent: whoever makes a field has looked over them.
+// View of an array of splits. Group i has the items splits[i] to splits[i + 1].
+struct Splits {
+    const std::int64_t* data;
+    std::size_t size;
+};
+
+// Values of one key of the records: views of arrays of the caller. A row has values, or, in a feature list, steps that
+// have values.
 struct Field {
     std::string key;
     Kind kind = Kind::int64;
     bool list = false;      // a feature list
-    std::size_t count = 1;  // values of each row, or of each step, where no splits say how many
-    std::string prefix;     // bytes: what stands before each value
+    std::size_t count = 1;  // values of each row or step, where splits are absent
+    std::string prefix;     // bytes: written before each value
     const std::uint8_t* values = nullptr;
-    const std::int64_t* value_splits = nullptr;  // bytes: where each value ends
-    const std::int64_t* step_splits = nullptr;   // a feature list: where the values of each step end
-    const std::int64_t* row_splits = nullptr;    // where the values, or steps, of each row end
+    std::size_t nbytes = 0;              // of the values
+    std::optional<Splits> value_splits;  // bytes: splits of `values` by value
+    std::optional<Splits> step_splits;   // feature list: splits of the values by step
+    std::optional<Splits> row_splits;    // splits of the values, or steps, by row
 };
+
+// Throws if arguments contradict each other. The content of the arrays is checked when an encoder copies it.
+inline void check_field(const Field& field) {
+    if (field.kind == Kind::none) throw std::invalid_argument("a field needs a kind of values");
+    if (field.count > most_values) throw std::invalid_argument("count exceeds 2**59");
+    const bool bytes = field.kind == Kind::bytes;
+    if (bytes != field.value_splits.has_value()) {
+        throw std::invalid_argument("bytes values need value_splits, and numbers cannot have them");
+    }
+    if (!bytes && !field.prefix.empty()) throw std::invalid_argument("only bytes values have a prefix");
+    if (field.list ? !field.row_splits.has_value() : field.step_splits.has_value()) {
+        throw std::invalid_argument("feature lists need row_splits, and only they have step_splits");
+    }
+}
 
 struct Encoded {
     std::uint64_t records = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t need = 0;  // bytes of room for the next record, where there was less; 0 where no record is left
+    std::uint64_t need = 0;  // buffer size that the next record needs, if it did not fit; 0 after the last record
 };
 
-// Bytes behind a record that are written to, and mean nothing.
+// Bytes after a record that are overwritten with arbitrary content.
 constexpr std::size_t slack = 16;
 
-// protobuf takes no larger message.
+// Largest message that protobuf reads.
 constexpr std::uint64_t most_payload = INT32_MAX;
 
+// Encodes fields to records. The constructor copies the splits that it validates, so arrays that the caller changes
+// later cannot move a read out of bounds. Values are read in place; `encode` detects int64 values that change meanwhile.
 class Encoder {
 public:
-    Encoder(std::vector<Field> fields, std::size_t rows, Message message) : rows_(rows), message_(message) {
-        for (Field& field : fields) {
-            // Tag and length of the key, the key, and the tag of the value: the same in every record.
-            std::uint8_t begin[1 + slack] = {tag_key};
-            const std::uint8_t* end = put_varint(begin + 1, field.key.size());
-            std::string head(static_cast<const std::uint8_t*>(begin), end);
-            head += field.key;
-            head += static_cast<char>(tag_value);
-            (field.list ? lists_ : features_).push_back({std::move(field), std::move(head)});
+    Encoder(const std::vector<Field>& fields, std::size_t rows, Message message) : rows_(rows), message_(message) {
+        std::unordered_set<std::string> keys[2];
+        for (const Field& field : fields) {
+            check_field(field);
+            if (!keys[field.list].insert(field.key).second) {
+                throw std::invalid_argument("two fields have the same key");
+            }
+            (field.list ? lists_ : features_).push_back(entry_of(field, rows));
         }
     }
 
-    // Records from `first` on, as many as there is room for.
-    Encoded encode(std::size_t first, std::uint8_t* out, std::size_t room) {
+    // Writes records from row `first` on, as many as fit in `capacity` bytes.
+    Encoded encode(std::size_t first, std::uint8_t* out, std::size_t capacity) {
         Encoded done;
+        end_ = out + capacity;
         for (std::size_t row = first; row < rows_; ++row) {
             sizes_.clear();
             const std::uint64_t features = map_size(features_, row);
@@ -61,7 +90,7 @@ public:
             if (context) payload += field_size(features);
             if (!lists_.empty()) payload += field_size(lists);
             const std::uint64_t whole = header_size + payload + footer_size;
-            if (payload > most_payload || whole + slack > room - done.bytes) {
+            if (payload > most_payload || whole + slack > capacity - done.bytes) {
                 done.need = whole + slack;
                 return done;
             }
@@ -81,9 +110,15 @@ public:
     }
 
 private:
+    // A field with its own copy of the splits; absent ones are empty.
     struct Entry {
-        Field field;
-        std::string head;
+        Kind kind;
+        bool list;
+        std::size_t count;
+        const std::uint8_t* values;
+        std::vector<std::int64_t> value_splits, step_splits, row_splits;
+        std::string prefix;
+        std::string head;  // tag and length of the key, the key, tag of the value: the same in every record
     };
     // Values `begin` to `end` of a field.
     struct Span {
@@ -93,12 +128,48 @@ private:
     static constexpr std::uint8_t tag_features = 0x0a, tag_lists = 0x12;  // of Example and SequenceExample
     static constexpr std::uint8_t tag_entry = 0x0a, tag_key = 0x0a, tag_value = 0x12;
     static constexpr std::uint8_t tag_step = 0x0a, tag_item = 0x0a;
+    static constexpr std::size_t longest_varint = 10;
+    static constexpr const char* changed = "values changed while they were encoded: do not write to arrays in use";
 
-    // Seven bits to a byte: 9/64 is near enough to 1/7 for all 64 of them.
+    static Entry entry_of(const Field& field, std::size_t rows) {
+        Entry entry{field.kind, field.list, field.count, field.values, {}, {}, {}, field.prefix, {}};
+        std::uint8_t begin[1 + slack] = {tag_key};
+        const std::uint8_t* end = put_varint(begin + 1, field.key.size());
+        entry.head.assign(static_cast<const std::uint8_t*>(begin), end);
+        entry.head += field.key;
+        entry.head += static_cast<char>(tag_value);
+        std::size_t items = copy_splits(field.row_splits, rows, field.count, entry.row_splits);
+        if (field.list) items = copy_splits(field.step_splits, items, field.count, entry.step_splits);
+        const std::size_t width = field.kind == Kind::floats ? 4 : 8;
+        const std::size_t nbytes = field.kind == Kind::bytes
+                                       ? copy_splits(field.value_splits, items, 1, entry.value_splits)
+                                       : copy_splits(std::nullopt, items, width, entry.value_splits);
+        if (nbytes > field.nbytes) throw std::invalid_argument("the splits or counts exceed the values");
+        return entry;
+    }
+
+    // Copies the splits of `groups` groups and validates the copy. Returns the end of the last group.
+    static std::size_t copy_splits(const std::optional<Splits>& splits, std::size_t groups, std::size_t count,
+                                   std::vector<std::int64_t>& copy) {
+        if (!splits) {
+            if (count != 0 && groups > most_values / count) throw std::invalid_argument("more than 2**59 values");
+            return groups * count;
+        }
+        if (splits->size == 0 || splits->size - 1 < groups) {
+            throw std::invalid_argument("splits must have one entry more than there are rows, steps or values");
+        }
+        copy.assign(splits->data, splits->data + groups + 1);
+        bool ascend = copy[0] >= 0;
+        for (std::size_t i = 0; i < groups; ++i) ascend &= copy[i] <= copy[i + 1];
+        if (!ascend) throw std::invalid_argument("splits must ascend and be non-negative");
+        return static_cast<std::size_t>(copy[groups]);
+    }
+
+    // One byte for each 7 bits: 9/64 approximates 1/7 closely enough for 64 bits.
     DTF_INLINE static std::size_t varint_size(std::uint64_t value) { return (highest_bit(value | 1) * 9 + 73) / 64; }
 
-    // Values differ in size from one to the next, so what branches on it is slow: eight bytes are written at once, of
-    // which the next value overwrites some, and `slack` the last ones' overflow.
+    // The sizes of consecutive values differ, so a branch on the size is slow. Eight bytes are written at once; the next
+    // value overwrites the surplus, and `slack` takes that of the last value.
     DTF_INLINE static std::uint8_t* put_varint(std::uint8_t* at, std::uint64_t value) {
         if (value < 0x80) {
             *at = static_cast<std::uint8_t>(value);
@@ -112,7 +183,7 @@ private:
         return at + size;
     }
 
-    // 56 bits, seven to each byte.
+    // Spreads 56 bits to eight bytes, seven bits each.
     DTF_INLINE static std::uint64_t spread(std::uint64_t value) {
         value = (value & 0x000000000fffffffu) | (value & 0x00fffffff0000000u) << 4;
         value = (value & 0x00003fff00003fffu) | (value & 0x0fffc0000fffc000u) << 2;
@@ -128,7 +199,7 @@ private:
         return at;
     }
 
-    // Bytes of a length-delimited field with a tag of one byte.
+    // Size of a length-delimited field with a tag of one byte.
     static std::uint64_t field_size(std::uint64_t body) { return 1 + varint_size(body) + body; }
 
     static std::uint8_t* put_field(std::uint8_t* at, std::uint8_t tag, std::uint64_t body) {
@@ -141,51 +212,51 @@ private:
         std::memcpy(at, &crc, sizeof crc);
     }
 
-    static std::size_t split(const std::int64_t* splits, std::size_t at) {
+    static std::size_t split(const std::vector<std::int64_t>& splits, std::size_t at) {
         return static_cast<std::size_t>(splits[at]);
     }
 
-    // The items of one group: by splits, or `count` of them.
-    static Span span(const std::int64_t* splits, std::size_t group, std::size_t count) {
-        if (splits == nullptr) return {group * count, (group + 1) * count};
+    // Items of one group: by splits, or `count` of them.
+    static Span span(const std::vector<std::int64_t>& splits, std::size_t group, std::size_t count) {
+        if (splits.empty()) return {group * count, (group + 1) * count};
         return {split(splits, group), split(splits, group + 1)};
     }
 
-    // Sizes are found first, outermost last, and noted: the lengths of messages stand before what is in them.
+    // A message is preceded by its length, so all sizes of a record are computed first and kept in `sizes_`.
     std::uint64_t map_size(const std::vector<Entry>& entries, std::size_t row) {
         std::uint64_t size = 0;
         for (const Entry& entry : entries) {
-            const std::uint64_t value = value_size(entry.field, row);
+            const std::uint64_t value = value_size(entry, row);
             size += field_size(entry.head.size() + varint_size(value) + value);
         }
         return size;
     }
 
-    std::uint64_t value_size(const Field& field, std::size_t row) {
+    std::uint64_t value_size(const Entry& field, std::size_t row) {
         if (!field.list) return feature_size(field, span(field.row_splits, row, field.count));
         const Span steps = span(field.row_splits, row, 1);
-        const std::size_t noted = sizes_.size();
+        const std::size_t index = sizes_.size();
         sizes_.push_back(0);
         std::uint64_t size = 0;
         for (std::size_t step = steps.begin; step < steps.end; ++step) {
             size += field_size(feature_size(field, span(field.step_splits, step, field.count)));
         }
-        sizes_[noted] = size;
+        sizes_[index] = size;
         return size;
     }
 
-    // Bytes of a Feature; those of its packed values, or of its list of bytes values, are noted.
-    std::uint64_t feature_size(const Field& field, Span values) {
+    // Size of a Feature. The size of its packed values, or of its list of bytes values, is added to `sizes_`.
+    std::uint64_t feature_size(const Entry& field, Span values) {
         const std::uint64_t inside = inner_size(field, values);
         sizes_.push_back(inside);
         return field_size(list_size(field, inside));
     }
 
-    static std::uint64_t list_size(const Field& field, std::uint64_t inside) {
+    static std::uint64_t list_size(const Entry& field, std::uint64_t inside) {
         return field.kind == Kind::bytes || inside == 0 ? inside : field_size(inside);
     }
 
-    static std::uint64_t inner_size(const Field& field, Span values) {
+    static std::uint64_t inner_size(const Entry& field, Span values) {
         if (field.kind == Kind::floats) return 4 * (values.end - values.begin);
         std::uint64_t size = 0;
         if (field.kind == Kind::bytes) {
@@ -198,28 +269,27 @@ private:
         return size;
     }
 
-    static std::size_t length(const Field& field, std::size_t value) {
+    static std::size_t length(const Entry& field, std::size_t value) {
         return split(field.value_splits, value + 1) - split(field.value_splits, value);
     }
 
-    DTF_INLINE static std::uint64_t integer(const Field& field, std::size_t value) {
+    DTF_INLINE static std::uint64_t integer(const Entry& field, std::size_t value) {
         return load<std::uint64_t>(field.values + 8 * value);
     }
 
     std::uint8_t* put_map(std::uint8_t* at, const std::vector<Entry>& entries, std::size_t row) {
-        for (const Entry& entry : entries) {
-            const Field& field = entry.field;
-            const std::uint64_t noted = sizes_[next_];
-            const std::uint64_t value = field.list ? noted : field_size(list_size(field, noted));
-            at = put_field(at, tag_entry, entry.head.size() + varint_size(value) + value);
-            std::memcpy(at, entry.head.data(), entry.head.size());
-            at = put_varint(at + entry.head.size(), value);
+        for (const Entry& field : entries) {
+            const std::uint64_t size = sizes_[next_];
+            const std::uint64_t value = field.list ? size : field_size(list_size(field, size));
+            at = put_field(at, tag_entry, field.head.size() + varint_size(value) + value);
+            std::memcpy(at, field.head.data(), field.head.size());
+            at = put_varint(at + field.head.size(), value);
             at = field.list ? put_steps(at, field, row) : put_feature(at, field, span(field.row_splits, row, field.count));
         }
         return at;
     }
 
-    std::uint8_t* put_steps(std::uint8_t* at, const Field& field, std::size_t row) {
+    std::uint8_t* put_steps(std::uint8_t* at, const Entry& field, std::size_t row) {
         const Span steps = span(field.row_splits, row, 1);
         ++next_;
         for (std::size_t step = steps.begin; step < steps.end; ++step) {
@@ -229,7 +299,7 @@ private:
         return at;
     }
 
-    std::uint8_t* put_feature(std::uint8_t* at, const Field& field, Span values) {
+    std::uint8_t* put_feature(std::uint8_t* at, const Entry& field, Span values) {
         const std::uint64_t inside = sizes_[next_++];
         at = put_field(at, static_cast<std::uint8_t>(static_cast<int>(field.kind) << 3 | 2), list_size(field, inside));
         if (field.kind == Kind::bytes) {
@@ -242,16 +312,27 @@ private:
             std::memcpy(at, field.values + 4 * values.begin, static_cast<std::size_t>(inside));
             return at + inside;
         }
-        for (std::size_t value = values.begin; value < values.end; ++value) at = put_varint(at, integer(field, value));
+        return put_integers(at, field, values, at + inside);
+    }
+
+    // The values may have changed since their sizes were computed: `end_` bounds the writes, and `expected` detects it.
+    std::uint8_t* put_integers(std::uint8_t* at, const Entry& field, Span values, const std::uint8_t* expected) const {
+        for (std::size_t value = values.begin; value < values.end;) {
+            const std::size_t fit = static_cast<std::size_t>(end_ - at) / longest_varint;
+            if (fit == 0) throw std::runtime_error(changed);
+            const std::size_t last = values.end - value < fit ? values.end : value + fit;
+            for (; value < last; ++value) at = put_varint(at, integer(field, value));
+        }
+        if (at != expected) throw std::runtime_error(changed);
         return at;
     }
 
-    static std::uint8_t* put_bytes(std::uint8_t* at, const Field& field, std::size_t value) {
+    static std::uint8_t* put_bytes(std::uint8_t* at, const Entry& field, std::size_t value) {
         const std::size_t size = length(field, value);
         at = put_field(at, tag_item, field.prefix.size() + size);
         std::memcpy(at, field.prefix.data(), field.prefix.size());
         at += field.prefix.size();
-        // An empty array may have no memory at all.
+        // The values of an empty array may be a null pointer.
         if (size != 0) std::memcpy(at, field.values + split(field.value_splits, value), size);
         return at + size;
     }
@@ -260,8 +341,9 @@ private:
     std::size_t rows_;
     Message message_;
     std::vector<Entry> features_, lists_;
-    std::vector<std::uint64_t> sizes_;  // of one record, in the order in which they are needed again
-    std::size_t next_ = 0;
+    std::vector<std::uint64_t> sizes_;   // of one record, in the order in which `put_map` needs them
+    std::size_t next_ = 0;               // index of the next size
+    const std::uint8_t* end_ = nullptr;  // of the output buffer
 };
 
 }  // namespace dtf

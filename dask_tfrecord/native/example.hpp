@@ -1,4 +1,19 @@
-// tf.train.Example and SequenceExample as protobuf reads them, any legal encoding, straight into columns.
+// Decoder of tf.train.Example and SequenceExample messages. Accepts every encoding that protobuf accepts.
+//
+// Wire layout, from tensorflow/core/example/example.proto and feature.proto:
+//
+//     message Example         { Features features = 1; }
+//     message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
+//     message Features        { map<string, Feature> feature = 1; }
+//     message FeatureLists    { map<string, FeatureList> feature_list = 1; }
+//     message FeatureList     { repeated Feature feature = 1; }
+//     message Feature         { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
+//
+// A map is a repeated message of entries { string key = 1; Value value = 2; }. The last entry of a key wins; within an
+// entry, repeated values merge. columns.hpp describes the lists.
+//
+// Specification: https://protobuf.dev/programming-guides/encoding/ and
+// https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +27,7 @@ namespace dtf {
 
 enum class Message : int { example = 0, sequence_example = 1 };
 
-// Records into columns: framing, CRCs and decoding in one pass while a record is in cache.
+// Decodes records to columns. Framing, CRCs and messages are handled in one pass, while a record is in cache.
 class Decoder {
 public:
     Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed, Message message = Message::example)
@@ -22,22 +37,22 @@ public:
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             const ColumnSpec& spec = columns_[i].spec();
             (spec.list ? lists_ : features_).add(spec.key, static_cast<int>(i));
-            if (spec.layout != Layout::skipped) checked_.push_back(i);
+            if (spec.layout != ValueLayout::skipped) checked_.push_back(i);
         }
     }
 
-    Decoder(const Decoder&) = delete;  // keys are looked up as views of the columns' own
+    Decoder(const Decoder&) = delete;  // the key tables hold views of the columns' keys
     Decoder& operator=(const Decoder&) = delete;
 
     std::vector<Column>& columns() { return columns_; }
     const Problem& problem() const { return problem_; }
 
-    // About `times` what was decoded so far is all that will be.
-    void expect(double times) {
-        for (Column& column : columns_) column.expect(times);
+    // Allocate memory for about `factor` times the values decoded so far.
+    void preallocate(double factor) {
+        for (Column& column : columns_) column.preallocate(factor);
     }
 
-    // Decodes at most `limit` records of the block, which begins at byte `offset` of the stream.
+    // Decode at most `limit` records of the block, which starts at byte `offset` of the stream.
     Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit, std::uint64_t offset = 0) {
         Walk walk;
         begin_block(data, offset);
@@ -47,9 +62,9 @@ public:
         return walk;
     }
 
-    // Decodes the records of the block that have the `count` numbers `wanted`, which ascend; the first one of the block
-    // is number `first`. Others are skipped, and the last one of those may reach beyond the block.
-    Walk pick(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
+    // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
+    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
+    Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
               std::size_t count, std::uint64_t offset = 0) {
         Walk walk;
         begin_block(data, offset);
@@ -59,7 +74,7 @@ public:
                 throw std::invalid_argument("records are picked as they follow each other");
             }
             if (!framing_.skip(data, size, number - first, walk)) return walk;
-            // A block that ends with what was skipped, or before, is an empty one.
+            // the skipped record may end at or beyond the end of the block
             const std::size_t begin = walk.consumed < size ? static_cast<std::size_t>(walk.consumed) : size;
             Cursor block(data + begin, size - begin);
             if (!next(block, walk)) return walk;
@@ -70,7 +85,7 @@ public:
     }
 
 private:
-    // How deep messages lie in a record; unknown groups within count on from there.
+    // Nesting depth of the messages of a record. Unknown groups within them count from there.
     enum Level : std::size_t { in_record, in_map, in_entry, in_value, in_step };
 
     bool fail(Fault fault) {
@@ -82,7 +97,7 @@ private:
         for (Column& column : columns_) column.begin_block(data, offset);
     }
 
-    // Decodes the record that the block begins with; or the walk says why not.
+    // Decode the first record of the block, or set in `walk` why not.
     bool next(Cursor& block, Walk& walk) {
         Cursor payload(block.here(), 0);
         if (!framing_.next(block, payload, walk)) return false;
@@ -96,12 +111,12 @@ private:
         return true;
     }
 
-    // A record that was refused leaves nothing behind.
+    // Discard what a refused record stored.
     void undo() {
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             columns_[i].undo(record_);
             if (problem_.fault == Fault::malformed && columns_[i].full()) {
-                problem_.fault = Fault::full;  // nothing is said about the record: there was no place for it
+                problem_.fault = Fault::full;  // the record is not at fault: the output buffer is full
                 problem_.column = static_cast<int>(i);
             }
         }
@@ -109,7 +124,7 @@ private:
 
     // message Example { Features features = 1; }
     // message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
-    // A repeated field adds to the ones before.
+    // A repeated message field merges with the preceding ones.
     bool record(Cursor record) {
         if (problem_.fault != Fault::none) problem_ = Problem{};
         features_.begin_record();
@@ -128,19 +143,19 @@ private:
                     return problem_.fault != Fault::none ? false : fail(Fault::malformed);
                 }
             } else {
-                foreign = foreign || tag == length_delimited(2);  // a SequenceExample has its feature lists here
+                foreign = foreign || tag == length_delimited(2);  // the feature lists of a SequenceExample
                 has_oddities_ = true;
                 if (!record.skip(tag, in_record)) return fail(Fault::malformed);
             }
         }
-        // Not one feature, but things that no writer of Examples makes: another message, whose fields happen to be
-        // legal here. To call it an empty Example would invent a row.
+        // Fields that no writer of Examples writes, and not one feature: another message that happens to parse.
+        // Accepting it as an empty Example would invent a row.
         if (foreign || (has_oddities_ && !has_values_)) return fail(Fault::not_example);
         return close();
     }
 
     bool close() {
-        // Each column has its one value.
+        // every column has its single value
         if (taken_ == checked_.size() && !some_read_) return true;
         for (const std::size_t i : checked_) {
             if (!columns_[i].close(record_, problem_)) {
@@ -186,7 +201,7 @@ private:
         return true;
     }
 
-    // A map entry { string key = 1; value = 2; }, as nearly every writer lays it out: key, value, end.
+    // A map entry { string key = 1; value = 2; } in the order that nearly every writer uses: key, value, end.
     template <class Read>
     bool entry(Cursor entry, Keys& keys, Read read) {
         Cursor quick = entry;
@@ -202,7 +217,7 @@ private:
         return any_entry(entry, keys, read);
     }
 
-    // The one value of an entry goes to its column.
+    // Store the single value of an entry.
     template <class Read>
     DTF_INLINE bool enter(Cursor value, Column& column, Read read) {
         if (column.take_one(record_, value)) {
@@ -214,7 +229,7 @@ private:
         return read(value, column);
     }
 
-    // Fields in any order, any number of times: the last key counts, and values add up as messages do.
+    // Fields in any order and number: the last key counts, and values merge.
     template <class Read>
     bool any_entry(const Cursor entry, Keys& keys, Read read) {
         Cursor key(entry.here(), 0);
@@ -266,9 +281,9 @@ private:
         return true;
     }
 
-    // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, so many levels deep.
+    // message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, at nesting depth `level`.
     bool feature(Cursor value, Column& column, std::size_t level) {
-        // Nearly every one is a single list that is a single field: packed numbers, or one string.
+        // nearly every Feature is a single list with a single field: packed numbers, or one string
         Cursor quick = value;
         std::uint8_t kind, one;
         if (quick.only_field(kind) && quick.only_field(one) && one == length_delimited(1)) {
@@ -300,8 +315,8 @@ private:
         return true;
     }
 
-    // Where the values of a list go. One that is not wanted has to be a list all the same: protobuf parses it before it
-    // is overridden.
+    // The column that takes the values of a list. An unwanted list is parsed too, as protobuf parses a message before
+    // overriding it.
     Column& into(Column& column, Kind kind) { return column.list(kind) ? column : counted_only_; }
 
     static bool int64_list(Cursor list, Column& column, std::size_t level) {
@@ -352,23 +367,23 @@ private:
         return true;
     }
 
-    // The column of a key, or none where it is not wanted; false if the key is an error.
+    // Set the column of a key, or null if the key is unwanted; false if the key is an error.
     DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
         const Keys::Key* known = keys.find(key);
         column = known == nullptr ? nullptr : column_of(*known);
         return known != nullptr || unknown(key, keys);
     }
 
-    // The column that values of a key go to, or none where they are not wanted.
+    // The column that takes the values of a key, or null.
     DTF_INLINE Column* column_of(const Keys::Key& key) {
         if (key.column < 0) return nullptr;
         Column& column = columns_[static_cast<std::size_t>(key.column)];
-        return column.spec().layout == Layout::skipped ? nullptr : &column;
+        return column.spec().layout == ValueLayout::skipped ? nullptr : &column;
     }
 
     bool unknown(Cursor key, Keys& keys) {
         const std::size_t size = key.left();
-        if (!is_utf8(key.here(), size)) return false;  // as protobuf: a string that is none is malformed
+        if (!is_utf8(key.here(), size)) return false;  // as protobuf: an invalid string makes the message malformed
         if (!closed_) {
             keys.pass(key);
             return true;
@@ -376,14 +391,14 @@ private:
         problem_.fault = Fault::unknown_key;
         const auto* text = reinterpret_cast<const char*>(key.here());
         std::size_t shown = size < longest_shown ? size : longest_shown;
-        while (shown < size && (text[shown] & 0xc0) == 0x80) --shown;  // not within a character
+        while (shown < size && (text[shown] & 0xc0) == 0x80) --shown;  // do not cut within a character
         problem_.text.assign(text, shown);
         return false;
     }
 
     static ColumnSpec nothing() {
         ColumnSpec spec;
-        spec.layout = Layout::fixed;
+        spec.layout = ValueLayout::fixed;
         spec.count = 0;
         return spec;
     }
@@ -395,15 +410,15 @@ private:
     bool closed_;
     Message message_;
     std::vector<Column> columns_;
-    Column counted_only_{nothing()};  // keeps nothing of what it is given
+    Column counted_only_{nothing()};  // keeps no values
     Keys features_;
     Keys lists_;
-    std::vector<std::size_t> checked_;  // the columns that are not skipped
+    std::vector<std::size_t> checked_;  // columns that are not skipped
     std::uint64_t record_ = 0;
-    bool has_values_ = false;    // this record: a map entry with a value
-    bool has_oddities_ = false;  // unknown fields, or a map entry without a value
-    bool some_read_ = false;     // this record: a value that was not taken as it came
-    std::size_t taken_ = 0;      // this record: columns that took their one value
+    bool has_values_ = false;    // the record has a map entry with a value
+    bool has_oddities_ = false;  // the record has unknown fields, or a map entry without a value
+    bool some_read_ = false;     // the record has a value that was not stored by the fast path
+    std::size_t taken_ = 0;      // number of columns of the record that the fast path filled
     Problem problem_;
 };
 

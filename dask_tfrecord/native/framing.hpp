@@ -1,4 +1,11 @@
-// Records in a block of bytes: u64 length, u32 masked CRC of it, payload, u32 masked CRC of the payload.
+// Record framing. A stream is a sequence of records without gaps, little-endian:
+//
+//     uint64 length                 header, 12 bytes
+//     uint32 masked CRC32C of the 8 bytes of length
+//     byte   payload[length]
+//     uint32 masked CRC32C of the payload
+//
+// Specification: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 #pragma once
 
 #include "crc32c.hpp"
@@ -8,31 +15,31 @@ namespace dtf {
 
 enum class Stop : int {
     more = 0,     // the block ends within a record
-    limit = 1,    // as many records as were asked for
-    framing = 2,  // a CRC does not hold
-    feature = 3,  // a record holds but is not what the columns take
+    limit = 1,    // the requested number of records was read
+    framing = 2,  // a CRC does not match
+    feature = 3,  // the CRCs of a record match, but the columns do not accept its content
 };
 
 struct Walk {
     std::uint64_t records = 0;
-    std::uint64_t consumed = 0;  // bytes of whole records; where some are skipped it may pass the end of the block
-    std::uint64_t need = 0;      // with `more`: bytes from there on that the next step needs
+    std::uint64_t consumed = 0;  // bytes of whole records; past the end of the block if a record was skipped
+    std::uint64_t need = 0;      // with `more`: bytes from there on that the next call needs
     Stop stop = Stop::more;
 };
 
 constexpr std::size_t header_size = 12;
 constexpr std::size_t footer_size = 4;
-// Lengths past this are never real; it keeps sums of a length and the framing from wrapping.
+// No record is longer. Sums of a length and the size of the framing cannot overflow.
 constexpr std::uint64_t absurd_length = std::uint64_t{1} << 62;
 
-// No file is larger, so most of what is no header is told from one by its length.
-constexpr std::uint64_t most_room = std::uint64_t{1} << 40;
+// No file is larger, so the length alone rules out most false headers.
+constexpr std::uint64_t largest_file = std::uint64_t{1} << 40;
 
 class Framing {
 public:
     explicit Framing(bool check) : crc_(crc::best()), check_(check) {}
 
-    // A record that is wholly in the block: its payload, or why there is none.
+    // Read a record that lies within the block, or set in `walk` why not.
     bool next(Cursor& block, Cursor& payload, Walk& walk) const {
         Cursor ahead = block;
         std::uint64_t length;
@@ -54,14 +61,14 @@ public:
         return true;
     }
 
-    // Headers alone, at most `limit` of them.
+    // Walk headers only, at most `limit` of them.
     Walk scan(const std::uint8_t* data, std::size_t size, std::uint64_t limit) const {
         Walk walk;
         if (skip(data, size, limit, walk)) walk.stop = Stop::limit;
         return walk;
     }
 
-    // Goes on by headers alone until the walk has passed `records` of them; or says why not.
+    // Walk headers until `walk` has passed `records` of them, or set why not.
     bool skip(const std::uint8_t* data, std::size_t size, std::uint64_t records, Walk& walk) const {
         while (walk.records < records) {
             if (walk.consumed >= size) {
@@ -72,7 +79,7 @@ public:
             Cursor ahead(data + walk.consumed, size - static_cast<std::size_t>(walk.consumed));
             std::uint64_t length;
             if (!header(ahead, length, walk)) return false;
-            if (length > absurd_length) {  // the shard can't hold it: whoever has its size says so
+            if (length > absurd_length) {  // longer than any shard: the caller, which knows the size, reports it
                 walk.need = UINT64_MAX;
                 walk.stop = Stop::more;
                 return false;
@@ -83,7 +90,7 @@ public:
         return true;
     }
 
-    // Whole records whose CRCs both hold, as far as they lie in the block.
+    // Walk whole records of the block whose CRCs match.
     Walk check(const std::uint8_t* data, std::size_t size) const {
         Walk walk;
         Cursor block(data, size), payload(data, 0);
@@ -92,19 +99,20 @@ public:
         return walk;
     }
 
-    // How far it is to the next header that holds, of a record that ends within `room` bytes; -1 if there is none.
-    std::int64_t find(const std::uint8_t* data, std::size_t size, std::uint64_t room) const {
+    // Distance to the next valid header of a record that ends within `available` bytes, or -1.
+    std::int64_t find(const std::uint8_t* data, std::size_t size, std::uint64_t available) const {
         constexpr std::size_t least = header_size + footer_size;
-        // The three highest bytes of a length are zero: one that is not rules out every header it would be in.
+        // The three highest bytes of a length are zero. A nonzero one rules out every header that would contain it
+        // there.
         const std::size_t steps[] = {3, 2, 1};
         std::size_t at = 0;
-        while (at + header_size <= size && at + least <= room) {
+        while (at + header_size <= size && at + least <= available) {
             const std::uint64_t length = load<std::uint64_t>(data + at);
-            if (room <= most_room && length >> 40 != 0) {
+            if (available <= largest_file && length >> 40 != 0) {
                 at += steps[length >> 56 != 0 ? 0 : length >> 48 != 0 ? 1 : 2];
                 continue;
             }
-            if (length <= room - at - least &&
+            if (length <= available - at - least &&
                 crc::mask(crc_(data + at, 8)) == load<std::uint32_t>(data + at + 8)) {
                 return static_cast<std::int64_t>(at);
             }

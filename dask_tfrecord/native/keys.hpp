@@ -1,4 +1,4 @@
-// The keys of maps in records, found by where they stood in the record before.
+// Key tables of the maps of records. A lookup first tries the key at the same position of the preceding record.
 #pragma once
 
 #include <deque>
@@ -12,8 +12,8 @@
 
 namespace dtf {
 
-// The keys of one map: which column each stands for. Records of a file mostly repeat the order of their keys, so what
-// stood here last time is tried first, whether it is a column's or not.
+// Keys of one map and their columns. Most records of a file repeat the order of their keys, so the key that was at this
+// position last time is tried first, with or without a column.
 class Keys {
 public:
     struct Key {
@@ -21,7 +21,7 @@ public:
 
         EntryHead head;
         std::string text;
-        int column;  // none below 0: the key was judged where it stood before
+        int column;  // below 0: a key without a column that was validated before
     };
 
     void add(const std::string& text, int column) {
@@ -30,8 +30,7 @@ public:
     }
     void begin_record() { place_ = 0; }
 
-    // Goes past the entry that a map goes on with, if it is a short one with the key that stood here last time, and a
-    // value behind it.
+    // Skip the next entry of the map if it is short, has the key that was at this position last time, and has a value.
     DTF_INLINE const Key* repeated(Cursor& map, Cursor& value) {
         if (place_ >= expected_.size()) return nullptr;
         const Key* key = expected_[place_];
@@ -40,14 +39,14 @@ public:
         return key;
     }
 
-    // What is known of a key; nothing where it is no column's and was not judged before.
+    // Entry of a key; null if it lacks a column and was not validated before.
     DTF_INLINE const Key* find(Cursor key) {
         const std::size_t place = place_++;
         if (place < expected_.size() && is(expected_[place]->text, key)) return expected_[place];
         return look_up(key, place);
     }
 
-    // The key that was just looked for is no column's, and has been judged: where it stands again it need not be.
+    // Remember that the key of the last lookup is valid and lacks a column, so that it is not validated again.
     DTF_APART void pass(Cursor key) {
         if (passed_ == most_passed || key.left() > longest_passed) return;
         ++passed_;
@@ -56,7 +55,7 @@ public:
 
 private:
     static constexpr std::size_t most_expected = 1024, longest_passed = 100;
-    // Of records that never repeat their order, no more is learnt at some time.
+    // stop learning from records that never repeat their order
     static constexpr std::size_t most_passed = 1024;
 
     static std::string_view text_of(Cursor key) {
@@ -80,7 +79,7 @@ private:
         }
     }
 
-    std::deque<Key> keys_;  // the columns' own, and those that no column has, as far as they are remembered
+    std::deque<Key> keys_;  // those of the columns, and remembered ones without a column
     std::unordered_map<std::string_view, const Key*> known_;
     std::vector<const Key*> expected_;
     std::size_t passed_ = 0;

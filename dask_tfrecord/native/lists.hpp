@@ -5,10 +5,10 @@
 
 namespace dtf {
 
-// How the values of a field are written.
+// Wire format of the values of a field.
 enum class Wire { none, varint, four, eight, bytes };
 
-// Packed values; those of strings and bytes never are.
+// Packed values. Strings and bytes are never packed.
 template <class Visit>
 bool visit_packed(Cursor list, Wire wire, Visit visit) {
     constexpr std::size_t most = 512;
@@ -31,8 +31,8 @@ bool visit_packed(Cursor list, Wire wire, Visit visit) {
     return true;
 }
 
-// Goes past a field that a message at this level has, and visits runs of the bits in it, if its wire type is one that
-// such a field may have; of strings and bytes, their sizes.
+// Skip a field of a message at nesting depth `level`. If its wire type fits the field, call `visit` with runs of its
+// bits, or, for strings and bytes, with their sizes.
 template <class Visit>
 bool visit_values(Cursor& message, std::uint32_t tag, Wire wire, std::size_t level, Visit visit) {
     std::int64_t one = 0;

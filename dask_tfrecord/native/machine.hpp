@@ -1,4 +1,4 @@
-// What differs between compilers and processors: inlining, instructions that not every processor has, bits and words.
+// Differences between compilers and processors: inlining, optional instructions, bits and words.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 #if defined(_MSC_VER)
 #include <intrin.h>
 #endif
-// DTF_PORTABLE leaves out what is written for one kind of processor, so that tests run what others have.
+// DTF_PORTABLE disables code for specific processors, so that tests cover the portable code.
 #if !defined(DTF_PORTABLE) && (defined(__x86_64__) || defined(_M_X64))
 #define DTF_X86 1
 #include <nmmintrin.h>
 #include <wmmintrin.h>
 #endif
 
-// Tags and lengths of one byte are what decoding consists of: reading those is in line, longer ones are not.
+// Most tags and lengths have one byte. Reading those is inlined, reading longer ones is not.
 #if defined(_MSC_VER)
 #define DTF_INLINE __forceinline
 #define DTF_APART __declspec(noinline)
@@ -27,8 +27,8 @@
 #define DTF_APART __attribute__((noinline))
 #endif
 
-// Before a function that is only called where has_sse42() says so, or has_clmul(), which multiplies without carries:
-// processors that have SSE 4.2 count bits, too.
+// Marks functions that are called only if has_sse42() or has_clmul() (carry-less multiplication) is true. Processors
+// with SSE 4.2 also have popcnt.
 #if defined(DTF_X86) && !defined(_MSC_VER)
 #define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
 #define DTF_CLMUL __attribute__((target("sse4.2,popcnt,pclmul")))
@@ -39,7 +39,7 @@
 
 namespace dtf {
 
-// A packed list may hold 2^31 values, and each takes eight bytes once it is decoded.
+// A packed list may hold 2^31 values, of eight bytes each once decoded.
 static_assert(sizeof(std::size_t) == 8, "dask_tfrecord's native core supports 64-bit machines only");
 
 inline bool has_sse42() {
@@ -110,7 +110,7 @@ inline std::uint64_t highest_bits(const std::uint8_t* from) {
     return bits;
 }
 
-// Whether two stretches of bytes are the same. Keys are short: words that overlap beat a call to memcmp.
+// Compare two byte ranges. Keys are short: overlapping words beat a call to memcmp.
 DTF_INLINE bool same(const std::uint8_t* one, const std::uint8_t* other, std::size_t size) {
     const auto differ = [one, other](std::size_t at) {
         return load<std::uint64_t>(one + at) ^ load<std::uint64_t>(other + at);

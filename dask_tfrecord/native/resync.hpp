@@ -1,17 +1,19 @@
-// Records among damage: one pass over a stream that finds every record whose two CRCs hold, wherever it begins.
+// Search for intact records in a damaged stream: one pass that finds every record whose two CRCs match, at any offset.
+// framing.hpp describes the wire layout of a record.
 //
-// A record is found by its header, whose length has a CRC of its own, and holds if its payload does. Payloads may hold
-// whole records themselves: those of a record that holds are nothing, those of a lost one look like any. What tells is
-// how stretches of records hang together, and that is what `Resync` finds:
+// A header has a CRC of its own, so a record is found by its header, and it is intact if its payload CRC matches. A
+// payload may contain whole records. Those within an intact record are ignored, but those within a lost record cannot
+// be distinguished from real ones by their bytes. `Resync` therefore reports how stretches of records are connected:
 //
-// - the next record begins where one ends that holds;
-// - a record whose payload is damaged ends where its header says, if a header holds there or the stream ends;
-// - a payload that is whole ends where its CRC follows it, and then a header or the end of the stream: so where a lost
-//   header was is found too, for every payload that begins within `reach` bytes of the last record's end.
+// - after an intact record the next record begins;
+// - a record with a damaged payload ends where its header indicates, if an intact header or the end of the stream
+// follows;
+// - an intact payload ends before its CRC, which a header or the end of the stream follows. This locates a payload
+// whose header is lost, if it begins within `reach` bytes of the end of the preceding record.
 //
-// Nothing is looked at twice: one CRC runs along the stream, and that of any stretch follows from its values at both
-// ends, because a CRC is linear. So time grows with the bytes alone, whatever they are, and memory with the number of
-// stretches. A header that claims bytes to come waits for them; no more than `most_waiting` do at once.
+// Each byte is read once: one CRC runs along the stream, and since a CRC is linear, that of any stretch follows from
+// its values at both ends. Time grows with the number of bytes only, memory with the number of stretches. A header
+// waits for the end of its record; at most `most_waiting` headers wait at once.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +26,7 @@
 
 namespace dtf {
 
-// What zero bytes do to a state of the CRC, also backwards: they multiply a polynomial by a power of x.
+// Effect of zero bytes on a CRC state, forwards and backwards: they multiply a polynomial by a power of x.
 class Zeros {
 public:
     Zeros() {
@@ -40,7 +42,7 @@ public:
     }
 
 private:
-    static constexpr std::uint64_t order = (std::uint64_t{1} << 31) - 1;  // the power of x that is 1
+    static constexpr std::uint64_t order = (std::uint64_t{1} << 31) - 1;  // x to this power is 1
 
     static std::uint32_t times(std::uint32_t one, std::uint32_t other) {
         std::uint32_t product = 0;
@@ -63,7 +65,7 @@ private:
     std::array<std::uint32_t, 31> powers_{};
 };
 
-// The state before a byte, from the one after it.
+// The state before a byte, given the state after it.
 class Backwards {
 public:
     Backwards() {
@@ -80,27 +82,27 @@ private:
 
 constexpr std::uint64_t nowhere = UINT64_MAX;
 
-// Records that hold and follow each other.
+// Consecutive intact records.
 struct Stretch {
     std::uint64_t start = 0;
     std::uint64_t end = 0;
     std::uint64_t records = 0;
-    std::uint64_t root = nowhere;  // the end of the stretch before, where it is known what lies between
-    std::uint64_t lost = 0;        // so many records
-    bool sealed = false;           // by the CRC of a payload right behind the stretch before
-    std::uint64_t promised = 0;    // where the next record should end, if its header holds
-    std::uint64_t reach = 0;       // and the last one of those after it whose payloads are damaged
-    bool payload = false;          // the CRC of the whole stretch follows it: it is one payload
-    std::uint32_t state = 0;       // of the CRC at its start
+    std::uint64_t root = nowhere;  // end of the preceding stretch, if headers or a CRC lead from there to here
+    std::uint64_t lost = 0;        // number of damaged records between root and start
+    bool sealed = false;           // whether the CRC of a payload right after root proves the connection
+    std::uint64_t promised = 0;    // end of the next record, if its header is intact
+    std::uint64_t reach = 0;       // end of the last record with a damaged payload that headers lead to
+    bool payload = false;          // whether the CRC of the whole stretch follows it: it is the content of a payload
+    std::uint32_t state = 0;       // CRC state at the start
 };
 
 class Resync {
 public:
-    // A payload that begins so far behind the end of a record is known by its own CRC.
+    // A payload within this distance of the end of a record is found by its own CRC.
     static constexpr std::size_t reach = 64;
     static constexpr std::size_t most_waiting = 1 << 16;
 
-    // `boundary`: a record is known to begin at `start`. `size`: of the whole stream, or `nowhere`.
+    // `boundary`: a record begins at `start`. `size`: that of the whole stream, or `nowhere`.
     Resync(std::uint64_t start, std::uint64_t size, bool boundary)
         : at_(start), size_(size), advance_(crc::best_advance()) {
         if (!boundary) return;
@@ -109,7 +111,7 @@ public:
         stretches_.back().state = state_;
     }
 
-    // Takes the bytes from `position()` on, but for a few at the end that are needed again; how many it took.
+    // Read the bytes from `position()` on and return how many are no longer needed; a few at the end may be.
     std::size_t feed(const std::uint8_t* data, std::size_t size, bool last) {
         rest_ = Cursor(data, size);
         while (step(last)) {
@@ -119,26 +121,26 @@ public:
     }
 
     std::uint64_t position() const { return at_; }
-    std::uint64_t looked() const { return looked_; }  // bytes, each as often as it was looked at
+    std::uint64_t bytes_read() const { return bytes_read_; }  // a byte that is read twice counts twice
     std::size_t waiting() const { return waiting_.size(); }
-    std::uint64_t holding() const { return holding_; }  // records that hold records
+    std::uint64_t nested() const { return nested_; }  // intact records whose payload contains records
     const std::vector<Stretch>& stretches() const { return stretches_; }
-    // What lies between the end of a stretch and that of the stream, as for `Stretch`.
+    // Like `root` and `lost` of a Stretch, for the bytes between the last stretch and the end of the stream.
     std::uint64_t tail_root() const { return tail_root_; }
     std::uint64_t tail_lost() const { return tail_lost_; }
 
 private:
-    struct Link {  // a place where a record should begin
+    struct Link {  // offset where a record should begin
         std::uint64_t at, root, lost;
         bool sealed = false;
     };
-    struct Waiting {  // a header that holds
-        std::uint64_t end;  // of the payload that it promises
+    struct Waiting {  // an intact header
+        std::uint64_t end;  // of its payload
         std::uint64_t root, lost;
         bool sealed;
-        std::uint32_t at_header, at_payload;  // states of the CRC
+        std::uint32_t at_header, at_payload;  // CRC states
     };
-    struct Broken : Link {  // a place where a header should hold, and does not
+    struct Broken : Link {  // offset where a header is expected, but the bytes are not one
         std::uint32_t state;
         std::uint8_t bytes[reach];
         std::size_t have;
@@ -152,7 +154,7 @@ private:
                 settle(load<std::uint32_t>(footer));
                 return true;
             }
-            if (last) go(rest_.left());  // the stream is shorter than it was to be
+            if (last) go(rest_.left());  // the stream is shorter than its size
             return false;
         }
         std::uint64_t until = event;
@@ -167,7 +169,7 @@ private:
         }
         Link here{at_, nowhere, 0, false};
         if (due(here)) {
-            if (framing_.find(bytes, header_size, most_room) == 0) {
+            if (framing_.find(bytes, header_size, largest_file) == 0) {
                 open(bytes, load<std::uint64_t>(bytes), here);
             } else {
                 broken(bytes, here);
@@ -187,10 +189,10 @@ private:
         return true;
     }
 
-    // The next bytes, or null where fewer are left.
+    // The next bytes, or null if fewer remain.
     const std::uint8_t* peek(std::uint64_t count) const { return Cursor(rest_).take(static_cast<std::size_t>(count)); }
 
-    // Whether a record is to begin here.
+    // Return whether a record is expected to begin here.
     bool due(Link& here) const {
         if (!stretches_.empty() && stretches_.back().end == at_) {
             here.root = at_;
@@ -204,22 +206,22 @@ private:
         return false;
     }
 
-    // How far it is to the next header that holds.
+    // Distance to the next intact header.
     std::uint64_t find(std::uint64_t span) {
         const std::size_t size = static_cast<std::size_t>(span) + header_size - 1;
-        const std::int64_t found = framing_.find(peek(size), size, most_room);
+        const std::int64_t found = framing_.find(peek(size), size, largest_file);
         const std::uint64_t past = found < 0 ? span : static_cast<std::uint64_t>(found);
-        looked_ += past;
+        bytes_read_ += past;
         return past;
     }
 
-    // Goes on, and takes the CRC along.
+    // Advance and update the CRC.
     void go(std::uint64_t count) {
         const std::size_t size = static_cast<std::size_t>(count);
         const std::uint8_t* from = rest_.take(size);
         for (Broken& place : broken_) {
             const std::size_t past = static_cast<std::size_t>(std::min<std::uint64_t>(at_ - place.at, reach));
-            if (past != place.have) continue;  // it is full
+            if (past != place.have) continue;  // the buffer is full
             const std::size_t part = std::min(reach - past, size);
             std::copy(from, from + part, place.bytes + past);
             place.have += part;
@@ -228,11 +230,11 @@ private:
         for (std::size_t i = size < footer_size ? 0 : size - footer_size; i < size; ++i) {
             footer_ = footer_ >> 8 | static_cast<std::uint32_t>(from[i]) << 24;
         }
-        looked_ += size;
+        bytes_read_ += size;
         at_ += size;
     }
 
-    // A header holds here: it waits for the end of its record.
+    // An intact header: wait for the end of its record.
     void open(const std::uint8_t* bytes, std::uint64_t length, const Link& here) {
         const std::uint64_t end = at_ + header_size + length + footer_size;
         if (here.root != nowhere) {
@@ -242,7 +244,7 @@ private:
                 if (here.root == at_) before->promised = end;
                 before->reach = end;
             }
-            // The length may be wrong all the same.
+            // the length may be wrong nevertheless
             if (end > size_) note(here);
         }
         if (end > size_ || waiting_.size() >= most_waiting) return;
@@ -251,7 +253,7 @@ private:
         ends_.insert({end - footer_size, at_});
     }
 
-    // No header holds where one should.
+    // The bytes at an expected header are not one.
     void broken(const std::uint8_t* bytes, const Link& here) {
         if (here.root == at_) {
             Stretch& before = stretches_.back();
@@ -261,7 +263,7 @@ private:
         note(here);
     }
 
-    // The first such place lies in what is known to be the outer stream, the last one where it is being looked for.
+    // The first of these offsets is in the known outer stream; the last one is used during a search.
     void note(const Link& here) {
         if (broken_.size() == 2) broken_.pop_back();
         Broken place;
@@ -271,12 +273,12 @@ private:
         broken_.push_back(place);
     }
 
-    // Whether bytes from `start` (CRC there: `from`) to `end` (`to`) are followed by their CRC.
+    // Return whether the CRC of the bytes from `start` (state `from`) to `end` (state `to`) follows them.
     bool ends(std::uint32_t from, std::uint64_t start, std::uint32_t to, std::uint64_t end, std::uint32_t footer) const {
         return zeros_.forward(~from, end - start) == (to ^ ~crc::unmask(footer));
     }
 
-    // Whether a payload that holds ends before the footer that was just passed, after a header that does not.
+    // Return whether an intact payload with a damaged header ends before the footer that was just read.
     bool sealed(Link& here) {
         if (broken_.empty()) return false;
         std::uint32_t state = state_;
@@ -289,12 +291,12 @@ private:
             for (std::size_t i = 0; i < count; ++i) {
                 states[i + 1] = crc::advance_by_tables(states[i], place.bytes + i, 1);
             }
-            looked_ += 2 * count;
+            bytes_read_ += 2 * count;
             std::uint32_t wanted = zeros_.backward(state ^ ~crc::unmask(footer_), end - place.at - count);
             for (std::size_t i = count + 1; i-- > 0; wanted = backwards_(wanted, 0)) {
-                // A header by itself looks like a payload of eight bytes: its length and the CRC of that.
+                // a header resembles a payload of eight bytes: a length and its CRC
                 if (~states[i] != wanted || end - place.at - i == 8) continue;
-                // A place that only a header tells of is not so sure that the payload could be anywhere behind it.
+                // a link from a single header is too weak to search the payload at any distance
                 if (place.lost > 0 && i != header_size) continue;
                 here.root = place.root;
                 here.lost = place.lost + 1;
@@ -326,10 +328,10 @@ private:
         waiting_.erase(record.second);
     }
 
-    // A record holds: whatever lies in it is its own.
+    // An intact record owns everything within it.
     void take(std::uint64_t start, const Waiting& record) {
         const std::uint64_t end = at_ + footer_size;
-        holding_ += !stretches_.empty() && stretches_.back().end > start;
+        nested_ += !stretches_.empty() && stretches_.back().end > start;
         for (auto inner = waiting_.lower_bound(start); inner != waiting_.end(); inner = waiting_.erase(inner)) {
             ends_.erase({inner->second.end, inner->first});
         }
@@ -345,7 +347,7 @@ private:
             ++before.records;
             return;
         }
-        // What led here may have turned out to be in a record.
+        // the origin of this link may turn out to be within a record
         const bool rooted = !stretches_.empty() && stretches_.back().end == record.root;
         if (rooted) broken_.clear();
         Stretch stretch;
@@ -362,7 +364,7 @@ private:
         stretches_.push_back(stretch);
     }
 
-    // Stretches that end past a place lie in a record that began before.
+    // Stretches that end after an offset are within a record that began before it.
     void drop(std::uint64_t past) {
         while (!stretches_.empty() && stretches_.back().end > past) stretches_.pop_back();
     }
@@ -383,12 +385,12 @@ private:
     Zeros zeros_;
     Backwards backwards_;
     Cursor rest_{nullptr, 0};
-    std::uint32_t state_ = 0;   // of the CRC over everything so far
-    std::uint32_t footer_ = 0;  // the four bytes before
-    std::uint64_t looked_ = 0;
-    std::uint64_t holding_ = 0;
-    std::map<std::uint64_t, Waiting> waiting_;                   // by where they begin
-    std::set<std::pair<std::uint64_t, std::uint64_t>> ends_;     // of their payloads, and where they begin
+    std::uint32_t state_ = 0;   // CRC state of all bytes so far
+    std::uint32_t footer_ = 0;  // the preceding four bytes
+    std::uint64_t bytes_read_ = 0;
+    std::uint64_t nested_ = 0;
+    std::map<std::uint64_t, Waiting> waiting_;                   // by offset of the header
+    std::set<std::pair<std::uint64_t, std::uint64_t>> ends_;     // of their payloads, with the offset of the header
     std::vector<Link> links_;
     std::vector<Broken> broken_;
     std::vector<Stretch> stretches_;

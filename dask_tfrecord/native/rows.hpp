@@ -1,4 +1,4 @@
-// Rows of a flat array, told by their splits: picked, filled up to one length, and put in order.
+// Rows of a flat array, given by splits: select, pad and sort them.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace dtf {
 
-// Whether splits ascend from 0 or later to no more than `most`.
+// Return whether splits ascend, from 0 or more to at most `most`.
 inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t most) {
     std::int64_t before = 0;
     for (std::size_t i = 0; i <= rows; ++i) {
@@ -18,26 +18,26 @@ inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t mos
     return true;
 }
 
-// Copies the rows of `index`, of items of `item` bytes, one behind the other. False if there is no such row, splits are
-// none, or the rows are not as many bytes as `room`.
+// Copy the rows `index`, of items of `item` bytes, one after the other to `out`. False if a row does not exist, splits
+// are invalid, or the rows do not fill `capacity` bytes.
 inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item,
-                      const std::int64_t* index, std::size_t count, std::uint8_t* out, std::size_t room) {
+                      const std::int64_t* index, std::size_t count, std::uint8_t* out, std::size_t capacity) {
     if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
     for (std::size_t i = 0; i < count; ++i) {
         const auto row = static_cast<std::uint64_t>(index[i]);
         if (row >= rows) return false;
         const std::size_t begin = static_cast<std::size_t>(splits[row]) * item;
         const std::size_t size = static_cast<std::size_t>(splits[row + 1]) * item - begin;
-        if (size > room) return false;
+        if (size > capacity) return false;
         if (size > 0) std::memcpy(out, values.here() + begin, size);
         out += size;
-        room -= size;
+        capacity -= size;
     }
-    return room == 0;
+    return capacity == 0;
 }
 
-// Copies each row of items to the beginning of its slot of `length` items, and fills the rest of the slot. False if a
-// row does not fit, or splits are none; `out` has a slot for each row.
+// Copy each row to the beginning of its slot of `length` items and fill the rest of the slot. False if a row does not
+// fit or splits are invalid. `out` has one slot per row.
 inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item, std::size_t length,
                      const std::uint8_t* filler, std::uint8_t* out) {
     if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
@@ -53,11 +53,11 @@ inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows
     return true;
 }
 
-// Rows up to so long are sorted in place, without memory beside them.
+// Up to this length rows are sorted by insertion, without extra memory.
 constexpr std::ptrdiff_t longest_inserted = 32;
 
-// The order in which the items of each row ascend, by their first index, then the next; equal ones keep theirs. False
-// if splits are none; `order` has a place for each item.
+// Write the order that sorts the items of each row by their indices, lexicographically; the sort is stable. False if
+// splits are invalid. `order` has one entry per item.
 inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_t axes, const std::int64_t* splits,
                       std::size_t rows, std::int64_t* order) {
     if (!ascend(splits, rows, items) || splits[0] != 0 || static_cast<std::size_t>(splits[rows]) != items) return false;
@@ -75,7 +75,7 @@ inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_
             continue;
         }
         for (std::int64_t* at = first; at < last; ++at) {
-            // Most places are already where they belong.
+            // most items are already in order
             const std::int64_t one = *at;
             std::int64_t* to = at;
             for (; to > first && less(one, to[-1]); --to) *to = to[-1];

@@ -1,12 +1,12 @@
-// Serialized tensors: TensorProto messages as tf.io.serialize_tensor writes them, read into a column's buffers.
+// Reader of TensorProto messages, as tf.io.serialize_tensor writes them, to the buffers of a column.
 //
-// What is in a message follows protobuf, and what it means tf.io.parse_tensor, but for what that one loses or makes up
-// without a word. These are errors here:
-// - more values than the shape takes (TensorFlow drops the rest), content for a tensor without elements (dropped);
-// - a complex number of one part (dropped), an integer that its dtype does not hold (TensorFlow wraps it);
-// - values in the list of another dtype alone (TensorFlow reads zeros), a shape of unknown rank (read as if known);
-// - a value said once that stands for more than `most_repeated` bytes, where the shape is not known beforehand.
-// The other way round, messages within fields that no dtype here uses (resources, variants) are not looked into.
+// Messages are parsed like protobuf and interpreted like tf.io.parse_tensor. Where TensorFlow discards or invents
+// values without an error, this reader reports one:
+// - more values than elements (TensorFlow discards the rest), content of a tensor without elements (discarded);
+// - half of a complex number (discarded), an integer that its dtype cannot hold (TensorFlow wraps it);
+// - values only in the list of another dtype (TensorFlow reads zeros), a shape of unknown rank (read as known);
+// - a single value repeated to more than `most_repeated` bytes, unless the shape is specified.
+// Messages in fields of dtypes that are not supported (resources, variants) are not validated.
 #pragma once
 
 #include <string>
@@ -19,38 +19,38 @@ namespace dtf {
 
 enum class TensorFault : int {
     none = 0,
-    malformed = 1,  // no legal protobuf message
+    malformed = 1,  // not a valid protobuf message
     dtype = 2,      // a tensor of another dtype
-    shape = 3,      // another shape, or none that an array could have
-    size = 4,       // more or fewer values than the shape takes
-    value = 5,      // a bool that is neither 0 nor 1, an integer that the dtype does not hold
-    full = 6,       // the memory lent for the values has no place for them
+    shape = 3,      // another shape, or one that an array cannot have
+    size = 4,       // more or fewer values than elements
+    value = 5,      // a bool that is neither 0 nor 1, or an integer that the dtype cannot hold
+    full = 6,       // the output buffer is full
 };
 
-// TensorFlow's numbers of the dtypes that are read.
+// Numbers of the supported dtypes in tensorflow/core/framework/types.proto.
 enum class DataType : int {
     float32 = 1, float64 = 2, int32 = 3, uint8 = 4, int16 = 5, int8 = 6, string = 7, complex64 = 8, int64 = 9,
     boolean = 10, bfloat16 = 14, uint16 = 17, complex128 = 18, float16 = 19, uint32 = 22, uint64 = 23,
 };
 
-// What a tensor has to be.
+// Expected tensor.
 struct TensorSpec {
     int dtype = 0;                    // a DataType
     std::size_t item = 0;             // bytes per element, 0 for strings
     std::vector<std::int64_t> shape;  // -1 is any size
 };
 
-// What it is instead.
+// Difference between a tensor and its specification.
 struct TensorProblem {
     TensorFault fault = TensorFault::none;
-    int dtype = 0;     // the number of the dtype that was found; 0 where the message has none
-    std::string text;  // what was found, if it is not the dtype: "shape (3, 2)"
+    int dtype = 0;     // number of the dtype of the tensor; 0 if the message lacks one
+    std::string text;  // description of the difference, if it is not the dtype: "shape (3, 2)"
 };
 
-// Bytes that a value given once may fill, where the shape is the message's own word: eight bytes can claim anything.
+// Limit for repeating a single value where the shape comes from the message: eight bytes can claim any size.
 constexpr std::size_t most_repeated = std::size_t{1} << 28;
 
-// One TensorProto. `scan` goes through the message once and notes what there is, `fits` judges it, `read` copies it.
+// One TensorProto. `scan` parses the message once, `fits` compares it with the specification, `read` copies it.
 class Tensor {
 public:
     explicit Tensor(const TensorSpec& spec) : spec_(spec), list_(list_of(spec.dtype)) {}
@@ -94,7 +94,12 @@ public:
         return list_fits(problem);
     }
 
-    // Of a tensor that fits; false if there is no place.
+    // Bytes of a tensor that fits; for strings, including their splits.
+    std::size_t nbytes() const {
+        return spec_.item == 0 ? string_bytes_ + elements_ * sizeof(std::int64_t) : elements_ * spec_.item;
+    }
+
+    // Copy a tensor that fits; false if the buffer is full.
     bool read(Buffer& values, Buffer* splits) const {
         if (spec_.item == 0) {
             if (splits == nullptr || !splits->reserve(elements_ * sizeof(std::int64_t))) return false;
@@ -107,7 +112,8 @@ public:
             return true;
         }
         const std::size_t size = elements_ * spec_.item;
-        if (!content_.empty()) return values.append(content_.here(), size);
+        // append to a count-only buffer needs no memory
+        if (!content_.empty() || !values.keeps()) return values.append(content_.here(), size);
         std::uint8_t* place = values.grow(size);
         if (place == nullptr) return false;
         if (size == 0) return true;
@@ -131,7 +137,7 @@ private:
     enum Level : std::size_t { in_tensor, in_shape, in_dim };
 
     static constexpr std::uint32_t field_dtype = 1, field_shape = 2, field_content = 4;
-    static constexpr std::size_t most_dims = 64;  // as many as NumPy has
+    static constexpr std::size_t most_dims = 64;  // limit of NumPy
 
     static std::uint32_t list_of(int dtype) {
         switch (static_cast<DataType>(dtype)) {
@@ -202,7 +208,7 @@ private:
         return true;
     }
 
-    // Values of the spec's own list.
+    // Values in the list of the specified dtype.
     void count(const std::int64_t* run, std::size_t n) {
         count_ += n;
         if (spec_.item == 0) {
@@ -216,7 +222,7 @@ private:
         }
     }
 
-    // int_val and half_val are lists of int32, whatever the dtype; the halves are bits, which some writers take for
+    // int_val and half_val are lists of int32, for every dtype. Halves are stored as bits, which some writers treat as
     // signed.
     bool holds(std::int32_t value) const {
         switch (static_cast<DataType>(spec_.dtype)) {
@@ -229,10 +235,10 @@ private:
         }
     }
 
-    // Whether the shape is one that an array can have, and the one that is asked for.
+    // Return whether the shape is the specified one, and one that an array can have.
     bool shape_fits() {
         if (unknown_rank_ || rank_ != spec_.shape.size() || rank_ > most_dims) return false;
-        const std::size_t each = spec_.item == 0 ? sizeof(std::int64_t) : spec_.item;  // strings have their splits
+        const std::size_t each = spec_.item == 0 ? sizeof(std::int64_t) : spec_.item;  // strings have splits
         std::uint64_t product = each;
         bool none = false;
         for (std::size_t i = 0; i < rank_; ++i) {
@@ -242,7 +248,7 @@ private:
             none = none || sizes_[i] == 0;
             if (sizes_[i] == 0) continue;
             const auto size = static_cast<std::uint64_t>(sizes_[i]);
-            // NumPy has no such array, not even one without elements.
+            // NumPy cannot create this array, even without elements
             if (product > static_cast<std::uint64_t>(INT64_MAX) / size) return false;
             product *= size;
         }
@@ -278,7 +284,7 @@ private:
             return fail(problem, TensorFault::size, "no values, but some in the list of another dtype");
         }
         if (outside_) return fail(problem, TensorFault::value, "the value " + std::to_string(outlier_));
-        // A string is written again for each element that repeats it, known shape or not.
+        // a string is copied for each element that repeats it, even if the shape is specified
         const std::size_t each = spec_.item == 0 ? last_bytes_ + sizeof(std::int64_t) : spec_.item;
         const std::size_t repeated = elements_ - given;
         if ((open_ || spec_.item == 0) && repeated > most_repeated / each) {
@@ -289,7 +295,7 @@ private:
         return true;
     }
 
-    // TensorFlow's coding of strings as content: all the sizes as varints, then all the bytes.
+    // Content of a string tensor in TensorFlow: all sizes as varints, then all bytes.
     bool strings_fit(TensorProblem& problem) {
         Cursor rest = content_;
         std::uint64_t total = 0;
@@ -340,7 +346,7 @@ private:
         }
     }
 
-    // Each value is the low bytes of its bits; as a bool, whatever is not 0 is true.
+    // Each value is in the low bytes of its bits; a bool is true if it is not 0.
     template <class T>
     void read_numbers(std::uint8_t* out) const {
         const auto write = [&out](const std::int64_t* run, std::size_t n) {
@@ -358,7 +364,7 @@ private:
         }
     }
 
-    // The last of the items in the first `written` bytes, again and again up to `size`.
+    // Repeat the last item of the first `written` bytes up to `size`.
     void repeat(std::uint8_t* out, std::size_t written, std::size_t size) const {
         const std::uint8_t* source = out + written - spec_.item;
         while (written < size) {
@@ -369,7 +375,7 @@ private:
         }
     }
 
-    // Numbers per element in the lists.
+    // Numbers per element in the list.
     std::size_t parts() const {
         const auto dtype = static_cast<DataType>(spec_.dtype);
         return dtype == DataType::complex64 || dtype == DataType::complex128 ? 2 : 1;
@@ -390,34 +396,39 @@ private:
     }
 
     const TensorSpec& spec_;
-    std::uint32_t list_;  // the field that holds values of the spec's dtype
+    std::uint32_t list_;  // field with the values of the specified dtype
     Cursor message_{nullptr, 0};
     Cursor content_{nullptr, 0};
     int dtype_ = 0;
     std::size_t rank_ = 0;
     std::int64_t sizes_[most_dims];
     bool unknown_rank_ = false;
-    bool open_ = false;  // a size of the shape is the message's own
+    bool open_ = false;  // a size of the shape comes from the message
     std::size_t elements_ = 0;
-    std::size_t count_ = 0;     // numbers or strings in the list
-    bool foreign_ = false;      // there are values in other lists
-    bool outside_ = false;      // there is a value that the dtype does not hold,
+    std::size_t count_ = 0;     // of numbers or strings in the list
+    bool foreign_ = false;      // other lists have values
+    bool outside_ = false;      // the list has a value that the dtype cannot hold,
     std::int32_t outlier_ = 0;  // this one
     std::size_t listed_bytes_ = 0;  // of all strings in the list
-    std::size_t last_bytes_ = 0;    // of the last one
+    std::size_t last_bytes_ = 0;    // of the last string
     std::size_t string_bytes_ = 0;  // of the strings of all elements
 };
 
-// Reads one tensor: appends its elements to `values` (of strings the bytes, and the end of each to `splits`), and its
-// sizes to `shapes` if that is not null. Answers whether it fits; on false nothing has been appended.
+// Read one tensor: append its elements to `values` (for strings their bytes, and their ends to `splits`), and its shape
+// to `shapes` if that is not null. Return whether it fits; on false nothing was appended. If `values` would grow beyond
+// `most` bytes, the tensor is refused before memory is allocated.
 inline bool read_tensor(Cursor proto, const TensorSpec& spec, Buffer& values, Buffer* splits, Buffer* shapes,
-                        TensorProblem& problem) {
+                        TensorProblem& problem, std::size_t most = std::numeric_limits<std::size_t>::max()) {
     Tensor tensor(spec);
     if (!tensor.scan(proto)) {
         problem = {TensorFault::malformed, 0, {}};
         return false;
     }
     if (!tensor.fits(problem)) return false;
+    if (values.over(most, tensor.nbytes() + (splits == nullptr ? 0 : splits->size()))) {
+        problem.fault = TensorFault::full;
+        return false;
+    }
     const std::size_t before = values.size();
     const std::size_t splits_before = splits == nullptr ? 0 : splits->size();
     if (tensor.read(values, splits) && (shapes == nullptr || tensor.read_shape(*shapes))) return true;

@@ -1,4 +1,4 @@
-// Many varints at once. Nothing here looks where the bytes end: the cursor does, and gives blocks of a known size.
+// Many varints at once. These functions do not check where the bytes end: the cursor passes blocks of a known size.
 #pragma once
 
 #include <array>
@@ -7,9 +7,9 @@
 
 namespace dtf::varints {
 
-// The bytes whose values are decoded together, and those beyond that may be read with them.
+// Bytes whose values are decoded together, and bytes beyond them that may be read.
 constexpr std::size_t block = 64, beyond = 8;
-// The most bytes that a value takes; bits past the 64th are dropped.
+// Maximum size of a value; bits past the 64th are discarded.
 constexpr std::size_t longest = 10;
 
 // The seven low bits of each of `size` bytes (1 to 4), joined.
@@ -19,7 +19,7 @@ inline std::uint64_t fold_short(std::uint32_t word, unsigned size) {
     return (word & 0x00003fffu) | (word & 0x3fff0000u) >> 2;
 }
 
-// The same of 1 to 8 bytes.
+// The same for 1 to 8 bytes.
 inline std::uint64_t fold(std::uint64_t word, unsigned size) {
     word &= ~std::uint64_t{0} >> (64 - 8 * size);
     word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
@@ -27,7 +27,7 @@ inline std::uint64_t fold(std::uint64_t word, unsigned size) {
     return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
 }
 
-// The same of any number; false of more than a value takes.
+// The same for any number; false if a value cannot be that long.
 inline bool fold_long(const std::uint8_t* from, unsigned size, std::uint64_t& value) {
     if (size <= 8) {
         value = fold(load<std::uint64_t>(from), size);
@@ -39,7 +39,7 @@ inline bool fold_long(const std::uint8_t* from, unsigned size, std::uint64_t& va
     return true;
 }
 
-// The value that the `size` highest bytes of a word are (1 to 8); false if they are not one.
+// Decode the value in the `size` (1 to 8) highest bytes of a word; false if they are not one value.
 DTF_INLINE bool fold_one(std::uint64_t word, unsigned size, std::uint64_t& value) {
     constexpr std::uint64_t last_bits = 0x8080808080808080u;
     word >>= 64 - 8 * size;
@@ -48,17 +48,17 @@ DTF_INLINE bool fold_one(std::uint64_t word, unsigned size, std::uint64_t& value
     return true;
 }
 
-// Whether all values that end in a block have that many bytes at the most, of which `inner` says which are not the last.
+// Return whether all values that end in a block have at most that many bytes; `inner` marks bytes that are not the last.
 inline bool all_within(std::uint64_t inner, unsigned bytes) {
     for (unsigned more = 1; more < bytes; ++more) inner &= inner >> 1;
     return inner == 0;
 }
 
-// Decodes the values that end at the bytes `ends` of a block, of which `inner` has those that are not the last of their
-// values; false if one is malformed. `used` are the bytes that they take.
+// Decode the values that end at the bytes `ends` of a block; `inner` marks the bytes that are not the last of their
+// value. False if one is malformed. Sets `used` to the bytes read.
 inline bool decode_block(const std::uint8_t* from, std::uint64_t inner, std::uint64_t ends, std::int64_t* out,
                          std::size_t& written, unsigned& used) {
-    // Each value's place is known before any is decoded, so that none waits for the one before.
+    // Positions are computed before any value is decoded, so that no value waits for the preceding one.
     const bool all_short = all_within(inner, 4);
     used = 0;
     while (ends != 0) {
@@ -73,17 +73,17 @@ inline bool decode_block(const std::uint8_t* from, std::uint64_t inner, std::uin
         out[written++] = static_cast<std::int64_t>(value);
         used = next;
     }
-    return used != 0;  // no value is as long as a block
+    return used != 0;  // a value is never as long as a block
 }
 
 #if defined(DTF_X86)
 
-// Four values of one to three bytes each: where the bytes go, and how many they are.
+// Four values of one to three bytes each: shuffle masks and total sizes.
 constexpr std::size_t quad_bytes = 12, quads = 81;
 
 struct QuadTables {
     std::array<std::array<std::uint8_t, 16>, quads> shuffles;
-    std::array<std::uint8_t, 1 << quad_bytes> quad, used;  // by which of the next bytes are the last of their values
+    std::array<std::uint8_t, 1 << quad_bytes> quad, used;  // indexed by the bits that mark the last byte of each value
 };
 
 constexpr QuadTables make_quad_tables() {
@@ -112,7 +112,7 @@ inline constexpr QuadTables quad_tables = make_quad_tables();
 
 inline const bool decodes_short = has_sse42();
 
-// Where the next values are, and where they go.
+// Input and output positions.
 struct Stretch {
     const std::uint8_t* from;
     std::int64_t* out;
@@ -121,7 +121,7 @@ struct Stretch {
     bool has_room(const std::int64_t* end) const { return end - out >= 16; }
 };
 
-// Decodes the next 16 values, of a byte each.
+// Decode the next 16 values, of one byte each.
 DTF_SSE42 inline void widen(Stretch& next) {
     for (unsigned i = 0; i < 16; i += 2) {
         const __m128i pair = _mm_cvtsi32_si128(load<std::uint16_t>(next.from + i));
@@ -131,7 +131,7 @@ DTF_SSE42 inline void widen(Stretch& next) {
     next.out += 16;
 }
 
-// Decodes the next 16 values, of three bytes at the most; `ends` says which bytes are the last of theirs.
+// Decode the next 16 values, of at most three bytes; `ends` marks their last bytes.
 DTF_SSE42 inline void shuffle(Stretch& next, std::uint64_t ends) {
     const __m128i first = _mm_set1_epi32(0x7f), second = _mm_set1_epi32(0x3f80), third = _mm_set1_epi32(0x1fc000);
     for (unsigned i = 0; i < 4; ++i) {
@@ -151,7 +151,7 @@ DTF_SSE42 inline void shuffle(Stretch& next, std::uint64_t ends) {
     }
 }
 
-// Decodes 16 values of a block; false where one of its values has more than three bytes.
+// Decode 16 values of a block; false if one of them has more than three bytes.
 DTF_SSE42 inline bool advance(Stretch& next) {
     const std::uint64_t inner = highest_bits(next.from);
     if ((inner & 0xffff) == 0) {
@@ -164,7 +164,7 @@ DTF_SSE42 inline bool advance(Stretch& next) {
     return true;
 }
 
-// About the middle of values: where the first one begins that ends behind it. As it was where one is not short.
+// Begin of the first value that ends after the middle; unchanged if a value is longer than three bytes.
 DTF_SSE42 inline Stretch middle(Stretch begin, std::size_t size) {
     Stretch half = begin;
     std::uint64_t inner = 0;
@@ -175,7 +175,7 @@ DTF_SSE42 inline Stretch middle(Stretch begin, std::size_t size) {
         half.out += block - static_cast<std::size_t>(_mm_popcnt_u64(inner));
     }
     if (inner >> 63 == 0) return half;
-    // The value that lies across the middle is the first half's.
+    // a value that spans the middle belongs to the first half
     const std::uint64_t ends = ~highest_bits(half.from);
     if ((ends & 3) == 0) return begin;
     half.from += lowest_bit(ends) + 1;
@@ -183,7 +183,7 @@ DTF_SSE42 inline Stretch middle(Stretch begin, std::size_t size) {
     return half;
 }
 
-// Decodes blocks for as long as their values have three bytes at the most; gives how many bytes it used.
+// Decode blocks while their values have at most three bytes; return the number of bytes used.
 DTF_SSE42 inline std::size_t decode_short(const std::uint8_t* from, std::size_t size, std::int64_t* out,
                                           std::size_t room, std::size_t& written) {
     constexpr std::size_t worth_halving = 4 * block;
@@ -191,7 +191,7 @@ DTF_SSE42 inline std::size_t decode_short(const std::uint8_t* from, std::size_t 
     const std::int64_t* const out_end = out + room;
     Stretch next{from, out + written};
     if (size >= worth_halving && room - written >= size) {
-        // Where a value begins is known when the one before was read: two halves at once wait half as long.
+        // A value starts where the preceding one ends. Decoding two halves at once halves the wait.
         const Stretch half = middle(next, size);
         Stretch behind = half;
         while (next.has_block(half.from) && behind.has_block(end) && advance(next) && advance(behind)) continue;

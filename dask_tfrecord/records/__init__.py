@@ -1,1 +1,1 @@
-"""TFRecord framing: records read and written, and the index of where they lie."""
+"""TFRecord framing: reading and writing of records, their index, and damage."""

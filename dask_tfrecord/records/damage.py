@@ -1,25 +1,25 @@
-"""Damage: which records of a shard hold, and which bytes are lost.
+"""Damage of shards: which records are intact, and which bytes are lost.
 
-A record holds if both of its CRCs do. After damage the next one is found by its header; `dask_tfrecord._native.Resync`
-finds all stretches of records that follow each other, and here is judged which of them are records of the shard. A
-payload may hold whole records itself, and those of a lost record look like any others. So a stretch counts if
+A record is intact if both of its CRCs match. After damage, the next record is found by its header.
+`dask_tfrecord._native.Resync` finds all stretches of contiguous records; this module decides which of them are records
+of the shard. A payload may contain complete records itself, and those of a lost record are indistinguishable. A stretch
+is accepted if one of these conditions is met:
 
-- headers lead on from it to the end of the shard, past damaged payloads and past headers that a whole payload proves;
-- or nothing shows that it lies in a lost record. It may where the records around the damage hold records. It does where
-  the CRC of the whole stretch follows it, where it ends four bytes before the next one (a lost footer: nothing else is
-  as short), and where the header before it holds and bytes inserted behind that would explain all.
+- Headers lead from the stretch to the end of the shard, past damaged payloads, and past damaged headers whose payload
+  is proved intact by its CRC.
+- No evidence places the stretch in a lost record. Records around the damage that contain records are evidence. So is a
+  CRC of the whole stretch after it; an end four bytes before the next stretch, which is a lost footer because anything
+  else is longer; and an intact header before it, if bytes inserted after that header explain the positions.
 
-What can't be known: a record that is damaged in its header and in its payload both, and holds records amid other bytes
-as no record around it does, gives these away as records of the shard, if more damage follows. And where a shard ends
-within a record whose header holds, all that follows the header is lost, also if records follow that were appended.
-
-Imports errors, storage, framing and index.
+Two cases cannot be detected. A record is damaged in its header and in its payload, and contains records between other
+bytes, while the records around it do not: its inner records are accepted if more damage follows. And if a shard ends
+within a record whose header is intact, all bytes after that header are lost, even if records were appended.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -28,33 +28,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.errors import CorruptRecordError, ShardChangedError
+from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, TFRecordError, plural, redact_url
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
-from dask_tfrecord.records.index import BETWEEN_MARKS
-from dask_tfrecord.storage.shards import Shard
+from dask_tfrecord.records.index import ENTRY_SPACING
+from dask_tfrecord.records.index_file import UnusableIndexError, read_index_lines
+from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.storage.sidecar_files import Sidecar
 
-__all__ = ["DamageReport", "Lost", "ShardReport", "check_shard", "with_index"]
+__all__ = ["DamageReport", "Lost", "ShardReport", "check_shard", "count_lost_records"]
 
 _BLOCK = 1 << 20
-# Records larger than this are not brought into view: their CRCs are taken as they pass.
+# Larger records are not loaded as a whole; their CRCs are computed from one block after another.
 _LARGE = 64 << 20
 
-# Bytes that were inserted into a record push its end, and what lies in it, by so much past what its header says.
-_SHIFT = 64
+# Largest number of inserted bytes that is considered. They move the end of a record past the one in its header.
+_MAX_SHIFT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A range of bytes that no record was found in.
+    """Byte range without intact records.
 
     Attributes
     ----------
     start, stop : int
-        Its bytes, in the decompressed stream; `stop` is None where the stream can't be inflated any further.
+        Byte range in the decompressed stream; `stop` is None if the stream cannot be inflated further.
     reason : str
-        What is wrong at its beginning.
+        Description of the damage at its beginning.
     records : int or None
-        How many records it held, None where nothing tells.
+        Number of lost records; None if it is unknown.
     """
 
     start: int
@@ -63,35 +65,35 @@ class Lost:
     records: int | None
 
     def __str__(self) -> str:
-        where = f"bytes {self.start} to {'the end' if self.stop is None else self.stop}"
-        number = "unknown number of records" if self.records is None else _many(self.records, "record")
-        return f"{where}: {number} lost: {self.reason}"
+        span = f"bytes {self.start} to {'the end' if self.stop is None else self.stop}"
+        number = "unknown number of records" if self.records is None else plural(self.records, "record")
+        return f"{span}: {number} lost: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardReport:
-    """What is left of a shard.
+    """Intact records and lost bytes of a shard.
 
     Attributes
     ----------
     path : str
-        The file.
+        Path or URL of the shard, without credentials.
     size : int
         Stored bytes.
     compression : str or None
-        As found.
+        Detected compression.
     nbytes : int
-        Bytes of the decompressed stream, as far as it goes. `starts` to `stops` and `lost` add up to them.
+        Bytes of the decompressed stream, as far as it can be inflated: the sum of all stretches and of `lost`.
     starts, stops : int64 array
-        Stretches of records that hold, by their bytes.
+        Byte range of each stretch of intact records.
     counts : int64 array
-        Records of each stretch.
+        Number of records of each stretch.
     lost : tuple of Lost
         All other bytes.
-    mark_records : int64 array
-        Numbers, among those that hold, of records whose places are known: the first of each stretch, and some more.
-    mark_offsets : int64 array
-        Byte of each of their headers.
+    entry_records : int64 array
+        Record numbers of index entries, counted among the intact records: the first one of each stretch, and more.
+    entry_offsets : int64 array
+        Offset of each entry's header.
     """
 
     path: str
@@ -102,22 +104,22 @@ class ShardReport:
     stops: NDArray[np.int64]
     counts: NDArray[np.int64]
     lost: tuple[Lost, ...]
-    mark_records: NDArray[np.int64]
-    mark_offsets: NDArray[np.int64]
+    entry_records: NDArray[np.int64]
+    entry_offsets: NDArray[np.int64]
 
     @property
     def records(self) -> int:
-        """Records that hold."""
+        """Number of intact records."""
         return int(self.counts.sum())
 
     @property
     def lost_records(self) -> int | None:
-        """Records that are lost, None where that is not known."""
+        """Number of lost records; None if it is unknown."""
         counts = [lost.records for lost in self.lost]
         return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Put it into JSON values."""
+        """Return the report as JSON values."""
         return {
             "path": self.path,
             "size": self.size,
@@ -129,62 +131,72 @@ class ShardReport:
         }
 
     def lines(self) -> list[str]:
-        """Say what is lost, a line for each range of bytes."""
+        """Return a line for each range of lost bytes."""
         return [f"{self.path}: {lost}" for lost in self.lost]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DamageReport:
-    """What is left of a collection.
+    """Intact records and lost bytes of a collection.
 
     Attributes
     ----------
     files : tuple of ShardReport
-        In the order of the shards.
+        Report of each shard, in order.
     """
 
     files: tuple[ShardReport, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every byte of every file is a record that holds."""
+        """True if no bytes are lost."""
         return not any(report.lost for report in self.files)
 
     @property
     def records(self) -> int:
-        """Records that hold."""
+        """Number of intact records."""
         return sum(report.records for report in self.files)
 
     @property
     def lost_records(self) -> int | None:
-        """Records that are lost, None where that is not known."""
+        """Number of lost records; None if it is unknown."""
         counts = [report.lost_records for report in self.files]
         return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
     def to_json(self, **kwargs: Any) -> str:
-        """Write it for programs; `kwargs` go to `json.dumps`."""
+        """Return the report as JSON text; `kwargs` are passed to `json.dumps`."""
         totals = {"ok": self.ok, "records": self.records, "lost_records": self.lost_records}
         return json.dumps(totals | {"files": [report.to_dict() for report in self.files]}, **kwargs)
 
     def __repr__(self) -> str:
         damaged = sum(bool(report.lost) for report in self.files)
-        lost = self.lost_records
-        what = f"damage in {damaged}: {'an unknown number of' if lost is None else lost} records lost"
-        total = f"{_many(len(self.files), 'file')}, {_many(self.records, 'record')}, {what if damaged else 'no damage'}"
+        lost = "unknown number of records" if self.lost_records is None else plural(self.lost_records, "record")
+        damage = f"damage in {damaged:,}: {lost} lost" if damaged else "no damage"
+        total = f"{plural(len(self.files), 'file')}, {plural(self.records, 'record')}, {damage}"
         return "\n".join([total, *(line for report in self.files for line in report.lines())])
 
 
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 class _Stretch(NamedTuple):
-    """As `_native.Resync` has it.
+    """Stretch of contiguous records, as `_native.Resync` reports it.
 
-    `root` is the end of the stretch before, where headers or the CRC of a payload lead from there to here, past `lost`
-    records; `sealed`, where it is one record whose payload is whole; `promised` is
-    the end of the next record if its header holds, `reach` that of the last one whose header does; `payload` says that
-    the stretch is all of a payload.
+    Attributes
+    ----------
+    start, end : int
+        Byte range.
+    records : int
+        Number of records.
+    root : int
+        End of the stretch before, if headers or the CRC of a payload lead from there to this stretch.
+    lost : int
+        Number of records between `root` and `start`.
+    sealed : bool
+        One record lies between `root` and `start`, and its payload is intact.
+    promised : int
+        End of the next record according to its header; 0 if that header is damaged.
+    reach : int
+        End of the last record whose header is intact.
+    payload : bool
+        The stretch is a complete payload: the CRC of its bytes follows it.
     """
 
     start: int
@@ -197,79 +209,86 @@ class _Stretch(NamedTuple):
     reach: int
     payload: bool
 
+    @classmethod
+    def from_native(cls, stretch: _native.Stretch) -> _Stretch:
+        return cls(*(getattr(stretch, name) for name in cls._fields))
+
 
 def check_shard(shard: Shard) -> ShardReport:
     """Check every record of a shard.
 
-    Memory is that of a few blocks, whatever the records, and time grows with the bytes alone.
+    Memory is limited to a few blocks, and time is proportional to the bytes of the shard.
 
     Parameters
     ----------
     shard : Shard
-        It is read from end to end, and once more from the first damage on.
+        Shard to check.
 
     Returns
     -------
     ShardReport
-        Damage raises nothing.
+        Report of the shard; damage does not raise an error.
     """
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
-        walked = _Walked()
-        broken = walked.walk(window)
-        resync = _native.Resync(window.offset, shard.size if window.compression is None else -1, True)
-        broken = walked.feed(window, resync) or broken
-        stretches = [_Stretch(*stretch) for stretch in resync.stretches()]
-        stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + walked.records)
-        end, tail = resync.position, resync.tail()
-        found = _judged(stretches, tail[0], end, nested=resync.holding > 0)
-        held = [stretch for stretch in found if stretch.records]
-        starts, stops, counts = (np.array([stretch[field] for stretch in held], np.int64) for field in range(3))
+        scan = _Scan()
+        stream_error = scan.count_intact(window)
+        resync = _native.Resync(window.offset, shard.size if window.compression is None else None)
+        stream_error = scan.resync(window, resync) or stream_error
+        stretches = [_Stretch.from_native(stretch) for stretch in resync.stretches()]
+        stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + scan.records)
+        end, tail = resync.position, (resync.tail().root, resync.tail().lost)
+        found = _accepted(stretches, tail[0], end, nested=resync.nested > 0)
+        intact = [stretch for stretch in found if stretch.records]
+        starts, stops, counts = (np.array([stretch[field] for stretch in intact], np.int64) for field in range(3))
         return ShardReport(
-            shard.path,
+            redact_url(shard.path),
             shard.size,
             window.compression,
             end,
             starts,
             stops,
             counts,
-            tuple(_lost(found, tail, end, broken)),
-            *walked.marks(held),
+            tuple(_lost_ranges(found, tail, end, stream_error)),
+            *scan.entries(intact),
         )
 
 
-def with_index(report: ShardReport, records: Iterable[NDArray[np.int64]]) -> ShardReport:
-    """Take from an index how many records were lost.
+def count_lost_records(report: ShardReport, sidecar: Sidecar) -> ShardReport:
+    """Add the number of lost records of each range, as far as an index file determines it.
 
     Parameters
     ----------
     report : ShardReport
-        What is left of a shard.
-    records : iterable of int64 array, shape (n, 2)
-        Offset and length of each record that the shard once had, in blocks.
+        Damage of a shard.
+    sidecar : Sidecar
+        `FILE.idx` of the shard, written before the shard was damaged.
 
     Returns
     -------
     ShardReport
-        The same if the index does not tell: it is of another file, or several ranges were lost and the records between
-        them are not where they were.
+        The report is returned unchanged if the index file cannot be read, belongs to another file, or does not
+        determine the numbers: several ranges were lost and the records between them have moved.
     """
     borders = np.concatenate([report.starts, report.stops, [lost.start for lost in report.lost]]).astype(np.int64)
     before = np.zeros(len(borders), np.int64)
-    begins = np.zeros(len(borders), bool)
+    is_header = np.zeros(len(borders), bool)
     total = 0
-    for block in records:
-        offsets = block[:, 0]
-        place = np.searchsorted(offsets, borders)
-        before += place
-        inside = place < len(offsets)
-        begins[inside] |= offsets[place[inside]] == borders[inside]
-        total += len(offsets)
+    try:
+        for block in read_index_lines(sidecar.file):
+            offsets = block[:, 0]
+            positions = np.searchsorted(offsets, borders)
+            before += positions
+            inside = positions < len(offsets)
+            is_header[inside] |= offsets[positions[inside]] == borders[inside]
+            total += len(offsets)
+    except (UnusableIndexError, TFRecordError, OSError):
+        return report
     number = len(report.starts)
-    stays = begins[:number] & (before[number : 2 * number] - before[:number] == report.counts)
+    unmoved = is_header[:number] & (before[number : 2 * number] - before[:number] == report.counts)
     firsts = before[2 * number :]
-    # Behind each range comes a stretch, or the end.
+    # A range of lost bytes ends at the next stretch of intact records, or at the end of the shard.
     nexts = np.append(before[:number], total)[np.searchsorted(report.starts, borders[2 * number :])]
-    if stays.all() and (nexts >= firsts).all():
+    if unmoved.all() and (nexts >= firsts).all():
         counts = (nexts - firsts).tolist()
     elif len(report.lost) == 1 and total >= report.records:
         counts = [total - report.records]
@@ -279,34 +298,35 @@ def with_index(report: ShardReport, records: Iterable[NDArray[np.int64]]) -> Sha
     return replace(report, lost=lost)
 
 
-class _Walked:
-    """Records that were found on the way, and marks of them: each by its stretch and its number there."""
+class _Scan:
+    """Number of records before the first damage, and index entries: stretch, offset, and record number within it."""
 
     def __init__(self) -> None:
-        self.records = 0  # of the first stretch, before damage was met
-        self._marks: list[tuple[int, int, int]] = []
+        self.records = 0  # of the first stretch, before the damage
+        self._entries: list[tuple[int, int, int]] = []
 
-    def walk(self, window: Window) -> str | None:
-        """Count records that hold, up to the first that does not; say why the stream ends if it is broken."""
+    def count_intact(self, window: Window) -> str | None:
+        """Count intact records up to the first damaged one; return the error of a stream that ends early."""
         need = HEADER
         try:
             while need <= _LARGE and window.fill(need):
-                walked, nbytes, reason, need = _native.check_records(window.buffer, window.begin, window.end)
-                if reason == _native.FRAMING:
-                    # The records before the damage are gone through again: whether they hold records tells something.
+                walk = _native.check_records(window.buffer, window.begin, window.end)
+                if walk.stop is _native.Stop.FRAMING:
+                    # `resync` reads the records of this block again: it has to know whether they contain records.
                     break
-                window.advance(nbytes)
-                self.records += walked
-                self._mark(0, window.offset, self.records)
+                window.advance(walk.consumed)
+                self.records += walk.records
+                need = walk.need
+                self._add_entry(0, window.offset, self.records)
         except ShardChangedError:
             raise
         except CorruptRecordError as error:
             return error.message
         return None
 
-    def feed(self, window: Window, resync: _native.Resync) -> str | None:
-        """Look at all that is left; say why the stream ends if it is broken."""
-        broken, first = None, window.offset
+    def resync(self, window: Window, resync: _native.Resync) -> str | None:
+        """Search the rest of the shard for records; return the error of a stream that ends early."""
+        stream_error, first = None, window.offset
         more = True
         while more:
             try:
@@ -314,31 +334,32 @@ class _Walked:
             except ShardChangedError:
                 raise
             except CorruptRecordError as error:
-                more, broken = False, error.message
+                more, stream_error = False, error.message
             window.advance(resync.feed(window.buffer, window.begin, window.end, not more))
-            start, end, records = resync.last()
-            self._mark(*((0, end, records + self.records) if start == first else (start, end, records)))
-        return broken
+            last = resync.last_stretch()
+            start, end, records = last.start, last.end, last.records
+            self._add_entry(*((0, end, records + self.records) if start == first else (start, end, records)))
+        return stream_error
 
-    def _mark(self, start: int, offset: int, records: int) -> None:
-        if not self._marks or offset - self._marks[-1][1] >= BETWEEN_MARKS:
-            self._marks.append((start, offset, records))
+    def _add_entry(self, start: int, offset: int, records: int) -> None:
+        if not self._entries or offset - self._entries[-1][1] >= ENTRY_SPACING:
+            self._entries.append((start, offset, records))
 
-    def marks(self, held: Sequence[_Stretch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose the marks in stretches that count, number them anew, and add the beginnings of those."""
-        numbers = accumulate((each.records for each in held), initial=0)
-        firsts = dict(zip((each.start for each in held), numbers, strict=False))
-        ends = {each.start: each.end for each in held}
-        marks = {(first, start) for start, first in firsts.items()}
-        marks |= {
-            (firsts[start] + records, offset) for start, offset, records in self._marks if offset < ends.get(start, 0)
+    def entries(self, intact: Sequence[_Stretch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return numbers and offsets of the entries in accepted stretches, and of the beginning of each stretch."""
+        numbers = accumulate((each.records for each in intact), initial=0)
+        firsts = dict(zip((each.start for each in intact), numbers, strict=False))
+        ends = {each.start: each.end for each in intact}
+        found = {(first, start) for start, first in firsts.items()}
+        found |= {
+            (firsts[start] + records, offset) for start, offset, records in self._entries if offset < ends.get(start, 0)
         }
-        places = np.array(sorted(marks), np.int64).reshape(-1, 2)
-        return places[:, 0], places[:, 1]
+        table = np.array(sorted(found), np.int64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
 
 
 def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
-    """Whether headers lead from each stretch to the end of the shard."""
+    """Return for each stretch whether headers lead from it to the end of the shard."""
     leads = []
     anchors = {end, tail}
     for stretch in reversed(stretches):
@@ -348,8 +369,8 @@ def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
     return leads[::-1]
 
 
-def _judged(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool) -> list[_Stretch]:
-    """Choose the stretches that are records of the shard; the first one is."""
+def _accepted(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool) -> list[_Stretch]:
+    """Return the stretches that are records of the shard, beginning with the first one."""
     first, *others = stretches
     plausible: list[tuple[_Stretch, bool, int]] = []
     following = sure = end
@@ -363,32 +384,32 @@ def _judged(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool)
         before = found[-1]
         linked = stretch.root == before.end
         if not (linked and stretch.sealed):
-            if stretch.start < before.reach + _SHIFT and before.reach > end:
+            if stretch.start < before.reach + _MAX_SHIFT and before.reach > end:
                 continue
-            inserted = stretch.start < before.reach + _SHIFT and 0 < sure - before.reach <= _SHIFT
+            inserted = stretch.start < before.reach + _MAX_SHIFT and 0 < sure - before.reach <= _MAX_SHIFT
             if not leads and (inserted or (nested and not linked)):
                 continue
         found.append(stretch)
     return found
 
 
-def _lost(found: Sequence[_Stretch], tail: tuple[int, int], end: int, broken: str | None) -> list[Lost]:
-    """Tell what lies between stretches and behind the last."""
+def _lost_ranges(found: Sequence[_Stretch], tail: tuple[int, int], end: int, stream_error: str | None) -> list[Lost]:
+    """Return the byte ranges between stretches and after the last one."""
     lost = []
-    behind = _Stretch(end, end, 0, *tail, False, 0, 0, False)
-    for before, after in zip(found, [*found[1:], behind], strict=True):
+    after_last = _Stretch(end, end, 0, *tail, False, 0, 0, False)
+    for before, after in zip(found, [*found[1:], after_last], strict=True):
         if before.end == after.start:
             continue
         records = after.lost if after.root == before.end else None
         lost.append(Lost(before.end, after.start, _reason(before, end), records))
-    if broken is not None:
+    if stream_error is not None:
         start = lost.pop().start if lost and lost[-1].stop == end else end
-        lost.append(Lost(start, None, broken, None))
+        lost.append(Lost(start, None, stream_error, None))
     return lost
 
 
 def _reason(before: _Stretch, end: int) -> str:
-    """Say what is wrong behind a stretch."""
+    """Describe the damage after a stretch."""
     left = end - before.end
     if left < HEADER:
         return f"{left} bytes at the end, where a header takes {HEADER}"

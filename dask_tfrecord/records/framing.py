@@ -1,8 +1,11 @@
-"""The framing of TFRecord: a moving window on a shard's bytes, the records in it, and what is wrong where it breaks.
+"""TFRecord framing: a window on the bytes of a shard, its records, and errors for damaged ones.
 
-A record is a little-endian u64 length, the u32 masked CRC-32C of these 8 bytes, the payload, and the u32 masked
-CRC-32C of the payload. The hot paths are in `dask_tfrecord._native`; here every check is made with the `crc32c`
-package, so that an error rests on a second opinion. Imports errors and storage.
+A record is a little-endian uint64 length, the uint32 masked CRC-32C of these 8 bytes, the payload, and the uint32
+masked CRC-32C of the payload:
+https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+
+The native core checks CRCs while it scans or decodes. `framing_error` checks the refused record again with the `crc32c`
+package, so that an error is confirmed by a second implementation.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import CorruptRecordError, Place
+from dask_tfrecord.errors import CorruptRecordError, Location, plural
 from dask_tfrecord.storage.compression import mask_crc32c, masked_crc32c, open_stream
-from dask_tfrecord.storage.files import Shard, find_shards
+from dask_tfrecord.storage.listing import Shard, find_shards
 
-__all__ = ["FOOTER", "HEADER", "MAX_RECORD_BYTES", "Window", "framing_error", "iterate", "read_records"]
+__all__ = ["FOOTER", "HEADER", "MAX_RECORD_BYTES", "Window", "framing_error", "iterate_records", "read_records"]
 
 # Bytes of a record around its payload.
 HEADER = 12
@@ -29,10 +32,10 @@ FOOTER = 4
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
-# Protobuf takes no larger message. Data that inflate to more than this for one record are damaged, or a bomb.
+# Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.
 MAX_RECORD_BYTES = 1 << 31
 
-_LOOK = 64
+_HEAD_SIZE = 64
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
 _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "a PNG image",
@@ -52,41 +55,41 @@ _MAGIC = {
     b"%PDF": "a PDF document",
     b"\x7fELF": "a program",
     b"SQLite format 3\x00": "an SQLite database",
-    b"version https://git-lfs": "a Git LFS pointer: the file itself was never fetched",
+    b"version https://git-lfs": "a Git LFS pointer: fetch the file with `git lfs pull`",
 }
 
 
 class Window:
-    """A moving view of a shard's decompressed bytes, through one buffer that is used again and again.
+    """Window on the decompressed bytes of a shard, which moves forward and reuses one buffer.
 
     Parameters
     ----------
     shard : Shard
-        What to read.
+        Shard to read.
     start : int, default 0
-        Offset in the decompressed stream to begin at.
+        Offset in the decompressed stream where the window starts.
     block_size : int, default 1 MiB
-        Bytes to read at a time. It may be changed between two calls of `fill`.
+        Bytes per read. It may be changed between two calls of `fill`.
     stop : int, optional
-        How far reading will go in the decompressed stream, as far as is known; see `expect`.
+        Offset in the decompressed stream where reading will probably stop; see `expect`.
     max_record_bytes : int, default 2 GiB
-        A record that says it is larger is an error.
+        A record with a larger length is an error.
 
     Attributes
     ----------
     buffer : uint8 array
-        The memory; another one after it had to grow. A record larger than it makes it grow as its bytes arrive, by
-        doubling, so a length field alone allocates nothing.
+        Memory of the window. For a large record it is replaced by an array of twice the size whenever the bytes that
+        have arrived fill it, so a length field alone never allocates memory.
     begin, end : int
         ``buffer[begin:end]`` is in view.
     offset : int
-        Of ``buffer[begin]`` in the decompressed stream.
+        Offset of ``buffer[begin]`` in the decompressed stream.
     compression : str or None
-        As found.
+        Detected compression.
     """
 
     __slots__ = (
-        *("_most", "_size", "_stream", "_view"),
+        *("_max_need", "_size", "_stream", "_view"),
         *("begin", "block_size", "buffer", "compression", "end", "max_record_bytes", "offset", "shard"),
     )
 
@@ -102,10 +105,10 @@ class Window:
         self.shard = shard
         self.block_size = block_size
         self.max_record_bytes = max_record_bytes
-        self._most = HEADER + max_record_bytes + FOOTER
+        self._max_need = HEADER + max_record_bytes + FOOTER
         self._stream = open_stream(shard, start, stop)
         self.compression = self._stream.compression
-        # Known from the start only where bytes are as they are stored.
+        # The size of a decompressed stream is unknown.
         self._size = shard.size if self.compression is None else None
         self.begin = self.end = 0
         try:
@@ -114,7 +117,7 @@ class Window:
                 raise CorruptRecordError(
                     f"expected at least {start} bytes, the stream ends after {self.offset}: the file has changed since "
                     f"it was indexed; read the collection again",
-                    Place(shard.path),
+                    Location(shard.path),
                 )
         except BaseException:
             self._stream.close()
@@ -123,20 +126,20 @@ class Window:
         self._view = self.buffer.data
 
     def expect(self, stop: int) -> None:
-        """Know that reading will go on to `stop`, and probably no further: ranges of remote files are cut to fit.
+        """Announce the offset where reading will probably stop, which limits the ranges of remote files.
 
         Parameters
         ----------
         stop : int
-            A byte of the decompressed stream.
+            Offset in the decompressed stream.
         """
         self._stream.expect(stop)
 
     def fill(self, need: int = 1) -> bool:
-        """Bring `need` bytes into view.
+        """Read until `need` bytes are in view.
 
-        Nothing is read if they are there already: to go on after a cut record, ask for more than is in view. Arrays
-        that view `buffer` are overwritten.
+        Nothing is read if they are in view already. To continue after a truncated record, request more bytes than are
+        in view. Arrays that view `buffer` are overwritten.
 
         Parameters
         ----------
@@ -146,18 +149,18 @@ class Window:
         Returns
         -------
         bool
-            False if the stream ends before, or no record is allowed to need so much; then less than the stream holds
-            may be in view.
+            False if the stream has fewer bytes, or `need` exceeds the largest allowed record. The window may then
+            contain less than the rest of the stream.
         """
         have = self.end - self.begin
-        if need > self._most:
+        if need > self._max_need:
             return False
         if have >= need:
             return True
         if self._size is not None and self.offset + need > self._size:
             return False
         while have < need:
-            self._make_room(have)
+            self._extend(have)
             last = self.end + max(self.block_size, need - have)
             count = self._stream.readinto(self._view[self.end : last])
             if not count:
@@ -166,8 +169,8 @@ class Window:
             have += count
         return True
 
-    def _make_room(self, have: int) -> None:
-        """Move what is in view to the front, and grow if reading on would be in crumbs."""
+    def _extend(self, have: int) -> None:
+        """Move the bytes in view to the front; double the buffer if less than half a block is free."""
         if self.begin:
             self.buffer[:have] = self.buffer[self.begin : self.end]
             self.begin, self.end = 0, have
@@ -178,17 +181,17 @@ class Window:
             self._view = grown.data
 
     def advance(self, nbytes: int) -> bool:
-        """Go forward.
+        """Move the window forward.
 
         Parameters
         ----------
         nbytes : int
-            How far; it may pass `end`, and is then skipped unread in a plain file, inflated in a compressed one.
+            Number of bytes. Bytes past `end` are skipped; in a compressed file they are inflated.
 
         Returns
         -------
         bool
-            False if the stream ends before that point; the window then stands at its end.
+            False if the stream is shorter; the window is then at its end.
         """
         if nbytes <= self.end - self.begin:
             self.begin += nbytes
@@ -200,12 +203,12 @@ class Window:
         return self.offset == target
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Bytes in view, counted from `begin`; good until the next `fill`."""
+        """Return bytes in view, counted from `begin`; they are valid until the next `fill`."""
         return self._view[self.begin + start : min(self.begin + stop, self.end)]
 
     @property
     def exhausted(self) -> bool:
-        """Whether no byte is left, neither in view nor in the stream."""
+        """True if all bytes of the stream are behind the window."""
         return not self.fill()
 
     def close(self) -> None:
@@ -213,7 +216,7 @@ class Window:
         self._stream.close()
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the with-block."""
+        """Return the window; the with-block closes the file."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -222,30 +225,33 @@ class Window:
 
 
 def framing_error(window: Window, record: int) -> CorruptRecordError:
-    """Say what is wrong with a record that was refused.
+    """Return the error for a record that was refused.
 
-    Its bytes are looked at again, in blocks; nothing is allocated by its length.
+    The record is read again in blocks, so its length allocates no memory.
 
     Parameters
     ----------
     window : Window
-        Stands at the record's header; it is moved.
+        Window at the header of the record; it is moved.
     record : int
-        The record's number in the shard.
+        Number of the record in the shard.
 
     Returns
     -------
     CorruptRecordError
-        To be raised.
+        Error for the caller to raise.
     """
-    place = Place(window.shard.path, record, window.offset)
-    have = _in_view(window, HEADER)
+    location = Location(window.shard.path, record, window.offset)
+    have = _fill_up_to(window, HEADER)
     if have < HEADER:
-        begins = f"; the file begins with {_look(window)}" if record == 0 else ""
+        begins, advice = "", ""
+        if record == 0:
+            begins = f"; the file begins with {_describe_head(window)}"
+            advice = _advise_glob(window.shard.path)
         return CorruptRecordError(
             f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}. The file was "
-            f"cut, is still being written, or has something else appended",
-            place,
+            f"truncated, is still being written, or has other data appended{advice}",
+            location,
         )
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
@@ -254,70 +260,81 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
         if record == 0:
             inside = f", inflated from {window.compression}," if window.compression else ""
             return CorruptRecordError(
-                f"this is no TFRecord file, or its first header is damaged: {found}. The file{inside} begins with "
-                f"{_look(window)}",
-                place,
+                f"this is not a TFRecord file, or its first header is damaged: {found}. The file{inside} begins with "
+                f"{_describe_head(window)}{_advise_glob(window.shard.path)}",
+                location,
             )
-        return CorruptRecordError(f"{found}; the header says {length} bytes. Fetch or write the file again", place)
-    return CorruptRecordError(_wrong_payload(window, length), place)
+        return CorruptRecordError(
+            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again", location
+        )
+    return CorruptRecordError(_payload_problem(window, length), location)
 
 
-def _wrong_payload(window: Window, length: int) -> str:
-    """Say what is wrong after a header that holds; the window stands at it."""
+def _advise_glob(path: str) -> str:
+    """Return the advice to pass a glob of the shards, if the file name is not typical of a shard."""
+    directory, _, name = path.rpartition("/")
+    if "tfrecord" in name or "::" in path:
+        return ""
+    return f". If the file is not a shard, pass only the shards, for example {directory}/*.tfrecord"
+
+
+def _payload_problem(window: Window, length: int) -> str:
+    """Describe the damage of a record whose header, at the window, is intact."""
     window.advance(HEADER)
     size = window.shard.size if window.compression is None else None
-    there, crc = 0, 0
-    # A plain file tells without reading whether it is all there.
+    found, crc = 0, 0
+    # The size of an uncompressed file shows truncation without reading.
     if size is None or window.offset + length <= size:
-        while there < length and window.fill():
-            part = min(length - there, window.end - window.begin)
+        while found < length and window.fill():
+            part = min(length - found, window.end - window.begin)
             crc = crc32c.crc32c(window.view(0, part), crc)
             window.advance(part)
-            there += part
+            found += part
     else:
-        there = size - window.offset
-    again = "The file was cut, or is still being written"
-    if there < length:
-        return f"truncated payload: expected {length} bytes, found {there} before the end of the file. {again}"
-    have = _in_view(window, FOOTER)
+        found = size - window.offset
+    advice = "The file was truncated, or is still being written"
+    if found < length:
+        expected = plural(length, "byte")
+        return f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
+    have = _fill_up_to(window, FOOTER)
     if have < FOOTER:
-        return f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {again}"
+        return f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
     (stored,) = _CRC.unpack(window.view(0, FOOTER))
     computed = mask_crc32c(crc)
     if stored != computed:
         return (
-            f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, {length} bytes). "
-            f"Fetch or write the file again; check_crc=False reads the payload as it is"
+            f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
+            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
         )
     if length > window.max_record_bytes:
         return (
-            f"the record has {length} bytes where max_record_bytes allows {window.max_record_bytes}; read_records "
-            f"takes another limit, if the file is to be trusted"
+            f"the record has {plural(length, 'byte')} where max_record_bytes allows {window.max_record_bytes:,}; "
+            f"read_records accepts a higher limit, for files that are trusted"
         )
-    return "the record was refused, and holds on a second look: the file is being changed, or memory or disk fail"
+    return "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
 
 
-def _in_view(window: Window, most: int) -> int:
-    """Bytes in view after reading on for up to `most`."""
+def _fill_up_to(window: Window, most: int) -> int:
+    """Read until `most` bytes are in view or the stream ends; return the number of bytes in view, at most `most`."""
     while (have := window.end - window.begin) < most and window.fill(have + 1):
         pass
     return min(have, most)
 
 
-def _look(window: Window) -> str:
-    """Describe what is in view, by what files begin with."""
-    head = bytes(window.view(0, _in_view(window, _LOOK)))
+def _describe_head(window: Window) -> str:
+    """Describe the first bytes of a file by the magic numbers of other formats."""
+    head = bytes(window.view(0, _fill_up_to(window, _HEAD_SIZE)))
     shown = f" ({head[:12].hex(' ')})"
     for magic, what in _MAGIC.items():
         if head.startswith(magic):
             return what + shown
     if not head.strip(b"\0"):
-        return f"{len(head)} zero bytes: a download or copy that was never finished?"
-    # The last character may be cut.
+        return f"{len(head)} zero bytes: the file may be an incomplete download or copy"
+    # The last character may be incomplete.
     text = head.decode(errors="ignore")
     if len(text.encode()) > len(head) - 4 and not set(text) & _CONTROLS:
         return f"text: {text[:40]!r}"
-    return f"bytes of no format known here{shown}"
+    return f"bytes of an unknown format{shown}"
 
 
 def read_records(
@@ -328,42 +345,42 @@ def read_records(
     max_record_bytes: int = MAX_RECORD_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:
-    """Iterate over the payloads of all records, of whatever kind.
+    """Iterate over the payloads of all records, of any kind.
 
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
         A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
     compression : {"infer", None, "gzip", "zlib"}
-        ``"infer"`` looks at the bytes, never at the name.
+        ``"infer"`` detects the compression from the first bytes, not from the name.
     check_crc : bool, default True
-        Whether both CRCs of every record have to hold.
+        Check both CRCs of every record.
     max_record_bytes : int, default 2 GiB
-        A record that says it is larger is an error, before memory is taken for it.
+        A record with a larger length is an error, before memory is allocated for it.
     storage_options : mapping, optional
-        What fsspec takes beside the URL.
+        Options of the fsspec file system.
 
     Yields
     ------
     bytes
-        One payload after the other, in the order of the shards.
+        Payload of each record, in the order of the shards.
 
     Raises
     ------
     ShardNotFoundError
-        At once, if there are no such files.
+        If the files do not exist; raised by the call, before the first record.
     CorruptRecordError
-        At a record that is damaged; those before it have been yielded.
+        If a record is damaged; the records before it are yielded first.
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     return (
         payload
         for shard in shards
-        for _, payload in iterate(shard, check_crc=check_crc, max_record_bytes=max_record_bytes)
+        for _, payload in iterate_records(shard, check_crc=check_crc, max_record_bytes=max_record_bytes)
     )
 
 
-def iterate(
+def iterate_records(
     shard: Shard,
     *,
     check_crc: bool = True,
@@ -377,36 +394,41 @@ def iterate(
     Parameters
     ----------
     shard : Shard
-        What to read; its file is open until the generator ends or is closed.
+        Shard to read; its file is open until the generator ends or is closed.
     check_crc : bool, default True
-        Whether both CRCs of every record have to hold.
+        Check both CRCs of every record.
     record, offset : int, default 0
-        Number of the record to begin with, and where its header is.
+        Number of the first record, and offset of its header.
     stop : int, optional
-        How far reading will go, as far as is known; it may go on.
+        Offset where the caller will probably stop, which limits remote ranges. Iteration continues past it.
     max_record_bytes : int, default 2 GiB
-        A record that says it is larger is an error.
+        A record with a larger length is an error.
 
     Yields
     ------
     offset : int
-        Of the record's header, in the decompressed stream.
+        Offset of the record's header in the decompressed stream.
     payload : bytes
-        What the record holds.
+        Payload of the record.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record is damaged.
     """
     with Window(shard, offset, stop=stop, max_record_bytes=max_record_bytes) as window:
         while window.fill(HEADER):
             length, stored = _HEAD.unpack(window.view(0, HEADER))
             if check_crc and masked_crc32c(window.view(0, 8)) != stored:
                 raise framing_error(window, record)
-            whole = HEADER + length + FOOTER
-            if not window.fill(whole):
+            size = HEADER + length + FOOTER
+            if not window.fill(size):
                 raise framing_error(window, record)
             payload = bytes(window.view(HEADER, HEADER + length))
-            if check_crc and masked_crc32c(payload) != _CRC.unpack(window.view(HEADER + length, whole))[0]:
+            if check_crc and masked_crc32c(payload) != _CRC.unpack(window.view(HEADER + length, size))[0]:
                 raise framing_error(window, record)
             yield window.offset, payload
-            window.advance(whole)
+            window.advance(size)
             record += 1
         if not window.exhausted:
             raise framing_error(window, record)

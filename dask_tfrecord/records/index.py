@@ -1,11 +1,12 @@
-"""The index of a shard: how many records, and where some of them begin.
+"""Sparse index of a shard: its number of records, and the offsets of some of them.
 
-It is sparse, one mark per MiB or more: a billion records stay in megabytes, and a record between two marks is reached
-by walking headers from the one before it. Imports errors and storage, and scans by `dask_tfrecord._native`.
+Index entries are at least one MiB apart, so the index of a billion records takes megabytes. A record between two
+entries is found by walking headers from the entry before it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,40 +15,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.errors import CorruptRecordError, ShardChangedError
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate
-from dask_tfrecord.storage.shards import Shard, is_local
+from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, plural
+from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
+from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.streams import RANGE
 
-__all__ = ["BETWEEN_MARKS", "Marks", "ShardIndex", "Step", "cut_error", "mark", "scan_shard", "walk"]
+__all__ = [
+    "ENTRY_SPACING",
+    "IndexEntries",
+    "ShardIndex",
+    "Step",
+    "check_count",
+    "index_entries",
+    "scan_shard",
+    "truncation_error",
+    "walk",
+]
 
-BETWEEN_MARKS = 1 << 20
+ENTRY_SPACING = 1 << 20
 
-# Blocks end within marks' distance, so that marks lie little further apart than they have to.
+# Blocks are smaller than the spacing of entries, so that entries are at most slightly further apart.
 _BLOCK = 512 << 10
-# From this mean size on, reading a header and seeking to the next beats reading all that lies between.
+# From this mean record size on, reading single headers and skipping payloads is faster than reading everything.
 _LARGE_RECORD = 256 << 10
 _HEADER_BLOCK = 4 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
-    """Where the records of a shard are.
+    """Index of a shard.
 
     Attributes
     ----------
     count : int
-        Records in the shard.
+        Number of records in the shard.
     records : int64 array
-        Numbers of the marked records, ascending; the first mark is record 0, also where there is none.
+        Record numbers of the entries, ascending. The first entry is record 0, also if the shard is empty.
     offsets : int64 array
-        Byte of each marked record's header, in the decompressed stream; marks are at least one MiB apart.
+        Offset of each entry's header in the decompressed stream; entries are at least one MiB apart.
     nbytes : int
-        Length of the decompressed stream.
+        Bytes of the decompressed stream.
     compression : str or None
-        As found: None, ``"gzip"`` or ``"zlib"``.
+        Detected compression: None, ``"gzip"`` or ``"zlib"``.
     access : bool
-        Whether access points lead to the marks of compressed data.
+        True if a compressed shard has access points.
     """
 
     count: int
@@ -59,7 +70,7 @@ class ShardIndex:
 
     @property
     def reachable(self) -> bool:
-        """Whether a mark is reached without reading all that lies before it."""
+        """True if an entry can be read without reading everything before it."""
         return self.compression is None or self.access
 
 
@@ -69,39 +80,61 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
     Parameters
     ----------
     shard : Shard
-        What to scan. Large records are skipped unread, as far as nothing is compressed.
+        Shard to scan. In an uncompressed shard, large payloads are skipped.
     check_crc : bool, default True
-        Whether the CRC of every length has to hold. Payloads are not looked at.
+        Check the CRC of every length. Payloads are never checked.
 
     Returns
     -------
     ShardIndex
-        Counts and marks.
+        Index of the shard.
 
     Raises
     ------
     CorruptRecordError
-        If a header does not hold, or the shard ends within a record.
+        If a header is damaged, or the shard ends within a record.
     """
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
-        marks = mark(window, check_crc=check_crc)
-        return ShardIndex(marks.count, marks.records, marks.offsets, marks.end, window.compression)
+        entries = index_entries(window, check_crc=check_crc)
+        return ShardIndex(entries.count, entries.records, entries.offsets, entries.end, window.compression)
+
+
+@functools.lru_cache(maxsize=4096)
+def _scanned_count(shard: Shard, check_crc: bool) -> int:
+    return scan_shard(shard, check_crc=check_crc).count
+
+
+def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
+    """Compare a number of records with the headers of the shard; each process walks them once.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the shard has another number of records, or is damaged.
+    """
+    found = _scanned_count(shard, check_crc)
+    if found != count:
+        raise CorruptRecordError(
+            f"{plural(count, 'record')} expected, {found:,} found: the counts given are wrong, and so are the numbers "
+            f"of rows; counts='scan' counts the records",
+            Location(shard.path),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """Consecutive records, and where some of them are.
+class IndexEntries:
+    """Index entries of consecutive records.
 
     Attributes
     ----------
     count : int
-        How many.
+        Number of records.
     records : int64 array
-        Numbers of the marked ones in the shard, the first of all included.
+        Numbers of the entries in the shard, beginning with the first record.
     offsets : int64 array
-        Byte of each marked record's header.
+        Offset of each entry's header.
     end : int
-        The byte where the last one ends.
+        Offset of the end of the last record.
     """
 
     count: int
@@ -110,35 +143,45 @@ class Marks:
     end: int
 
 
-def mark(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Marks:
-    """Walk the headers as `walk` does, and mark records on the way.
+def index_entries(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> IndexEntries:
+    """Walk headers from the position of a window, and collect index entries.
 
     Parameters
     ----------
     window, first, stop, check_crc
-        As `walk` takes them.
+        See `walk`.
+
+    Returns
+    -------
+    IndexEntries
+        Entries of the records before `stop`.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a header is damaged, or the shard ends within a record.
     """
     records, offsets, count = [first], [window.offset], 0
     for step in walk(window, first=first, stop=stop, check_crc=check_crc):
-        if step.offset - offsets[-1] >= BETWEEN_MARKS:
+        if step.offset - offsets[-1] >= ENTRY_SPACING:
             records.append(step.first)
             offsets.append(step.offset)
         count = step.first + step.count - first
-    return Marks(count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset)
+    return IndexEntries(count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records whose headers are in view together.
+    """Consecutive records whose headers are in view of a window at the same time.
 
     Attributes
     ----------
     first : int
-        Number of the first one in the shard.
+        Number of the first record in the shard.
     count : int
-        How many.
+        Number of records.
     offset : int
-        Byte of the first one's header in the decompressed stream.
+        Offset of the first record's header in the decompressed stream.
     """
 
     first: int
@@ -147,29 +190,30 @@ class Step:
 
 
 def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Iterator[Step]:
-    """Walk the headers from where a window stands, a block at a time.
+    """Walk headers from the position of a window, one block at a time.
 
     Parameters
     ----------
     window : Window
-        Stands at a record. It stays at the records of a step until the next one is asked for, and in the end behind
-        the last one.
+        Window at a record. It stays at the records of a step until the next step is requested, and ends after the last
+        record.
     first : int, default 0
-        Number of that record.
+        Number of the record at the window.
     stop : int, optional
-        No record is of interest that begins at this byte or behind it; by default the walk goes to the shard's end.
+        Offset that ends the walk: records that begin there or later are not visited. By default the walk ends with the
+        shard.
     check_crc : bool, default True
-        Whether the CRC of every length has to hold.
+        Check the CRC of every length.
 
     Yields
     ------
     Step
-        Records that are whole, but for the last one, which may reach beyond what is in view.
+        Consecutive records. The last one may extend past the bytes in view, the others are completely in view.
 
     Raises
     ------
     CorruptRecordError
-        If a header does not hold, or the shard ends within a record.
+        If a header is damaged, or the shard ends within a record.
     """
     shard, count = window.shard, first
     last: Step | None = None
@@ -178,35 +222,36 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     while (stop is None or window.offset < stop) and window.fill(HEADER):
         border, end = window.offset, window.end
         if stop is not None:
-            # Headers that begin before, the last of them whole.
+            # Headers that begin before `stop`, including all bytes of the last one.
             end = min(end, window.begin + max(stop - border, HEADER))
-        walked, nbytes, reason, _ = _native.scan(window.buffer, window.begin, end, -1, check_crc)
+        scanned = _native.scan(window.buffer, window.begin, end, -1, check_crc)
+        walked, nbytes = scanned.records, scanned.consumed
         if walked:
             last = Step(count, walked, border)
             yield last
         if not window.advance(nbytes):
-            raise cut_error(shard, border, count, walked)
+            raise truncation_error(shard, border, count, walked)
         count += walked
-        if reason == _native.FRAMING or walked == 0:
-            raise _no_header(window, count, last)
+        if scanned.stop is _native.Stop.FRAMING or walked == 0:
+            raise _header_error(window, count, last)
         if window.compression is None:
-            # Not to be read for their headers: large records, and remote ones that take longer than a request.
+            # Payloads are skipped if they are large, or if reading them takes longer than another remote request.
             skips = nbytes >= walked * large
             window.block_size = _HEADER_BLOCK if skips else _BLOCK
             window.expect(
                 window.offset + _HEADER_BLOCK if skips and not local else shard.size if stop is None else stop
             )
     if (stop is None or window.offset < stop) and not window.exhausted:
-        raise _no_header(window, count, last)
+        raise _header_error(window, count, last)
 
 
-def _no_header(window: Window, count: int, last: Step | None) -> CorruptRecordError:
-    """Say what is wrong where no header holds: it may be that the record before is longer or shorter than it says."""
+def _header_error(window: Window, count: int, last: Step | None) -> CorruptRecordError:
+    """Return the error at a damaged header; the cause may be a wrong length in the record before it."""
     if last is not None:
         try:
             with Window(window.shard, last.offset) as again:
-                offset = _last_of(again, last.count)
-            with closing(iterate(window.shard, record=count - 1, offset=offset)) as records:
+                offset = _advance_to_last(again, last.count)
+            with closing(iterate_records(window.shard, record=count - 1, offset=offset)) as records:
                 next(records)
         except ShardChangedError:
             raise
@@ -215,15 +260,15 @@ def _no_header(window: Window, count: int, last: Step | None) -> CorruptRecordEr
     return framing_error(window, count)
 
 
-def cut_error(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:
-    """Say how the last of `walked` records is cut: the scan is past its header."""
+def truncation_error(shard: Shard, border: int, first: int, walked: int) -> CorruptRecordError:
+    """Return the error for the last of `walked` records, which the end of the shard truncates."""
     with Window(shard, border) as window:
-        _last_of(window, walked)
+        _advance_to_last(window, walked)
         return framing_error(window, first + walked - 1)
 
 
-def _last_of(window: Window, count: int) -> int:
-    """Go to the last of some records whose headers hold; its byte."""
+def _advance_to_last(window: Window, count: int) -> int:
+    """Move a window to the last of `count` records with intact headers; return its offset."""
     for _ in range(count - 1):
         window.fill(HEADER)
         length = int.from_bytes(window.view(0, 8), "little")

@@ -1,7 +1,4 @@
-"""A damaged shard without its damage: the records that hold, copied byte for byte, and a report beside them.
-
-Imports errors, storage, framing and damage.
-"""
+"""Repair of damaged shards: a copy of the intact records, and a report of the lost bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dask_tfrecord.errors import CorruptRecordError, Place, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.storage.compression import create_stream
-from dask_tfrecord.storage.shards import Shard, is_local
+from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.streams import open_sink
 
 __all__ = ["REPORT_SUFFIX", "repair_shard"]
@@ -31,59 +28,59 @@ def repair_shard(
     compression: str | None = "same",
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write what holds of a shard to a new file, and what was lost beside it.
+    """Copy the intact records of a shard to a new file, and write a report of the damage next to it.
 
     Parameters
     ----------
     shard : Shard
-        The damaged file.
+        Damaged shard.
     report : ShardReport
-        What was found in it.
+        Damage of the shard.
     target : str or os.PathLike
-        The new file.
+        Path or URL of the new file.
     compression : {"same", None, "gzip", "zlib"}
-        Of the new file.
+        Compression of the new file.
     storage_options : mapping, optional
-        What fsspec takes beside the URL of the new file.
+        Options of the fsspec file system of the new file.
 
     Raises
     ------
     CorruptRecordError
-        If the shard ends earlier than the report says; nothing is written then.
+        If the shard is shorter than in the report; nothing is written then.
     TFRecordError
         If the target is the shard itself.
     """
     path = os.fspath(target)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
-        raise TFRecordError("the new file would take the place of the damaged one: name another", Place(path))
+        raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
     sink = create_stream(path, report.compression if compression == "same" else compression, storage_options)
     try:
-        for part in _held(shard, report):
-            sink.write(part)
+        for block in _intact_bytes(shard, report):
+            sink.write(block)
         sink.close()
     except BaseException:
         sink.discard()
         raise
-    beside = open_sink(path + REPORT_SUFFIX, storage_options)
+    report_file = open_sink(path + REPORT_SUFFIX, storage_options)
     try:
-        beside.write((json.dumps(report.to_dict(), indent=1) + "\n").encode())
-        beside.close()
+        report_file.write((json.dumps(report.to_dict(), indent=1) + "\n").encode())
+        report_file.close()
     except BaseException:
-        beside.discard()
+        report_file.discard()
         raise
 
 
-def _held(shard: Shard, report: ShardReport) -> Iterator[memoryview]:
-    """Bytes of the records that hold; each part is good until the next one is asked for."""
+def _intact_bytes(shard: Shard, report: ShardReport) -> Iterator[memoryview]:
+    """Yield the bytes of the intact records; each block is valid until the next one is requested."""
     with Window(shard, stop=shard.size) as window:
         for start, stop in zip(report.starts.tolist(), report.stops.tolist(), strict=True):
             window.advance(start - window.offset)
             while window.offset < stop:
                 if not window.fill():
                     raise CorruptRecordError(
-                        "the file ends before the records that were found in it: it is being changed",
-                        Place(shard.path, None, window.offset),
+                        "the file ends before records that were found in it; another program is changing it",
+                        Location(shard.path, None, window.offset),
                     )
-                part = window.view(0, stop - window.offset)
-                yield part
-                window.advance(len(part))
+                block = window.view(0, stop - window.offset)
+                yield block
+                window.advance(len(block))

@@ -1,9 +1,10 @@
-"""Writing records of any kind to a new file, with both CRCs. Imports storage only."""
+"""Write records of any kind to a new file, with both CRCs."""
 
 from __future__ import annotations
 
 import os
 import struct
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +12,7 @@ from typing import Any, Self
 from dask_tfrecord.storage.compression import create_stream, masked_crc32c
 from dask_tfrecord.storage.streams import ByteSink
 
-__all__ = ["RecordWriter"]
+__all__ = ["RecordWriter", "write_record"]
 
 _CRC = struct.Struct("<I")
 
@@ -19,17 +20,17 @@ _CRC = struct.Struct("<I")
 class RecordWriter:
     """Write records of any kind to a file, with both CRCs.
 
-    The file appears under its name, whole, when the writer is closed; if the with-block raises, nothing is left and
-    an older file of that name stays.
+    The complete file is published under its name when the writer is closed. If the with-block raises, the new file is
+    discarded and an older file of that name is kept.
 
     Parameters
     ----------
     path : str or os.PathLike
         Path or fsspec URL.
     compression : {None, "gzip", "zlib"}
-        The name of the file says nothing about it.
+        The compression does not depend on the file name.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
 
     Examples
     --------
@@ -44,7 +45,10 @@ class RecordWriter:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._sink: ByteSink | None = create_stream(path, compression, storage_options)
+        sink = create_stream(path, compression, storage_options)
+        self._sink: ByteSink | None = sink
+        # A writer that is neither closed nor discarded leaves no temporary file.
+        self._finalizer = weakref.finalize(self, _discard_abandoned, sink, os.getpid())
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Append one record.
@@ -52,18 +56,24 @@ class RecordWriter:
         Parameters
         ----------
         record : bytes, bytearray or memoryview
-            Its payload.
+            Payload of the record.
+
+        Raises
+        ------
+        TypeError
+            If `record` is not bytes-like, for example a dict or a message that is not serialized. Nothing is
+            appended, and the writer remains usable.
         """
-        payload = memoryview(record).cast("B")
         if self._sink is None:
             raise ValueError("the writer is closed; open another one")
-        length = len(payload).to_bytes(8, "little")
         try:
-            self._sink.write(length + _CRC.pack(masked_crc32c(length)))
-            self._sink.write(payload)
-            self._sink.write(_CRC.pack(masked_crc32c(payload)))
+            payload = memoryview(record).cast("B")
+        except TypeError:
+            raise TypeError(f"a record is bytes, bytearray or memoryview; got {_describe(record)}") from None
+        try:
+            write_record(self._sink, payload)
         except BaseException:
-            # Half a record may have been written: there is no way on from here.
+            # The file may end within a record.
             self.discard()
             raise
 
@@ -77,10 +87,12 @@ class RecordWriter:
             self.discard()
             raise
         self._sink = None
+        self._finalizer.detach()
 
     def discard(self) -> None:
-        """Leave nothing of the file; after `close`, do nothing."""
+        """Remove the unfinished file; after `close`, do nothing."""
         if self._sink is not None:
+            self._finalizer.detach()
             self._sink.discard()
             self._sink = None
 
@@ -96,3 +108,29 @@ class RecordWriter:
             self.close()
         else:
             self.discard()
+
+
+def write_record(sink: ByteSink, payload: bytes | memoryview) -> None:
+    """Append one framed record to a sink: length, CRC of the length, payload, CRC of the payload."""
+    length = len(payload).to_bytes(8, "little")
+    sink.write(length + _CRC.pack(masked_crc32c(length)))
+    sink.write(payload)
+    sink.write(_CRC.pack(masked_crc32c(payload)))
+
+
+def _discard_abandoned(sink: ByteSink, pid: int) -> None:
+    # The file belongs to the process that opened it, not to its forks.
+    if os.getpid() == pid:
+        sink.discard()
+
+
+def _describe(record: object) -> str:
+    """Describe an object that is not a payload, and how to serialize it."""
+    name = type(record).__name__
+    if hasattr(record, "SerializeToString"):
+        return f"a message {name}: write(message.SerializeToString())"
+    if isinstance(record, Mapping):
+        return f"a {name}: to_tfrecord({{name: rows, …}}, path) writes columns, Example.SerializeToString() one record"
+    if isinstance(record, str):
+        return "str: write(text.encode())"
+    return name

@@ -1,1 +1,1 @@
-"""Bytes of shards: which there are, and streams of what they hold, decompressed."""
+"""Bytes of shards: listing, decompressed streams, and sinks for new files."""

@@ -1,7 +1,7 @@
-"""Decompressed bytes of a shard, whatever its name says: compression is found from the bytes.
+"""Decompressed bytes of shards, and compressed sinks.
 
-gzip (several members in a row too) and zlib are inflated in bounded memory, by isal where it is installed. Imports
-errors, access, shards and streams only.
+The compression is detected from the first bytes, not from the file name. gzip (also with several members) and zlib are
+inflated in bounded memory, with isal if it is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import crc32c
 
-from dask_tfrecord.errors import CorruptRecordError, Place
-from dask_tfrecord.storage.access import AccessPoint, access_points, prime
-from dask_tfrecord.storage.shards import Shard
-from dask_tfrecord.storage.streams import ByteSink, ByteStream, StoredStream, open_sink, open_stored
+from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, ShardNotFoundError, plural
+from dask_tfrecord.storage.gzip_index import AccessPoint, access_points, align_bits
+from dask_tfrecord.storage.shard import Shard, normalize_compression
+from dask_tfrecord.storage.streams import ByteSink, ByteStream, ShouldPublish, StoredStream, open_sink, open_stored
 
 try:
     from isal import isal_zlib
@@ -27,56 +27,59 @@ else:
     _inflate = isal_zlib
 
 __all__ = [
-    "MOST_INFLATED",
+    "MAX_RATIO",
     "ByteSink",
     "ByteStream",
     "create_stream",
+    "detect_compression",
     "mask_crc32c",
     "masked_crc32c",
     "open_stream",
-    "sniff",
 ]
 
-# Bytes looked at: a TFRecord header takes 12, an inflater shows within some hundred what is no zlib stream.
+# Bytes for detection: a TFRecord header has 12, and an inflater rejects other data within a few hundred bytes.
 _HEAD = 512
 
-# What inflate takes to read one format and no other.
+# Parameter `wbits` of zlib that selects the format.
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 
 _TRUNCATED = "the {} data ends before its last block: the file is truncated"
 
-# A gzip member ends with a CRC and its size.
+# CRC and size at the end of a gzip member.
 _TRAILER = 8
 
-# Deflate gains no more than 1032 times, and nothing that anybody would read comes near it for long.
-MOST_INFLATED = 1000
-_MODEST = 64 << 20
+# Deflate compresses at most 1032 times. Real data does not approach this ratio for long, decompression bombs do.
+MAX_RATIO = 1000
+# Inflated bytes before the ratio is checked.
+_UNCHECKED_NBYTES = 64 << 20
 
-_READ = 256 << 10
-# An inflater copies what it did not use of its input: small pieces keep that cheap where members are tiny.
-_FEED = 16 << 10
-_DROP = 256 << 10
+_READ_SIZE = 256 << 10
+# The inflater copies its unused input, so small inputs are faster if gzip members are tiny.
+_INPUT_SIZE = 16 << 10
+_DISCARD_SIZE = 256 << 10
+# Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.
+_LOAD_ATTEMPTS = 3
 
 
 def mask_crc32c(crc: int) -> int:
-    """Rotate and shift a CRC-32C, as TFRecord stores it: a CRC of bytes that hold CRCs would be of little use."""
+    """Rotate a CRC-32C and add a constant, as TFRecord does because CRCs of data with embedded CRCs are weak."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """CRC-32C of `data` as TFRecord stores it."""
+    """Return the masked CRC-32C of `data`, as TFRecord stores it."""
     return mask_crc32c(crc32c.crc32c(data))
 
 
-def sniff(head: bytes) -> str | None:
-    """Find the compression of a file from its first bytes.
+def detect_compression(head: bytes) -> str | None:
+    """Detect the compression of a file from its first bytes.
 
-    A length CRC that holds means none, even where the length looks like gzip's magic.
+    A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
 
     Parameters
     ----------
     head : bytes
-        The first bytes of the file; 512 are enough.
+        First bytes of the file; 512 are sufficient.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def sniff(head: bytes) -> str | None:
 
 
 def _is_zlib(head: bytes) -> bool:
-    """Whether the two bytes of a zlib header hold, and what follows inflates: a damaged length may look like one."""
+    """Return whether the zlib header is valid and the data inflates; a damaged length may equal a header."""
     if len(head) < 2 or head[0] & 0x8F != 0x08 or head[1] & 0x20 or int.from_bytes(head[:2], "big") % 31:
         return False
     try:
@@ -107,23 +110,23 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
     Parameters
     ----------
     shard : Shard
-        Its `compression` says how to read it; ``"infer"`` looks at the bytes.
+        File to read. If its `compression` is ``"infer"``, it is detected.
     start : int, default 0
-        Where in the decompressed stream to begin.
+        Offset in the decompressed stream where reading starts.
     stop : int, optional
-        How far reading will go, as far as is known: remote ranges are cut to fit.
+        Offset where reading will probably stop; it limits the remote ranges.
 
     Returns
     -------
     ByteStream
-        A context manager; `compression` is what was found. It stands at `start`, or at its end if that comes before.
+        Stream at `start`, or at its end if it is shorter. It is a context manager.
     """
     stored = open_stored(shard)
     try:
         if start == 0 and stop is not None:
-            # The look at the head is the beginning of it.
+            # Detection reads the beginning of the expected bytes.
             stored.expect(stop)
-        compression = sniff(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
+        compression = detect_compression(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
         stream: ByteStream = stored if compression is None else InflatedStream(stored, compression)
         if stop is not None:
             stream.expect(stop)
@@ -135,11 +138,11 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
 
 
 class InflatedStream:
-    """What a gzip or zlib file holds, inflated as it is asked for.
+    """Decompressed bytes of a gzip or zlib file.
 
-    A file that ends early, breaks off, goes on with something else or inflates to more than `MOST_INFLATED` times its
-    size raises `CorruptRecordError`, behind all that can be inflated. Where access points lie beside the file, `seek`
-    inflates from the last one before.
+    If the file is truncated or damaged, is followed by other data, or inflates to more than `MAX_RATIO` times its size,
+    reading raises `CorruptRecordError` after all bytes that can be inflated. `seek` starts at the closest access point
+    before the offset, if the file has access points.
     """
 
     def __init__(self, stored: StoredStream, compression: str) -> None:
@@ -148,19 +151,19 @@ class InflatedStream:
         self._stored = stored
         self._bits = _WINDOW_BITS[compression]
         self._inflater: Any = None  # None between two members
-        self._members = 0
-        self._read_buffer = memoryview(bytearray(_READ))
-        self._input = self._read_buffer[:0]  # read, and not yet fed
-        self._rest: Any = b""  # fed, and not yet used
-        self._trailer = 0  # stored bytes between the deflate data and the next member
-        self._member: tuple[int, int] | None = None  # where the member begins: stored, inflated
+        self._member_count = 0
+        self._read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._input = self._read_buffer[:0]  # read from the file, not passed to the inflater
+        self._rest: Any = b""  # passed to the inflater, but unused by it
+        self._trailer = 0  # stored bytes to skip before the next member, after an access point
+        self._member: tuple[int, int] | None = None  # start of the member: stored and inflated offset
         self._failure: CorruptRecordError | None = None
-        self._rescued = b""  # to be read before the failure is raised
-        self._began = (0, 0)  # where inflating began: stored, inflated
+        self._rescued = b""  # bytes to return before the failure is raised
+        self._start = (0, 0)  # stored and inflated offset where inflating started
         self._points = access_points(stored.shard) if compression == "gzip" and stored.shard.access else None
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill `buffer` as far as the stream goes; 0 only at the end."""
+        """Fill `buffer`, or read to the end of the stream; return the number of bytes."""
         filled = 0
         while filled < len(buffer) and self._failure is None:
             try:
@@ -180,22 +183,19 @@ class InflatedStream:
         return filled
 
     def seek(self, offset: int) -> int:
-        """Inflate and drop up to `offset`, or to the end of the stream if that comes before."""
-        if self._points is not None:
-            number = self._points.before(offset)
-            if number >= 0 and self._points.inflated(number) > self.position:
-                self._enter(self._points.load(number))
-        scratch = memoryview(bytearray(min(_DROP, max(0, offset - self.position))))
+        """Skip to `offset`, or to the end of a shorter stream; return the new position."""
+        self._enter_before(offset)
+        scratch = memoryview(bytearray(min(_DISCARD_SIZE, max(0, offset - self.position))))
         while self.position < offset and self.readinto(scratch[: offset - self.position]):
             pass
         return self.position
 
     def expect(self, stop: int) -> None:
-        """Know that reading will go on to `stop`, and probably no further."""
+        """Announce the offset where reading will probably stop."""
         if self._points is not None:
             self._stored.expect(self._points.stored_past(stop))
         elif stop >= self._stored.shard.size:
-            # Of data that shrink by compression, this much is most of it.
+            # Inflated data is usually larger than stored data, so this read covers most of the file.
             self._stored.expect(self._stored.shard.size)
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class InflatedStream:
         self._stored.close()
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the with-block."""
+        """Return the stream; the with-block closes it."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -211,16 +211,16 @@ class InflatedStream:
         self.close()
 
     def _inflate_into(self, buffer: memoryview) -> int:
-        """Give the inflater one piece of input; bytes that came of it."""
-        piece = self._rest or self._take()
+        """Inflate one input into `buffer`; return the number of bytes."""
+        piece = self._rest or self._next_input()
         try:
             data = self._inflater.decompress(piece, len(buffer))
         except (zlib.error, _inflate.error) as error:
             self._rescued = self._rescue()
-            raise self._broken(f"the {self.compression} data is damaged ({error})") from error
+            raise self._error(f"the {self.compression} data is damaged ({error})") from error
         buffer[: len(data)] = data
         self.position += len(data)
-        if self.position - self._began[1] > _MODEST:
+        if self.position - self._start[1] > _UNCHECKED_NBYTES:
             self._check_ratio()
         if self._inflater.eof:
             self._rest = self._inflater.unused_data
@@ -228,11 +228,11 @@ class InflatedStream:
         else:
             self._rest = self._inflater.unconsumed_tail
             if not piece and not data:
-                raise self._broken(_TRUNCATED.format(self.compression))
+                raise self._error(_TRUNCATED.format(self.compression))
         return len(data)
 
     def _rescue(self) -> bytes:
-        """Inflate again up to the very damage: what the inflater had made of its last piece is gone with its error."""
+        """Inflate the member again up to the damage, because the inflater lost the output of its last input."""
         if self._member is None:
             return b""
         end = self._stored.position - len(self._input)
@@ -242,113 +242,134 @@ class InflatedStream:
         with open_stored(self._stored.shard) as stored:
             stored.seek(start)
             while stored.position < end:
-                piece = memoryview(bytearray(min(_FEED, end - stored.position)))
+                piece = memoryview(bytearray(min(_INPUT_SIZE, end - stored.position)))
                 piece = piece[: stored.readinto(piece)]
-                # Near the damage byte by byte: each gives all that it can.
-                step = len(piece) if stored.position + 2 * _FEED < end else 1
-                for place in range(0, len(piece), step):
+                # Single bytes near the damage, so that all output before it is returned.
+                step = len(piece) if stored.position + 2 * _INPUT_SIZE < end else 1
+                for index in range(0, len(piece), step):
                     try:
-                        data = inflater.decompress(piece[place : place + step])
+                        data = inflater.decompress(piece[index : index + step])
                     except zlib.error:
                         return bytes(rescued)
                     rescued += data[max(0, self.position - inflated) :]
                     inflated += len(data)
         return bytes(rescued)
 
-    def _take(self) -> memoryview:
-        """Take the next piece of stored bytes; empty at the end of the file."""
+    def _next_input(self) -> memoryview:
+        """Return the next stored bytes for the inflater; empty at the end of the file."""
         if not self._input:
             self._input = self._read_buffer[: self._stored.readinto(self._read_buffer)]
-        piece, self._input = self._input[:_FEED], self._input[_FEED:]
+        piece, self._input = self._input[:_INPUT_SIZE], self._input[_INPUT_SIZE:]
         return piece
 
+    def _enter_before(self, offset: int) -> None:
+        """Continue at the last access point before an offset, if that is ahead of the current position."""
+        for _ in range(_LOAD_ATTEMPTS):
+            if self._points is None:
+                return
+            number = self._points.before(offset)
+            if number < 0 or self._points.inflated(number) <= self.position:
+                return
+            try:
+                point = self._points.load(number)
+            except (ShardChangedError, ShardNotFoundError):
+                # The sidecar was replaced after its table was read.
+                self._points = access_points(self._stored.shard)
+                continue
+            self._enter(point)
+            return
+
     def _enter(self, point: AccessPoint) -> None:
-        """Go on from an access point."""
+        """Continue inflating at an access point."""
         self._stored.seek(point.stored - (1 if point.bits else 0))
         self._input = self._read_buffer[:0]
         self._rest = b""
         if point.bits:
-            piece = bytes(self._take())
-            self._rest = prime(piece[0], point.bits) + piece[1:]
-        # Raw deflate data: the header of the member lies before, the trailer is no business of theirs.
+            piece = bytes(self._next_input())
+            self._rest = align_bits(piece[0], point.bits) + piece[1:]
+        # Raw deflate data without the header of the member. The inflater does not read the trailer.
         self._inflater = _inflate.decompressobj(wbits=-15, zdict=point.window)
         self._trailer = _TRAILER
-        self._members += 1
+        self._member_count += 1
         self._member = None
         self.position = point.inflated
-        self._began = (point.stored, point.inflated)
+        self._start = (point.stored, point.inflated)
 
     def _check_ratio(self) -> None:
-        """Refuse what inflates to a thousand times its size and does not end."""
+        """Raise CorruptRecordError if the data inflates to more than `MAX_RATIO` times its size."""
         used = self._stored.position - len(self._input) - len(self._rest)
-        stored, inflated = used - self._began[0], self.position - self._began[1]
-        if inflated > MOST_INFLATED * stored:
-            raise self._broken(
-                f"the {self.compression} data inflate to more than {MOST_INFLATED} times their size, as decompression "
-                f"bombs do"
+        stored, inflated = used - self._start[0], self.position - self._start[1]
+        if inflated > MAX_RATIO * stored:
+            raise self._error(
+                f"the {self.compression} data inflates to more than {MAX_RATIO} times its size, like a decompression "
+                f"bomb"
             )
 
     def _next_member(self) -> bool:
-        """Begin the next member, if there is one; zeros after the last are padding, as gzip(1) has it."""
-        if self._members:
+        """Start the next member; return False at the end. Zeros after the last member are padding, as for gzip(1)."""
+        if self._member_count:
             self._skip_trailer()
             rest = bytes(self._rest).lstrip(b"\0")
-            while len(rest) < 2 and (piece := self._take()):
+            while len(rest) < 2 and (piece := self._next_input()):
                 rest = (rest + piece).lstrip(b"\0")
             if not rest:
                 return False
             if self.compression != "gzip" or not rest.startswith(b"\x1f\x8b"):
-                raise self._broken(f"something else follows the end of the {self.compression} data")
+                raise self._error(f"other data follows the end of the {self.compression} data")
             self._rest = rest
         self._inflater = _inflate.decompressobj(wbits=self._bits)
         self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
-        self._members += 1
+        self._member_count += 1
         return True
 
     def _skip_trailer(self) -> None:
-        """Leave out what an inflater of raw data does not take for its own."""
+        """Skip the trailer of a member, which an inflater of raw deflate data does not read."""
         while self._trailer:
-            piece = self._rest or self._take()
+            piece = self._rest or self._next_input()
             if not piece:
-                raise self._broken(_TRUNCATED.format(self.compression))
+                raise self._error(_TRUNCATED.format(self.compression))
             self._rest, self._trailer = piece[self._trailer :], max(0, self._trailer - len(piece))
 
-    def _broken(self, what: str) -> CorruptRecordError:
+    def _error(self, problem: str) -> CorruptRecordError:
         size = self._stored.shard.size
         return CorruptRecordError(
-            f"{what}; {self.position + len(self._rescued)} bytes could be inflated, from the first "
-            f"{self._stored.position} of {size} stored bytes. Fetch or write the file again",
-            Place(self._stored.shard.path),
+            f"{problem}; {plural(self.position + len(self._rescued), 'byte')} could be inflated from the first "
+            f"{self._stored.position:,} of {plural(size, 'stored byte')}. Fetch or write the file again",
+            Location(self._stored.shard.path),
         )
 
 
 def create_stream(
-    path: str | os.PathLike[str], compression: str | None = None, storage_options: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str],
+    compression: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    should_publish: ShouldPublish | None = None,
 ) -> ByteSink:
-    """Begin a new file that appears at `path` when it is closed.
+    """Create a file, optionally compressed, that appears at `path` when it is closed.
 
     Parameters
     ----------
     path : str or os.PathLike
-        Where; its directory must exist.
+        Path or URL of the new file, in an existing directory.
     compression : {None, "gzip", "zlib"}
-        What the file is to be compressed with; the name says nothing about it.
+        Compression of the file, independent of its name.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
+    should_publish : callable, optional
+        Confirms the publication; see `open_sink`.
 
     Returns
     -------
     ByteSink
-        `write` appends, `close` publishes, `discard` leaves nothing.
+        `write` appends bytes, `close` publishes the file, `discard` removes it.
     """
-    if compression is not None and compression not in _WINDOW_BITS:
-        raise ValueError(f"compression is one of None, 'gzip', 'zlib'; got {compression!r}")
-    sink = open_sink(path, storage_options)
+    compression = normalize_compression(compression)
+    sink = open_sink(path, storage_options, should_publish)
     return sink if compression is None else _DeflatedSink(sink, _WINDOW_BITS[compression])
 
 
 class _DeflatedSink:
-    """Compresses what goes to another sink."""
+    """Sink that compresses into another sink."""
 
     def __init__(self, sink: ByteSink, bits: int) -> None:
         self._sink = sink

@@ -1,56 +1,59 @@
-"""Ctrl-C ends what threads are reading: an interpreter waits for its threads, and some read for minutes.
+"""Interruption of reading threads by Ctrl-C.
 
-Only a program that Ctrl-C ends is meant: by an exception that nobody took, or as a command that is about to leave.
-Where somebody takes the exception and goes on, as a notebook does, what is being read goes on too. Imports nothing.
+An interpreter waits for its threads before it exits, and some threads read for minutes. When Ctrl-C ends the program,
+by an uncaught KeyboardInterrupt or as a command that is about to exit, reading threads raise KeyboardInterrupt. When
+the program catches the exception, as notebooks do, they continue.
 """
 
 from __future__ import annotations
 
-# Imported first, because what is registered last is called first: its threads are waited for then.
+# Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
+# that `_at_exit` below is called before it.
 import concurrent.futures.thread  # noqa: F401
 import sys
 import threading
 
-__all__ = ["check_interrupt", "interrupt_reading", "interrupts"]
+__all__ = ["check_interrupt", "interrupt_count", "interrupt_reading"]
 
 _interrupts = 0
 
 
-def interrupts() -> int:
-    """Count how often reading was ended: what begins to read takes note of it."""
+def interrupt_count() -> int:
+    """Return the number of interruptions so far; a reader stores it when it starts."""
     return _interrupts
 
 
 def interrupt_reading() -> None:
-    """End what is being read now by threads of this process, but for the main one."""
+    """Interrupt all current reads of this process, except in the main thread."""
     global _interrupts
     _interrupts += 1
 
 
-def check_interrupt(begun: int) -> None:
-    """Raise where a thread reads on though the program was interrupted.
+def check_interrupt(started: int) -> None:
+    """Raise KeyboardInterrupt if reading was interrupted since it started.
 
     Parameters
     ----------
-    begun : int
-        What `interrupts` said when reading began.
+    started : int
+        Value of `interrupt_count` when reading started.
 
     Raises
     ------
     KeyboardInterrupt
-        In a thread that is not the main one.
+        In threads other than the main thread.
     """
-    if _interrupts != begun and threading.current_thread() is not threading.main_thread():
+    if _interrupts != started and threading.current_thread() is not threading.main_thread():
         raise KeyboardInterrupt("the program was interrupted")
 
 
 def _at_exit() -> None:
-    # Set where a traceback was printed, just before.
+    # The interpreter sets `last_value` when it prints the traceback of an uncaught exception, which happens first.
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
         interrupt_reading()
 
 
-# The functions of `atexit` are called after threads have ended. Without this one, Ctrl-C waits for what is being read.
+# Private API of threading: functions of `atexit` are called only after all threads have ended, which is what Ctrl-C
+# would wait for. concurrent.futures uses the same hook: https://github.com/python/cpython/issues/83993
 _register = getattr(threading, "_register_atexit", None)
 if _register is not None:
     _register(_at_exit)

@@ -1,43 +1,61 @@
-"""Calls to disks and stores that are made again when they fail in passing.
+"""Retries of calls to disks and object stores.
 
-A dropped connection, a timeout or a busy server is asked again, `ATTEMPTS` times in all, after waits that double and
-are spread at random, so that a thousand tasks do not come back at once. What a file system retries by itself comes on
-top of it. Whatever else fails is raised as it is. Imports errors only.
+A call is repeated after a lost connection, a timeout or the error of a busy server. The waits double and are random, so
+that many tasks do not retry at the same moment. A call ends after `ATTEMPTS` attempts, or at the time limit
+``tfrecord.storage.timeout`` of `dask.config`. Other errors are raised unchanged, except for their credentials.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from dask_tfrecord.errors import Place, StorageError, TFRecordError
+from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact
+from dask_tfrecord.storage.credentials import without_credentials
 
-__all__ = ["ATTEMPTS", "http_status", "is_transient", "list_directory", "persist"]
+__all__ = [
+    "ATTEMPTS",
+    "MIN_LOOKUPS_TO_LIST",
+    "http_status",
+    "is_transient",
+    "list_directory",
+    "request_timeout",
+    "with_retries",
+]
 
-# Calls in all; the waits between them come to 6 to 13 seconds.
+# Number of attempts; the waits between them add up to 6 to 13 seconds.
 ATTEMPTS = 8
+# Setting of `dask.config`: time limit of a call with all its attempts. One request may wait for a quarter of it.
+TIMEOUT = "tfrecord.storage.timeout"
+DEFAULT_TIMEOUT = "120s"
+_REQUEST_PART = 1 / 4
 _FIRST_WAIT = 0.1
-_LONGEST_WAIT = 10.0
+_MAX_WAIT = 10.0
 
-# Too early, too many, and what a server says of itself but for "not implemented" and such.
-_PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524}
+# From this number of files on, listing their remote directory is cheaper than looking up each file.
+MIN_LOOKUPS_TO_LIST = 8
 
-# An OSError without a status passes unless it is one of these: no second try finds another answer.
-_LASTING_ERRNO = {
+# HTTP statuses of transient failures: timeout, too early, too many requests, and errors of the server or its proxies.
+_TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524}
+
+# An OSError without a status is transient, unless its errno is one of these.
+_PERMANENT_ERRNO = {
     *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOSYS),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EROFS),
 }
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TFRecordError)
+_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TFRecordError)
 
-# Clients that are not imported here say by their own classes that the connection failed.
-_PASSING_NAMES = {
+# Names of exceptions for failed connections, of clients that this module does not import.
+_TRANSIENT_NAMES = {
     *("ClientConnectionError", "ClientPayloadError"),  # aiohttp
     *("HTTPClientError", "IncompleteReadError", "ResponseParserError"),  # botocore
+    *("EndpointConnectionError", "ConnectTimeoutError"),
     *("ProtocolError", "IncompleteRead"),  # urllib3, http.client
     *("ServiceRequestError", "ServiceResponseError", "TransportError"),  # azure, google
 }
@@ -47,83 +65,125 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def persist(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
-    """Call until it works, for as long as the failures are passing ones.
+def time_limit() -> float:
+    """Return the time limit of a call in seconds.
+
+    Raises
+    ------
+    ValueError
+        If the setting is not a time.
+    """
+    # Imported here because opening local files does not need dask.
+    import dask.config
+    from dask.utils import parse_timedelta
+
+    value = dask.config.get(TIMEOUT, DEFAULT_TIMEOUT)
+    try:
+        seconds = float(parse_timedelta(value, default="s"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"dask.config {TIMEOUT!r} must be a time like {DEFAULT_TIMEOUT!r}; got {value!r}")
+    return seconds
+
+
+def request_timeout() -> float:
+    """Return the seconds without a byte after which a request fails."""
+    return time_limit() * _REQUEST_PART
+
+
+def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
+    """Call a function, and repeat the call after transient failures.
 
     Parameters
     ----------
     call : callable
-        To be called without arguments; it has to bear being called again.
+        Function without arguments that can be called repeatedly.
     path : str
-        The file or directory, for the error.
+        File or directory, for error messages.
     what : str
-        What is being tried: "read bytes 0 to 99".
+        Description of the call for error messages: "read bytes 0 to 99".
     stopped : threading.Event, optional
-        Once set, nobody waits for the result any more.
+        Ends the retries when the result is no longer needed.
 
     Returns
     -------
     object
-        What the call returned.
+        Result of the call.
 
     Raises
     ------
     StorageError
-        If the last attempt failed in passing too; what failed is its cause.
+        If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
     """
     stopped = stopped or threading.Event()
-    began = time.monotonic()
+    started, limit = time.monotonic(), time_limit()
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return call()
         except Exception as error:
-            if stopped.is_set() or not is_transient(error):
-                raise
-            if attempt == ATTEMPTS:
-                seconds = time.monotonic() - began
-                raise StorageError(
-                    f"could not {what} in {ATTEMPTS} attempts over {seconds:.0f} s; the last one failed with "
-                    f"{type(error).__name__}: {error}. Try again when the store answers",
-                    Place(path),
-                ) from error
-            wait = min(_FIRST_WAIT * 2 ** (attempt - 1), _LONGEST_WAIT) * random.uniform(0.5, 1)
-            _log.info("%s: attempt %d to %s failed (%r); again in %.1f s", path, attempt, what, error, wait)
+            failed = error
+        transient = not stopped.is_set() and is_transient(failed)
+        # Clients report a file as not found when the connection failed.
+        reason = [*_chain(failed)][-1] if isinstance(failed, FileNotFoundError) else failed
+        # Outside the except block, so that an error with credentials does not become the context of another.
+        cleaned = without_credentials(failed)
+        if not transient:
+            raise cleaned
+        seconds = time.monotonic() - started
+        wait = min(_FIRST_WAIT * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
+        if attempt == ATTEMPTS or seconds + wait >= limit:
+            raise StorageError(
+                f"could not {what} in {plural(attempt, 'attempt')} over {seconds:.0f} s; the last one failed with "
+                f"{type(reason).__name__}: {reason}. Try again when the store responds; dask.config {TIMEOUT!r} "
+                f"limits the time, now to {limit:g} s",
+                Location(path),
+            ) from cleaned
+        error_text = redact(repr(reason))
+        _log.warning(
+            "%s: attempt %d to %s failed (%s); retrying in %.1f s", Location(path), attempt, what, error_text, wait
+        )
         stopped.wait(wait)
     raise AssertionError("the last attempt returns or raises")
 
 
 def list_directory(fs: Any, directory: str) -> list[dict[str, Any]] | None:
-    """List a directory of a file system; None where it is none, or its server does not list.
+    """List a directory; None if it is not a directory, or the server cannot list.
 
     Raises
     ------
     StorageError
-        As `persist` does.
+        If listing fails in every attempt.
     """
     try:
-        return list(persist(lambda: fs.ls(directory, detail=True), directory, "list it"))
+        return list(with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory"))
     except (FileNotFoundError, NotADirectoryError, NotImplementedError):
         return None
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may well work in a moment."""
-    if any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__):
-        # Before statuses: a parser gives one to an answer that broke off.
-        return not any(_is_unknown_host(link) for link in _chain(error))
+    """Return whether the same call may succeed when it is repeated."""
+    chain = list(_chain(error))
+    reported = isinstance(error, FileNotFoundError) and not isinstance(error, TFRecordError)
+    links = chain if reported else chain[:1]
+    lost = any(isinstance(link, ConnectionError | TimeoutError) for link in links)
+    if lost or any(kind.__name__ in _TRANSIENT_NAMES for link in links for kind in type(link).__mro__):
+        # Checked before the status, because parsers assign one to interrupted responses. botocore raises its errors
+        # without a cause, so the context is searched for an unknown host.
+        return not any(_is_unknown_host(link) for link in _chain(error, context=True))
     status = http_status(error)
     if status is not None:
-        return status in _PASSING_STATUS
-    if isinstance(error, _LASTING):
+        return status in _TRANSIENT_STATUS
+    if isinstance(error, _PERMANENT):
         return False
     for link in _chain(error):
-        if isinstance(link, OSError) and (link.errno in _LASTING_ERRNO or _is_unknown_host(link)):
+        if isinstance(link, OSError) and (link.errno in _PERMANENT_ERRNO or _is_unknown_host(link)):
             return False
     return isinstance(error, OSError | TimeoutError)
 
 
 def http_status(error: BaseException) -> int | None:
-    """Find the status that a server answered with, in the error or in what it came from."""
+    """Return the HTTP status of an error or of one of its causes."""
     for link in _chain(error):
         response = getattr(link, "response", None)
         if isinstance(response, Mapping):
@@ -139,14 +199,14 @@ def http_status(error: BaseException) -> int | None:
 
 
 def _is_unknown_host(error: BaseException) -> bool:
-    # getaddrinfo numbers its errors its own way, and a name server that does not answer is another error.
+    # Error numbers of getaddrinfo differ between platforms. The failure of a name server has another message.
     return type(error).__name__ == "gaierror" and "ame or service not known" in str(error)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException, context: bool = False) -> Iterator[BaseException]:
     link: BaseException | None = error
     for _ in range(8):
         if link is None:
             return
         yield link
-        link = link.__cause__
+        link = link.__cause__ or (link.__context__ if context else None)

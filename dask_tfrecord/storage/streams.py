@@ -1,7 +1,7 @@
-"""Stored bytes of one file, in and out: local files by system calls, everything else by large ranges, read ahead.
+"""Stored bytes of one file: streams for reading, and sinks that publish a new file when it is complete.
 
-No file is mapped: a mapped file that somebody truncates kills the process, a read of it returns less. Imports errors,
-interrupt, remote and shards only.
+Local files are read with system calls, remote files in large ranges with read-ahead. Files are not mapped into memory:
+truncating a mapped file kills the process, while a read returns fewer bytes.
 """
 
 from __future__ import annotations
@@ -10,38 +10,43 @@ import contextlib
 import errno
 import io
 import os
+import stat
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.storage.interrupt import check_interrupt, interrupts
-from dask_tfrecord.storage.remote import Fetch, changed, gone, open_ranges
-from dask_tfrecord.storage.shards import Shard, has_changed, is_local
+from dask_tfrecord.errors import Location, StorageError, TFRecordError, redact_url
+from dask_tfrecord.storage.clients import url_to_fs
+from dask_tfrecord.storage.credentials import without_credentials
+from dask_tfrecord.storage.interrupt import check_interrupt, interrupt_count
+from dask_tfrecord.storage.ranges import RangeFetcher, changed_error, not_found_error, open_ranges
+from dask_tfrecord.storage.shard import Shard, has_changed, is_local
 
-__all__ = ["RANGE", "ByteSink", "ByteStream", "StoredStream", "open_sink", "open_stored"]
+__all__ = ["RANGE", "ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink", "open_stored"]
 
-# Bytes of a remote range, and of one that may be all that is looked at.
+# Bytes of a remote range, and of the first range while the length of the read is unknown.
 RANGE = 8 << 20
 _FIRST_RANGE = 256 << 10
 
 _WRITE_BUFFER = 1 << 20
 
+# Returns whether a complete temporary file replaces the target.
+ShouldPublish = Callable[[Path], bool]
+
 
 class ByteStream(Protocol):
-    """Bytes of one shard, read forward.
+    """Decompressed bytes of one shard, read forward.
 
     Attributes
     ----------
     compression : str or None
-        How the file is compressed, as found.
+        Detected compression of the file.
     position : int
         Offset of the next byte in the decompressed stream.
     """
@@ -50,19 +55,19 @@ class ByteStream(Protocol):
     position: int
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read into `buffer` what one step brings; 0 only at the end."""
+        """Read up to ``len(buffer)`` bytes; return their number, which is 0 only at the end."""
 
     def seek(self, offset: int) -> int:
-        """Go forward to `offset`, or to the end of the stream if that comes before; return the new position."""
+        """Skip to `offset`, or to the end of a shorter stream; return the new position."""
 
     def expect(self, stop: int) -> None:
-        """Know that reading will go on to `stop`, and probably no further: ranges are cut to fit."""
+        """Announce the offset where reading will probably stop, which limits the remote ranges."""
 
     def close(self) -> None:
-        """Give back what is open."""
+        """Close the file."""
 
     def __enter__(self) -> Self:
-        """Close the stream at the end of the with-block."""
+        """Return the stream; the with-block closes it."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -71,7 +76,7 @@ class ByteStream(Protocol):
 
 
 class ByteSink(Protocol):
-    """Where the bytes of a new file go; nobody sees the file before it is whole."""
+    """Bytes of a new file, which appears under its name when it is complete."""
 
     def write(self, data: bytes | bytearray | memoryview) -> object:
         """Append `data`."""
@@ -80,10 +85,10 @@ class ByteSink(Protocol):
         """Publish the file."""
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Remove the unfinished file."""
 
 
-class _Source(Protocol):
+class _StreamReader(Protocol):
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
     def seek(self, offset: int, /) -> object: ...
@@ -94,39 +99,39 @@ class _Source(Protocol):
 
 
 class StoredStream:
-    """A file as it is stored.
+    """Stored bytes of a file.
 
-    A file that is not the one of the listing any more is an error: nothing that was planned for it holds.
+    Reading raises ShardChangedError if the file has changed since it was listed.
     """
 
     compression: str | None = None
 
-    def __init__(self, shard: Shard, source: _Source) -> None:
+    def __init__(self, shard: Shard, source: _StreamReader) -> None:
         self.shard = shard
         self.position = 0
         self._source = source
-        self._begun = interrupts()
+        self._started = interrupt_count()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes by one call; 0 only at the end."""
+        """Read up to ``len(buffer)`` bytes with one call; return their number, which is 0 only at the end."""
         left = self.shard.size - self.position
         if left <= 0 or not buffer:
             return 0
-        check_interrupt(self._begun)
+        check_interrupt(self._started)
         try:
             count = self._source.readinto(buffer if len(buffer) <= left else buffer[:left])
         except OSError as error:
             if not isinstance(error, TFRecordError) and error.filename is None and error.errno is not None:
-                # A read knows no name: say which file the disk or the network gave up on.
-                raise OSError(error.errno, error.strerror, self.shard.path) from error
+                # The error of a read does not contain the file name.
+                raise OSError(error.errno, error.strerror, redact_url(self.shard.path)) from error
             raise
         if not count:
-            raise changed(self.shard, self.position)
+            raise changed_error(self.shard, self.position)
         self.position += count
         return count
 
     def seek(self, offset: int) -> int:
-        """Go forward to `offset`, or to the end of the file if that comes before."""
+        """Skip to `offset`, or to the end of a shorter file; return the new position."""
         offset = min(offset, self.shard.size)
         if offset != self.position:
             self._source.seek(offset)
@@ -134,11 +139,11 @@ class StoredStream:
         return offset
 
     def expect(self, stop: int) -> None:
-        """Know that reading will go on to `stop`, and probably no further."""
+        """Announce the offset where reading will probably stop."""
         self._source.expect(stop)
 
     def peek(self, count: int) -> bytes:
-        """Look at the first bytes, and stay before them."""
+        """Return the first bytes without advancing."""
         head = memoryview(bytearray(min(count, self.shard.size)))
         while self.position < len(head):
             self.readinto(head[self.position :])
@@ -151,7 +156,7 @@ class StoredStream:
         self._source.close()
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the with-block."""
+        """Return the stream; the with-block closes it."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -160,14 +165,14 @@ class StoredStream:
 
 
 class _LocalFile(io.FileIO):
-    """Unbuffered: reads go from the kernel to the caller's buffer, by one call each, without the GIL."""
+    """Unbuffered file: each read is one system call into the caller's buffer, without the GIL."""
 
     def expect(self, stop: int) -> None:
-        """Do nothing: the kernel reads ahead by itself."""
+        """Do nothing: the kernel reads ahead."""
 
 
 class _Ahead(NamedTuple):
-    """A range that is being fetched while another one is used."""
+    """Range that is fetched while the one before is read."""
 
     start: int
     stop: int
@@ -175,45 +180,45 @@ class _Ahead(NamedTuple):
 
 
 class RangeReader:
-    """A remote file in large ranges: one is held, the next one comes in meanwhile.
+    """Remote file in large ranges: one range is in memory while the next one is fetched.
 
-    As long as nobody says how far reading will go, ranges start small, for a look at the head or a few records, and
-    double as it goes on; from `RANGE` bytes on, the next one is fetched ahead. Where the end is known, they are as long
-    from the first one on, and end exactly there.
+    While the end of the read is unknown, ranges start small, because only the head or a few records may be needed, and
+    double with sequential reading. From `RANGE` bytes on, the next range is fetched ahead. After `expect`, ranges have
+    `RANGE` bytes from the start, and the last one ends at the expected offset.
     """
 
-    def __init__(self, fetch: Fetch, size: int) -> None:
+    def __init__(self, fetch: RangeFetcher, size: int) -> None:
         self._fetch = fetch
         self._size = size
         self._offset = 0
-        self._held = memoryview(b"")
-        self._held_at = 0
+        self._range = memoryview(b"")
+        self._range_start = 0
         self._stop = 0
         self._length = _FIRST_RANGE
         self._ahead: _Ahead | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read what is held of the bytes asked for; fetch some if nothing is."""
-        if not self._held_at <= self._offset < self._held_at + len(self._held):
-            self._turn()
-        within = self._offset - self._held_at
-        part = self._held[within : within + len(buffer)]
+        """Read from the current range; fetch the next range if the offset is outside it."""
+        if not self._range_start <= self._offset < self._range_start + len(self._range):
+            self._load_range()
+        within = self._offset - self._range_start
+        part = self._range[within : within + len(buffer)]
         buffer[: len(part)] = part
         self._offset += len(part)
         return len(part)
 
     def seek(self, offset: int, /) -> None:
-        """Go anywhere; nothing is fetched yet."""
+        """Set the offset of the next read, without fetching."""
         self._offset = offset
 
     def expect(self, stop: int) -> None:
-        """Know that reading will go on to `stop`, and probably no further."""
+        """Announce the offset where reading will probably stop."""
         self._stop = min(stop, self._size)
 
     def close(self) -> None:
-        """Wait for nothing: what is still being fetched is closed when it has come."""
-        self._held = memoryview(b"")
+        """Close without waiting; a range that is being fetched is closed when it arrives."""
+        self._range = memoryview(b"")
         self._fetch.stop()
         if self._pool is not None:
             self._pool.submit(self._fetch.close)
@@ -221,95 +226,106 @@ class RangeReader:
         else:
             self._fetch.close()
 
-    def _turn(self) -> None:
-        """Hold a range that the offset is in."""
+    def _load_range(self) -> None:
+        """Make the range that contains the offset the current one."""
         start = self._offset
         known = start < self._stop
         if known:
             self._length = RANGE
-        elif start > 0 and start == self._held_at + len(self._held):
+        elif start > 0 and start == self._range_start + len(self._range):
             self._length = min(2 * self._length, RANGE)
         else:
             self._length = _FIRST_RANGE
-        self._held = memoryview(b"")  # no third range in memory
+        self._range = memoryview(b"")  # at most two ranges in memory
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.start <= start < ahead.stop:
-            data, self._held_at = ahead.data.result(), ahead.start
+            data, self._range_start = ahead.data.result(), ahead.start
         else:
-            stop = self._end(start)
-            # One range at a time: there may be one on its way that nobody wants any more.
+            stop = self._range_end(start)
+            # One request at a time: a range that is not needed any more may still be on its way.
             data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
-            self._held_at = start
-        self._held = memoryview(data)
-        self._read_on(self._held_at + len(data), self._stop if known else self._size)
+            self._range_start = start
+        self._range = memoryview(data)
+        self._fetch_ahead(self._range_start + len(data), self._stop if known else self._size)
 
-    def _read_on(self, start: int, stop: int) -> None:
-        """Fetch what comes next, if it will be wanted."""
+    def _fetch_ahead(self, start: int, stop: int) -> None:
+        """Start to fetch the next range, if reading is sequential and the end is not reached."""
         if start < stop and self._length == RANGE:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dask_tfrecord-read-ahead")
-            end = self._end(start)
+            end = self._range_end(start)
             self._ahead = _Ahead(start, end, self._pool.submit(self._fetch, start, end))
 
-    def _end(self, start: int) -> int:
-        """Choose where a range ends that begins at `start`."""
+    def _range_end(self, start: int) -> int:
+        """Return the end of a range that begins at `start`."""
         return min(start + self._length, self._stop if start < self._stop else self._size)
 
 
 def open_stored(shard: Shard) -> StoredStream:
-    """Open a file for reading what is stored in it.
+    """Open a file for reading its stored bytes.
 
     Raises
     ------
     ShardNotFoundError
-        If the file is gone since it was listed.
+        If the file was removed since it was listed.
     ShardChangedError
-        If it is not what it was, where that is known before a byte is read.
+        If the file is known to have changed since it was listed, before a byte is read.
     """
     try:
         if is_local(shard.path):
             return _open_local(shard)
         return StoredStream(shard, RangeReader(open_ranges(shard), shard.size))
     except FileNotFoundError as error:
-        raise gone(shard) from error
+        raise not_found_error(shard) from error
 
 
 def _open_local(shard: Shard) -> StoredStream:
-    file = _LocalFile(shard.path)
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    file = _LocalFile(shard.path, opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
     status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise StorageError("expected a regular file; this is a pipe, socket or device", Location(shard.path))
     if has_changed(shard, {"size": status.st_size, "mtime": status.st_mtime}):
         file.close()
-        raise changed(shard, status.st_size)
+        raise changed_error(shard, status.st_size)
     return StoredStream(shard, file)
 
 
-def open_sink(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ByteSink:
-    """Begin a new file that appears at `path` when it is closed, whole, in the place of an older one.
+def open_sink(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    should_publish: ShouldPublish | None = None,
+) -> ByteSink:
+    """Create a file that appears at `path` when it is closed, and then replaces an older file.
 
     Parameters
     ----------
     path : str or os.PathLike
-        Where; its directory must exist.
+        Path or URL of the new file, in an existing directory.
     storage_options : mapping, optional
-        What fsspec takes beside a URL.
+        Options of the fsspec file system.
+    should_publish : callable, optional
+        `close` calls it with the path of the complete temporary file, and discards the file if it returns False.
     """
-    fs, target = fsspec.core.url_to_fs(path, **(storage_options or {}))
+    fs, target = url_to_fs(path, **(storage_options or {}))
     if isinstance(fs, LocalFileSystem):
-        return _LocalSink(Path(target))
-    return _RemoteSink(fs, target)
+        return _LocalSink(Path(target), should_publish)
+    return _RemoteSink(fs, target, should_publish)
 
 
 class _LocalSink:
-    """A hidden file beside the target that takes its name at the end."""
+    """Hidden file in the directory of the target, renamed to the target by `close`."""
 
-    def __init__(self, target: Path) -> None:
-        # Written through a link, as open() would.
-        self._target = target.resolve()
+    def __init__(self, target: Path, should_publish: ShouldPublish | None) -> None:
+        # A symbolic link at the target is replaced, not followed: its target may belong to another user.
+        self._target = target.absolute()
         if self._target.is_dir():
             raise IsADirectoryError(errno.EISDIR, "expected a file name to write to, this is a directory", str(target))
         if not self._target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(self._target.parent))
         self._path = self._target.with_name(f".{self._target.name[:200]}.{uuid.uuid4().hex}.tmp")
+        self._should_publish = should_publish
         self._file = self._path.open("xb", buffering=_WRITE_BUFFER)
         self.write = self._file.write
 
@@ -317,28 +333,41 @@ class _LocalSink:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._path.replace(self._target)
+        if self._should_publish is None or self._should_publish(self._path):
+            self._path.replace(self._target)
+        else:
+            self._path.unlink()
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
-            # Closing writes what is buffered, which fails again on a full disk.
+            # Closing writes the buffered bytes, which fails again on a full disk.
             self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 class _RemoteSink:
-    """A local temporary file, uploaded at the end: what a store shows of an unfinished upload is its own affair."""
+    """Local temporary file that `close` uploads, because stores may display unfinished uploads."""
 
-    def __init__(self, fs: Any, target: str) -> None:
+    def __init__(self, fs: Any, target: str, should_publish: ShouldPublish | None) -> None:
         self._fs = fs
         self._target = target
+        self._should_publish = should_publish
         self._file = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
         self.write = self._file.write
 
     def close(self) -> None:
         self._file.close()
-        self._fs.put_file(self._file.name, self._target)
+        if self._should_publish is None or self._should_publish(Path(self._file.name)):
+            self._put()
         Path(self._file.name).unlink()
+
+    def _put(self) -> None:
+        try:
+            self._fs.put_file(self._file.name, self._target)
+            return
+        except Exception as error:
+            failed = error
+        raise without_credentials(failed)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Where columns go to: Zarr stores."""
+"""Writers and readers of stores, and the rows that they share."""

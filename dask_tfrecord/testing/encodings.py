@@ -1,4 +1,4 @@
-"""The many legal encodings of one message: all that protobuf reads as the same Example or SequenceExample."""
+"""Hypothesis strategy of equivalent encodings: byte strings that protobuf parses as the same record."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from dask_tfrecord import messages
-from dask_tfrecord.testing.values import FIELDS, float_bits, stored_values
+from dask_tfrecord.testing.oracle_values import FIELDS, float_bits, stored_values
 
-__all__ = ["Encoder", "wire_encodings"]
+__all__ = ["WireEncoder", "wire_encodings"]
 
 Record = TypeVar("Record", messages.Example, messages.SequenceExample)
 _Value = TypeVar("_Value", messages.Feature, messages.FeatureList)
 
-# What may be odd about an encoding and still mean the same.
+# Deviations from the canonical encoding that do not change the message.
 _ODDITIES = (
-    "unpacked",  # numbers one by one, or some of them
-    "chunked",  # several packed runs, empty ones too
-    "shuffled",  # a map's entries in any order, its value before its key, its defaults left out
-    "split",  # a map, an entry's value or a list in several pieces, which protobuf merges
-    "overwritten",  # keys and kinds written twice: the last one counts
-    "unknown",  # unknown fields of every wire type, anywhere but in a map's entry itself
-    "overlong",  # varints longer than they need be
+    "unpacked",  # some or all numbers as separate fields
+    "chunked",  # several packed runs, some of them empty
+    "shuffled",  # map entries in any order, the value before the key, defaults omitted
+    "split",  # a map, the value of an entry or a list in several fields, which protobuf merges
+    "overwritten",  # duplicate keys and kinds; protobuf keeps the last
+    "unknown",  # unknown fields of every wire type, except directly in a map entry
+    "overlong",  # varints with redundant bytes
 )
 
 
 @st.composite
 def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
-    """Legal encodings of one message, as odd as protobuf allows.
+    """Equivalent encodings of one message, with every deviation that protobuf permits.
 
     Parameters
     ----------
     message : Example or SequenceExample
-        The message; each encoding is built to mean this one, less its unknown fields. Of a message without one value
-        only those are made that the library does not take for a message of another type.
+        Message to encode, without its unknown fields. A message without values is only encoded in forms that the
+        library does not detect as another message type.
 
     Returns
     -------
     strategy of (Example or SequenceExample, bytes)
-        What protobuf's own parser, the judge, makes of the bytes (unknown fields dropped); and the bytes. The judge is
-        upb, protobuf's default: pure Python protobuf does not know over-long tags.
+        Result of parsing the bytes with protobuf, without unknown fields, and the bytes. The result requires upb, the
+        default parser of protobuf: pure Python protobuf does not support over-long tags.
     """
     oddities = draw(st.sets(st.sampled_from(_ODDITIES)))
-    encoder = Encoder(oddities, random.Random(draw(st.integers(0, 2**32 - 1))))
+    encoder = WireEncoder(oddities, random.Random(draw(st.integers(0, 2**32 - 1))))
     payload = encoder.record(message)
     parsed = type(message).FromString(payload)
     parsed.DiscardUnknownFields()
@@ -54,9 +54,9 @@ def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
 
 
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
-# Fields that a level knows, by number and wire type; every other pair is an unknown field there.
+# Known fields of a message by number and wire type; every other pair is an unknown field.
 _Known = frozenset[tuple[int, int]]
-# In an Example, a length-delimited field 2 would make a SequenceExample of it.
+# Field 2 would turn an Example into a SequenceExample.
 _RECORD: _Known = frozenset({(1, _DELIMITED), (2, _DELIMITED)})
 _REPEATED: _Known = frozenset({(1, _DELIMITED)})  # a map, and a FeatureList
 _FEATURE: _Known = frozenset({(1, _DELIMITED), (2, _DELIMITED), (3, _DELIMITED)})
@@ -65,28 +65,28 @@ _LISTS: dict[str, _Known] = {
     "float32": frozenset({(1, _DELIMITED), (1, _FIXED32)}),
     "int64": frozenset({(1, _DELIMITED), (1, _VARINT)}),
 }
-# What an overridden list holds.
+# Values of a list that a later one overrides.
 _STALE: dict[str, list[Any]] = {"bytes": [b"stale", b""], "float32": [b"\0\0\x80\x3f"] * 3, "int64": [7, -7]}
 _NUMBERS = {kind: number for number, kind in enumerate(FIELDS, start=1)}
 
 
 def _wire_values(feature: messages.Feature, kind: str) -> list[Any]:
-    """List the values as `Encoder.values` takes them: floats as the four bytes that they are."""
+    """List the values in the form that `WireEncoder.values` requires: floats as four bytes each."""
     if kind == "float32":
         return [bits.to_bytes(4, "little") for bits in float_bits(feature)]
     values: list[Any] = stored_values(feature, kind).tolist()
     return values
 
 
-class Encoder:
-    """Encodes one message, oddly; a message is a list of encoded fields, in order.
+class WireEncoder:
+    """Encoder of one record with random deviations from the canonical encoding.
 
     Parameters
     ----------
     oddities : set of str
-        What may be odd.
+        Deviations that may occur.
     rng : random.Random
-        Where it is.
+        Decides where they occur.
     """
 
     def __init__(self, oddities: set[str], rng: random.Random) -> None:
@@ -94,11 +94,11 @@ class Encoder:
         self.rng = rng
 
     def often(self, oddity: str) -> bool:
-        """Whether to be odd here."""
+        """Decide at random whether a deviation occurs at this position."""
         return oddity in self.oddities and self.rng.random() < 0.6
 
     def varint(self, value: int, longest: int) -> bytes:
-        """Encode an integer in as many bytes as it takes, or in more of them."""
+        """Encode an integer in the required number of bytes, or in up to `longest` bytes."""
         value &= 2**64 - 1
         groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
         if self.often("overlong"):
@@ -106,15 +106,15 @@ class Encoder:
         return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
     def tag(self, number: int, wire_type: int) -> bytes:
-        """Encode what a field begins with."""
+        """Encode the tag of a field."""
         return self.varint(number << 3 | wire_type, 5)
 
     def delimited(self, number: int, content: bytes) -> bytes:
-        """Encode a field of bytes, text or a message."""
+        """Encode a length-delimited field: bytes, text or a message."""
         return self.tag(number, _DELIMITED) + self.varint(len(content), 5) + content
 
     def unknown(self, known: _Known, depth: int = 0) -> bytes:
-        """One field that `known` does not name."""
+        """Encode a random field that is not in `known`."""
         numbers = [1, 2, 3, 4, 15, 16, 2047, 2**29 - 1]
         wire_types = [_VARINT, _FIXED64, _DELIMITED, _GROUP, _FIXED32]
         pairs = [(number, wire) for number in numbers for wire in wire_types if (number, wire) not in known]
@@ -129,14 +129,14 @@ class Encoder:
         return self.tag(number, wire_type) + self.rng.randbytes(8 if wire_type == _FIXED64 else 4)
 
     def message(self, fields: list[bytes], known: _Known) -> bytes:
-        """Join the fields in their order, unknown ones strewn among them."""
+        """Join the fields in order, with unknown fields inserted at random."""
         fields = list(fields)
         while self.often("unknown"):
             fields.insert(self.rng.randint(0, len(fields)), self.unknown(known))
         return b"".join(fields)
 
-    def pieces(self, fields: list[bytes], known: _Known) -> list[bytes]:
-        """Encode the message in one piece or several, which protobuf merges."""
+    def split(self, fields: list[bytes], known: _Known) -> list[bytes]:
+        """Encode a message as one or several messages, which protobuf merges."""
         cuts = [0, len(fields)]
         while self.often("split"):
             cuts.append(self.rng.randint(0, len(fields)))
@@ -162,7 +162,7 @@ class Encoder:
         return fields
 
     def kinds(self, feature: messages.Feature) -> list[bytes]:
-        """Encode the fields of a Feature: its list, after other lists that it overrides."""
+        """Encode the fields of a Feature: lists that are overridden, and the list that overrides them."""
         field = feature.WhichOneof("kind")
         if field is None:
             return []
@@ -171,39 +171,39 @@ class Encoder:
         while self.often("overwritten"):
             overridden.append(self.rng.choice([*FIELDS]))
         if overridden and overridden[-1] == kind:
-            # The same kind would merge.
+            # protobuf would merge two lists of the same kind.
             overridden.append(self.rng.choice([other for other in FIELDS if other != kind]))
         lists = [(other, [self.message(self.values(other, _STALE[other]), _LISTS[other])]) for other in overridden]
-        lists.append((kind, self.pieces(self.values(kind, _wire_values(feature, kind)), _LISTS[kind])))
+        lists.append((kind, self.split(self.values(kind, _wire_values(feature, kind)), _LISTS[kind])))
         return [self.delimited(_NUMBERS[kind], piece) for kind, pieces in lists for piece in pieces]
 
     def feature(self, feature: messages.Feature) -> list[bytes]:
-        """Encode the value of a map entry, in pieces."""
-        return self.pieces(self.kinds(feature), _FEATURE)
+        """Encode the value of a map entry as one or several messages."""
+        return self.split(self.kinds(feature), _FEATURE)
 
     def steps(self, steps: messages.FeatureList) -> list[bytes]:
-        """Encode a feature list, in pieces; a step in pieces would be several steps."""
+        """Encode a feature list as one or several messages. A step is never divided: it would become several steps."""
         fields = [self.delimited(1, self.message(self.kinds(step), _FEATURE)) for step in steps.feature]
-        return self.pieces(fields, _REPEATED)
+        return self.split(fields, _REPEATED)
 
     def entry(self, key: str, value: _Value, encode: Callable[[_Value], list[bytes]]) -> bytes:
-        """Encode one entry of a map."""
+        """Encode an entry of a map."""
         keys: list[bytes] = [self.delimited(1, key.encode())]
         if self.often("overwritten"):
             keys.insert(0, self.delimited(1, b"another key"))
         pieces: list[bytes] = [self.delimited(2, piece) for piece in encode(value)]
         if self.often("shuffled"):
-            # What is left out has its default.
+            # A missing key or value has its default.
             if not key:
                 keys = []
             if not value.ByteSize():
                 pieces = []
         fields = [*pieces, *keys] if self.often("shuffled") else [*keys, *pieces]
-        # Without unknown fields: upb, unlike protobuf in other languages, drops an entry that has one.
+        # Unknown fields are not added: upb, unlike other parsers, drops an entry that has one.
         return b"".join(fields)
 
     def map(self, held: Mapping[str, _Value], encode: Callable[[_Value], list[bytes]]) -> list[bytes]:
-        """Encode a map, in pieces."""
+        """Encode a map as one or several messages."""
         entries = [(key, held[key]) for key in sorted(held)]
         if "shuffled" in self.oddities:
             self.rng.shuffle(entries)
@@ -213,10 +213,10 @@ class Encoder:
                 stale = self.entry(key, self.rng.choice(entries)[1], encode)
                 fields.insert(self.rng.randint(0, len(fields)), self.delimited(1, stale))
             fields.append(self.delimited(1, self.entry(key, value, encode)))
-        return self.pieces(fields, _REPEATED)
+        return self.split(fields, _REPEATED)
 
     def record(self, record: messages.Example | messages.SequenceExample) -> bytes:
-        """Encode a whole record."""
+        """Encode a record."""
         held: dict[str, messages.Feature] = {}
         steps: dict[str, messages.FeatureList] = {}
         if isinstance(record, messages.Example):
@@ -227,14 +227,14 @@ class Encoder:
             steps.update(record.feature_lists.feature_list)
             has_features, has_lists = record.HasField("context"), record.HasField("feature_lists")
         if not any(value.ByteSize() for value in (*held.values(), *steps.values())):
-            # Unknown fields and map entries without a value make another message of one that has nothing else.
+            # A message of only unknown fields, or only entries without a value, is detected as another type.
             self.oddities = self.oddities - {"shuffled", "unknown"}
         features = [self.delimited(1, piece) for piece in self.map(held, self.feature)] if has_features else []
         lists = [self.delimited(2, piece) for piece in self.map(steps, self.steps)] if has_lists else []
         return self.message(self.interleaved(features, lists), _RECORD)
 
     def interleaved(self, features: list[bytes], lists: list[bytes]) -> list[bytes]:
-        """Put two runs of fields in one; each keeps its order, for later ones override."""
+        """Interleave two runs of fields. Each keeps its order, since later fields override earlier ones."""
         if "shuffled" not in self.oddities:
             return [*features, *lists]
         turns = [True] * len(features) + [False] * len(lists)

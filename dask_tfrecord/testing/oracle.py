@@ -1,4 +1,7 @@
-"""What the library must make of records: columns built value by value from what protobuf parses, or refusals."""
+"""Columns that the library must return for given records, or the errors that it must raise.
+
+The oracle parses records with the protobuf library and builds columns value by value.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import messages
-from dask_tfrecord.errors import FeatureError, Place, SchemaError
+from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
@@ -25,9 +28,9 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.partitions import cut, objects
-from dask_tfrecord.testing.tensors import tensor_of
-from dask_tfrecord.testing.values import Misfit, numpy_dtype, values_of
+from dask_tfrecord.testing.oracle_partitions import cut, objects
+from dask_tfrecord.testing.oracle_tensors import tensor_of
+from dask_tfrecord.testing.oracle_values import Mismatch, oracle_dtype, values_of
 
 __all__ = ["expected_columns", "expected_refusals"]
 
@@ -38,24 +41,24 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
     Parameters
     ----------
     payloads : iterable of bytes
-        Serialised Examples, or SequenceExamples if the schema has sequence features.
+        Serialized Examples, or SequenceExamples if the schema has sequence features.
     schema : mapping of str to feature
-        As given to `read_tfrecord`: any class but `ImageFeature`.
+        Features as for `read_tfrecord`, of any class except `ImageFeature`.
 
     Returns
     -------
     dict of str to ndarray
         Numbers of a fixed length as ``(n, *shape)``, bytes of a fixed length as an object array of that shape, variable
         lengths as ``(n,)`` object arrays with one array per record, raw bytes as ``(n, *shape)`` in native byte order,
-        text as ``(n,)`` of `StringDType`, steps padded to the longest record of `payloads`. Floats keep their bits, NaN
-        payloads too, unless protobuf is pure Python.
+        text as ``(n,)`` of `StringDType`, steps padded to the longest record of `payloads`. Floats keep their bits,
+        including NaN payloads, unless protobuf is pure Python.
 
     Raises
     ------
     FeatureError
-        If a record does not fit the schema: the first of `expected_refusals`.
+        If a record does not match the schema: the first of `expected_refusals`.
     SchemaError
-        If there are images, or a feature does not go where it stands.
+        If the schema has an image feature, or a class that is not valid for a record or a feature list.
     """
     schema = schema if isinstance(schema, Schema) else Schema(schema)
     rows, refusals = _read(payloads, schema)
@@ -68,7 +71,7 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
 
 
 def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> list[FeatureError]:
-    """Find all that the library must refuse, record by record.
+    """List the errors of all records and features that do not match the schema.
 
     Parameters
     ----------
@@ -78,22 +81,22 @@ def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) 
     Returns
     -------
     list of FeatureError
-        One for each record and feature that do not fit; ``place.record`` and ``place.feature`` say which. A record that
-        is no message of the kind asked for has one, without a feature.
+        One error per record and feature that do not match, identified by ``place.record`` and ``place.feature``. A
+        record of another message type has one error, without a feature.
     """
     return _read(payloads, schema if isinstance(schema, Schema) else Schema(schema))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A parsed record.
+    """Parsed record.
 
     Attributes
     ----------
     features : mapping of str to Feature
-        Of an Example, or of the context of a SequenceExample.
+        Features of an Example, or of the context of a SequenceExample.
     lists : mapping of str to FeatureList
-        Of a SequenceExample.
+        Feature lists of a SequenceExample.
     """
 
     features: Mapping[str, messages.Feature]
@@ -113,41 +116,41 @@ def _parsed(payload: bytes, schema: Schema) -> _Record:
     try:
         record = messages.SequenceExample.FromString(payload)
     except messages.DecodeError:
-        raise Misfit("is no protobuf message of its kind") from None
+        raise Mismatch("is no protobuf message of its kind") from None
     if schema.message == "Example" and record.HasField("feature_lists"):
-        raise Misfit("is a SequenceExample")
-    # The wire of a context is that of the features of an Example.
+        raise Mismatch("is a SequenceExample")
+    # The context of a SequenceExample has the field number of the features of an Example.
     features, lists = record.context.feature, record.feature_lists.feature_list
     known = messages.SequenceExample()
     known.CopyFrom(record)
     known.DiscardUnknownFields()
     if not (features or lists) and known.ByteSize() != record.ByteSize():
-        raise Misfit("holds unknown fields alone: it is another message")
+        raise Mismatch("holds unknown fields alone: it is another message")
     return _Record(features, lists)
 
 
 def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any]], list[FeatureError]]:
-    """Rows of every feature, and what is refused; a refused row is left out."""
+    """Return the rows of every feature and the errors; rows with an error are left out."""
     rows: dict[str, list[Any]] = {name: [] for name in schema}
     refusals: list[FeatureError] = []
     readers = {name: _reader(name, schema) for name in schema}
     for number, payload in enumerate(payloads):
         try:
             record = _parsed(payload, schema)
-        except Misfit as misfit:
-            refusals.append(FeatureError(f"the record {misfit}", Place("payloads", number)))
+        except Mismatch as mismatch:
+            refusals.append(FeatureError(f"the record {mismatch}", Location("payloads", number)))
             continue
         for name, read in readers.items():
             try:
                 rows[name].append(read(record))
-            except Misfit as misfit:
-                place = Place("payloads", number, None, name)
-                refusals.append(FeatureError(f"feature {name!r} {misfit}", place))
+            except Mismatch as mismatch:
+                location = Location("payloads", number, None, name)
+                refusals.append(FeatureError(f"feature {name!r} {mismatch}", location))
     return rows, refusals
 
 
 def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
-    """Choose the function that reads a feature of a record."""
+    """Return the function that reads a feature of a record."""
     feature: Any = schema[name]
     is_list = name in (schema.sequence_features or {})
     rule = (_OF_LISTS if is_list else _OF_RECORDS).get(type(feature))
@@ -157,20 +160,20 @@ def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
     return lambda record: rule(record, name, feature)
 
 
-# ---- what one record adds to a column
+# ---- rows of Examples and contexts
 
 
 def _fixed(record: _Record, key: str, feature: FixedLenFeature) -> NDArray[Any]:
     values = record.values(key, feature.dtype)
     if not len(values) and feature.default_value is not None:
-        return _spread(feature.default_value, numpy_dtype(feature.dtype), feature.shape)
+        return _spread(feature.default_value, oracle_dtype(feature.dtype), feature.shape)
     if record.is_unset(key):
-        raise Misfit("is missing")
+        raise Mismatch("is missing")
     return _counted(values, feature.shape)
 
 
 def _spread(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Make an array of a default value: nested tuples of the shape, or one value for all."""
+    """Return an array of a default value: nested tuples of the shape, or a single value for every item."""
     array = np.empty(shape, dtype)
     array[...] = np.array(value, dtype).reshape(np.shape(value))
     return array
@@ -178,13 +181,13 @@ def _spread(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray
 
 def _counted(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if len(values) != math.prod(shape):
-        raise Misfit(f"holds {len(values)} values, not {shape}")
+        raise Mismatch(f"holds {len(values)} values, not {shape}")
     return values.reshape(shape)
 
 
 def _multiple(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if len(values) % math.prod(shape):
-        raise Misfit(f"holds {len(values)} values, no multiple of {shape}")
+        raise Mismatch(f"holds {len(values)} values, no multiple of {shape}")
     return values.reshape(-1, *shape)
 
 
@@ -198,7 +201,7 @@ def _sequence(record: _Record, key: str, feature: FixedLenSequenceFeature) -> ND
 
 def _bounded(steps: NDArray[Any], feature: FixedLenSequenceFeature) -> NDArray[Any]:
     if feature.length is not None and len(steps) > feature.length:
-        raise Misfit(f"holds {len(steps)} steps, more than {feature.length}")
+        raise Mismatch(f"holds {len(steps)} steps, more than {feature.length}")
     return steps
 
 
@@ -206,23 +209,23 @@ def _sparse(record: _Record, key: str, feature: SparseFeature) -> tuple[NDArray[
     axes = [record.values(index_key, "int64").tolist() for index_key in feature.index_key]
     values = record.values(feature.value_key, feature.dtype)
     if any(len(axis) != len(values) for axis in axes):
-        raise Misfit(f"holds {[len(axis) for axis in axes]} indices for {len(values)} values")
-    places = list(zip(*axes, strict=True))
-    for place in places:
-        if not all(0 <= index < size for index, size in zip(place, feature.size, strict=True)):
-            raise Misfit(f"holds an index {place} outside of {feature.size}")
-    order = list(range(len(places)))
+        raise Mismatch(f"holds {[len(axis) for axis in axes]} indices for {len(values)} values")
+    points = list(zip(*axes, strict=True))
+    for point in points:
+        if not all(0 <= index < size for index, size in zip(point, feature.size, strict=True)):
+            raise Mismatch(f"holds an index {point} outside of {feature.size}")
+    order = list(range(len(points)))
     if not feature.already_sorted:
-        order.sort(key=lambda number: places[number])
-    indices = np.array([places[number] for number in order], np.int64).reshape(len(order), len(axes))
+        order.sort(key=lambda number: points[number])
+    indices = np.array([points[number] for number in order], np.int64).reshape(len(order), len(axes))
     return indices, values[np.array(order, np.int64)]
 
 
 def _ragged(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
     values = record.values(key if feature.value_key is None else feature.value_key, feature.dtype)
-    # Read before the values are cut, so that a list of another kind is found wherever it stands.
-    read = {key: record.values(key, "int64").tolist() for key in _partition_keys(feature)}
-    return cut(values, feature.partitions, read.__getitem__)
+    # Read every partition first: a list of another kind is an error even if its values are not needed.
+    lengths = {key: record.values(key, "int64").tolist() for key in _partition_keys(feature)}
+    return cut(values, feature.partitions, lengths.__getitem__)
 
 
 def _partition_keys(feature: RaggedFeature) -> list[str]:
@@ -232,19 +235,19 @@ def _partition_keys(feature: RaggedFeature) -> list[str]:
 def _one_bytes(record: _Record, key: str) -> bytes:
     values = record.values(key, "bytes")
     if record.is_unset(key):
-        raise Misfit("is missing")
+        raise Mismatch("is missing")
     value: bytes = _counted(values, ()).item()
     return value
 
 
 def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
-    value, stored = _one_bytes(record, key), numpy_dtype(feature.dtype)
+    value, stored = _one_bytes(record, key), oracle_dtype(feature.dtype)
     is_open = feature.shape[:1] == (-1,)
     nbytes = math.prod(feature.shape[is_open:]) * stored.itemsize
     if len(value) % nbytes if is_open else len(value) != nbytes:
-        raise Misfit(f"holds {len(value)} bytes, not {'a multiple of ' if is_open else ''}{nbytes}")
+        raise Mismatch(f"holds {len(value)} bytes, not {'a multiple of ' if is_open else ''}{nbytes}")
     if stored.kind == "b" and any(byte > 1 for byte in value):
-        raise Misfit("holds a byte that is no bool")
+        raise Mismatch("holds a byte that is no bool")
     return np.frombuffer(bytearray(value), stored).astype(stored.newbyteorder("=")).reshape(feature.shape)
 
 
@@ -255,24 +258,24 @@ def _text(record: _Record, key: str, feature: TextFeature) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Misfit(f"is no UTF-8: {error}") from None
+        raise Mismatch(f"is not UTF-8: {error}") from None
 
 
 def _tensor(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
     return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
 
 
-# ---- and what the steps of a feature list add
+# ---- rows of feature lists
 
 
 def _fixed_steps(record: _Record, key: str, feature: FixedLenSequenceFeature) -> NDArray[Any]:
     if key not in record.lists and not feature.allow_missing:
-        raise Misfit("is missing")
+        raise Mismatch("is missing")
     steps = [_counted(values, feature.shape) for values in record.steps(key, feature.dtype)]
-    made = np.empty((len(steps), *feature.shape), numpy_dtype(feature.dtype))
+    array = np.empty((len(steps), *feature.shape), oracle_dtype(feature.dtype))
     for number, step in enumerate(steps):
-        made[number, ...] = step
-    return _bounded(made, feature)
+        array[number, ...] = step
+    return _bounded(array, feature)
 
 
 def _variable_steps(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
@@ -283,7 +286,7 @@ def _ragged_steps(record: _Record, key: str, feature: RaggedFeature) -> NDArray[
     steps = record.steps(key if feature.value_key is None else feature.value_key, feature.dtype)
     read = {key: record.steps(key, "int64") for key in _partition_keys(feature)}
     if any(len(other) != len(steps) for other in read.values()):
-        raise Misfit("has another number of steps in a partition")
+        raise Mismatch("has another number of steps in a partition")
 
     def cut_step(number: int) -> NDArray[Any]:
         return cut(steps[number], feature.partitions, lambda key: read[key][number].tolist())
@@ -309,7 +312,7 @@ _OF_LISTS: dict[type[Any], _Rule] = {
 }
 
 
-# ---- columns of rows
+# ---- columns
 
 
 def _columns(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
@@ -329,7 +332,7 @@ def _column(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
     if isinstance(feature, FixedLenSequenceFeature):
         return _padded(feature, rows)
     if -1 not in feature.shape:
-        column = np.empty((len(rows), *feature.shape), numpy_dtype(feature.dtype).newbyteorder("="))
+        column = np.empty((len(rows), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
         for number, row in enumerate(rows):
             column[number, ...] = row
         return column
@@ -338,9 +341,9 @@ def _column(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
 
 def _padded(feature: FixedLenSequenceFeature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     length = max(map(len, rows), default=0) if feature.length is None else feature.length
-    column = np.empty((len(rows), length, *feature.shape), numpy_dtype(feature.dtype))
-    nothing = b"" if feature.dtype == "bytes" else 0
-    column[...] = nothing if feature.default_value is None else feature.default_value
+    column = np.empty((len(rows), length, *feature.shape), oracle_dtype(feature.dtype))
+    padding = b"" if feature.dtype == "bytes" else 0
+    column[...] = padding if feature.default_value is None else feature.default_value
     for number, row in enumerate(rows):
         column[number, : len(row)] = row
     return column

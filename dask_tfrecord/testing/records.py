@@ -1,4 +1,4 @@
-"""Hypothesis strategies of records: Examples and SequenceExamples that fit a schema, or do not quite."""
+"""Hypothesis strategies of Examples and SequenceExamples that match a schema, or deviate from it in one detail."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.oracle_tensors import LISTS
+from dask_tfrecord.testing.oracle_values import FIELDS, kind_of, oracle_dtype
 from dask_tfrecord.testing.strategies import NAMES, STORED, values_that_fit
-from dask_tfrecord.testing.tensors import LISTS
-from dask_tfrecord.testing.values import FIELDS, kind_of, numpy_dtype
 
 __all__ = ["examples", "sequence_examples"]
 
 
-# What a record, or a step, has for a feature: by key the list that it is in, and the values.
+# Content of a record or step for one feature: kind and values by key.
 _Held = dict[str, tuple[str, list[Any]]]
 
 
@@ -39,16 +39,16 @@ _Held = dict[str, tuple[str, list[Any]]]
 def examples(
     draw: st.DrawFn, schema: Mapping[str, Feature], *, others: bool = False, misfits: bool = False
 ) -> messages.Example:
-    """Examples that fit a schema.
+    """Examples that match a schema.
 
     Parameters
     ----------
     schema : mapping of str to feature
-        What each Example holds. What may be missing may also be without a kind, or empty.
+        Features of each Example. An optional feature may be missing, lack a kind, or be empty.
     others : bool, default False
-        Whether features that the schema does not name may be there too.
+        Add features that are not in the schema to some Examples.
     misfits : bool, default False
-        Whether something may be changed, about which nobody knows if it still fits: a kind, a count, a value.
+        Change a kind, a count or a value of some Examples at random. A changed Example may still match.
     """
     example = messages.Example()
     _fill_map(draw, example.features.feature, schema, others=others)
@@ -61,14 +61,14 @@ def examples(
 def sequence_examples(
     draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
 ) -> messages.SequenceExample:
-    """SequenceExamples that fit a schema.
+    """SequenceExamples that match a schema.
 
     Parameters
     ----------
     schema : Schema
-        With sequence features.
+        Schema with sequence features.
     others, misfits : bool, default False
-        As for `examples`, of the context and of the feature lists.
+        As for `examples`, for the context and for the feature lists.
     """
     record = messages.SequenceExample()
     _fill_map(draw, record.context.feature, schema.context_features, others=others)
@@ -108,7 +108,7 @@ def _keys(schema: Mapping[str, Feature]) -> list[str]:
 
 def _fill(message: messages.Feature, kind: str, values: Iterable[Any]) -> None:
     listed = getattr(message, FIELDS[kind])
-    # An empty list has a kind too.
+    # Set the kind even if the list is empty.
     listed.SetInParent()
     listed.value.extend(values)
 
@@ -142,13 +142,13 @@ def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> Non
 
 
 def _longest(feature: Feature) -> int:
-    """Most steps that a feature takes, or some."""
+    """Return the maximum number of steps, or 3 if it is unlimited."""
     length = feature.length if isinstance(feature, FixedLenSequenceFeature) else None
     return 3 if length is None else length
 
 
 def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) -> _Held:
-    """Draw what a record, or a step, holds for a feature."""
+    """Draw the content of a record or step for one feature."""
     if isinstance(feature, SparseFeature):
         return _draw_sparse(draw, feature)
     if isinstance(feature, RaggedFeature):
@@ -190,15 +190,15 @@ def _draw_ragged(draw: st.DrawFn, name: str, feature: RaggedFeature) -> _Held:
         assert isinstance(partition, classes.KeyedPartition)
         lengths = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
         if isinstance(partition, classes.ValueRowIds) and lengths:
-            lengths[-1] = max(lengths[-1], 1)  # nothing tells of rows at the end that are empty
-        held[partition.key] = ("int64", _said(partition, lengths))
+            lengths[-1] = max(lengths[-1], 1)  # row ids can't express empty rows at the end
+        held[partition.key] = ("int64", _encode_partition(partition, lengths))
         rows = sum(lengths)
     key = name if feature.value_key is None else feature.value_key
     return {key: (kind_of(feature.dtype), _draw_values(draw, feature.dtype, rows)), **held}
 
 
-def _said(partition: classes.KeyedPartition, lengths: list[int]) -> list[int]:
-    """Write row lengths as a partition has them."""
+def _encode_partition(partition: classes.KeyedPartition, lengths: list[int]) -> list[int]:
+    """Convert row lengths to the representation of a partition."""
     splits = list(accumulate(lengths, initial=0))
     if isinstance(partition, classes.ValueRowIds):
         return [row for row, length in enumerate(lengths) for _ in range(length)]
@@ -219,13 +219,13 @@ def _draw_bytes(draw: st.DrawFn, feature: RawFeature | TextFeature | TensorFeatu
 
 
 def _draw_items(draw: st.DrawFn, dtype: str, count: int) -> bytes:
-    size = count * numpy_dtype(dtype).itemsize
+    size = count * oracle_dtype(dtype).itemsize
     stored = draw(st.binary(min_size=size, max_size=size))
     return bytes(byte & 1 for byte in stored) if dtype == "bool" else stored
 
 
 def _draw_tensor(draw: st.DrawFn, dtype: str, sizes: Sequence[int]) -> bytes:
-    """Serialise a tensor, with its values as one piece of bytes, or listed; the last one listed may stand for more."""
+    """Draw a serialized tensor, with its values as bytes or listed; the last listed value may be repeated."""
     number, field = LISTS[dtype]
     count = math.prod(sizes)
     message = messages.TensorProto(dtype=number)
@@ -238,7 +238,7 @@ def _draw_tensor(draw: st.DrawFn, dtype: str, sizes: Sequence[int]) -> bytes:
         message.tensor_content = _draw_items(draw, dtype, count)
     else:
         given = draw(st.integers(0, count))
-        items = _draw_values(draw, dtype, given) if dtype in _LISTED else _draw_parts(draw, dtype, given)
+        items = _draw_values(draw, dtype, given) if dtype in _LISTED else _draw_encoded_items(draw, dtype, given)
         getattr(message, field).extend(items)
     return message.SerializeToString(deterministic=True)
 
@@ -246,17 +246,17 @@ def _draw_tensor(draw: st.DrawFn, dtype: str, sizes: Sequence[int]) -> bytes:
 _LISTED = ("float32", "int64", "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
-def _draw_parts(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
-    """Draw numbers of the dtypes that are listed by their bits or in halves, or that no Example stores."""
+def _draw_encoded_items(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
+    """Draw numbers of dtypes that are listed as bits or as pairs of floats, or that Examples can't store."""
     one: st.SearchStrategy[Any] = st.floats(width=32 if dtype == "complex64" else 64)
     if dtype in ("float16", "uint64"):
-        one = st.integers(0, 2 ** (8 * numpy_dtype(dtype).itemsize) - 1)
+        one = st.integers(0, 2 ** (8 * oracle_dtype(dtype).itemsize) - 1)
     count *= 2 if dtype.startswith("complex") else 1
-    parts: list[Any] = draw(st.lists(one, min_size=count, max_size=count))
-    return parts
+    items: list[Any] = draw(st.lists(one, min_size=count, max_size=count))
+    return items
 
 
-# ---- records that may not fit
+# ---- random changes
 
 _OUTLIERS: dict[str, tuple[Any, ...]] = {
     "bytes": (b"\xff", b"\2", b"", b"\x08\x01\x12\x00"),
@@ -276,8 +276,8 @@ def _change_map(draw: st.DrawFn, held: Any, keys: Sequence[str]) -> None:
 
 
 def _change_list(draw: st.DrawFn, lists: Any, key: str) -> None:
-    change = draw(st.sampled_from(("gone", "one more", "one less", *["a step"] * 4)))
-    if change == "gone":
+    change = draw(st.sampled_from(("removed", "one more", "one less", *["a step"] * 4)))
+    if change == "removed":
         lists.pop(key, None)
         return
     steps = lists[key].feature
@@ -292,7 +292,7 @@ def _change_list(draw: st.DrawFn, lists: Any, key: str) -> None:
 
 
 def _change(draw: st.DrawFn, message: messages.Feature) -> None:
-    """Make something else of a Feature."""
+    """Change the kind, the number of values or a value of a Feature."""
     field = message.WhichOneof("kind")
     kind = next((kind for kind, name in FIELDS.items() if name == field), draw(st.sampled_from(sorted(FIELDS))))
     values: list[Any] = list(getattr(message, FIELDS[kind]).value)

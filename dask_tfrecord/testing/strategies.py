@@ -1,4 +1,4 @@
-"""Hypothesis strategies of features, of every class but images, and of schemas of them."""
+"""Hypothesis strategies of schemas and of features of every class except images."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.tensors import LISTS
-from dask_tfrecord.testing.values import numpy_dtype
+from dask_tfrecord.testing.oracle_tensors import LISTS
+from dask_tfrecord.testing.oracle_values import oracle_dtype
 
 __all__ = ["CLASSES", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
 
@@ -39,7 +39,7 @@ _DTYPES = st.sampled_from(
     + ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64", "float16", "float64"]
 )
 _RAW_DTYPES = st.sampled_from(["bool", "uint8", "int8", "<i2", ">i2", "<u4", ">i8", "<f2", ">f4", "<f8", ">c8"])
-# Of the dtypes that one needs no other package for.
+# Excludes bfloat16, which requires ml_dtypes.
 _TENSOR_DTYPES = st.sampled_from([dtype for dtype in LISTS if dtype != "bfloat16"])
 _KEYED = (
     classes.RowLengths,
@@ -54,19 +54,19 @@ _KEYED = (
 
 
 def values_that_fit(dtype: str) -> st.SearchStrategy[Any]:
-    """Values that a dtype holds, as they are stored."""
+    """Return the strategy of stored values in range of a dtype."""
     if dtype in STORED:
         return STORED[dtype]
     if dtype == "float64":
         return STORED["float32"]
     if dtype in ("float16", "bfloat16"):
         return st.floats(-65000, 65000, width=32) | st.sampled_from([-0.0, math.inf, -math.inf, math.nan])
-    bits = 1 if dtype == "bool" else min(8 * numpy_dtype(dtype).itemsize, 63 + (dtype == "int64"))
+    bits = 1 if dtype == "bool" else min(8 * oracle_dtype(dtype).itemsize, 63 + (dtype == "int64"))
     return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype[0] == "i" else st.integers(0, 2**bits - 1)
 
 
 def _defaults(dtype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """No default, one for a whole shape, or one for each place."""
+    """No default value, one for all items, or one per item."""
     one, count = values_that_fit(dtype), math.prod(shape)
     return (
         st.none() | one | st.lists(one, min_size=count, max_size=count).map(lambda items: items if shape else items[0])
@@ -107,10 +107,10 @@ def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES))
 
 
-_Made = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
+_Maker = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
 _VARLEN = st.builds(VarLenFeature, _DTYPES, shape=_INNER.map(lambda inner: (-1, *inner)))
-# Strategies of the features of a class, each of which takes its keys from a function.
-_OF_RECORDS: dict[type[Feature], _Made] = {
+# Functions that return the strategy of a feature class. Their argument draws a new key.
+_OF_RECORDS: dict[type[Feature], _Maker] = {
     FixedLenFeature: lambda key: _fixed(key),
     VarLenFeature: lambda key: _VARLEN,
     FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
@@ -120,7 +120,7 @@ _OF_RECORDS: dict[type[Feature], _Made] = {
     TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
     TensorFeature: lambda key: _tensor(key),
 }
-_OF_LISTS: dict[type[Feature], _Made] = {
+_OF_LISTS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
     RaggedFeature: _OF_RECORDS[RaggedFeature],
@@ -131,12 +131,12 @@ STEPS: tuple[type[Feature], ...] = tuple(_OF_LISTS)
 
 @st.composite
 def features(draw: st.DrawFn, of: Sequence[type[Feature]] = CLASSES) -> Feature:
-    """Features of every class but images, shape and dtype.
+    """Features of any class except images, with any shape and dtype.
 
     Parameters
     ----------
     of : sequence of type
-        Only these classes.
+        Feature classes to draw from.
     """
     return draw(_OF_RECORDS[draw(st.sampled_from(of))](lambda: draw(NAMES)))
 
@@ -150,26 +150,26 @@ def schemas(
     of: Sequence[type[Feature]] = CLASSES,
     steps: Sequence[type[Feature]] | None = None,
 ) -> Schema:
-    """Schemas under any name that protobuf takes, the empty one included; no two features share a key or a column.
+    """Schemas with any names that protobuf accepts, including the empty name. Features never share a key or a column.
 
     Parameters
     ----------
     min_size, max_size : int
-        Features of an Example or a context, and as many feature lists if there are any.
+        Range of the number of features of an Example or context, and of the number of feature lists.
     of : sequence of type
-        Their classes.
+        Classes of the features.
     steps : sequence of type, optional
-        The classes of feature lists: the schema is then one of SequenceExamples.
+        Classes of the feature lists. If given, the schema describes SequenceExamples.
     """
     taken: set[str] = set()
 
     def fresh() -> str:
-        # Columns are named after features, and so no name may begin another.
+        # Column names extend feature names by a suffix, so a name must not be the prefix of another one.
         name: str = draw(NAMES.filter(lambda name: not any(_clash(name, other) for other in taken)))
         taken.add(name)
         return name
 
-    def some(rules: Mapping[type[Feature], _Made], of: Sequence[type[Feature]]) -> dict[str, Feature]:
+    def some(rules: Mapping[type[Feature], _Maker], of: Sequence[type[Feature]]) -> dict[str, Feature]:
         picked = draw(st.lists(st.sampled_from(of), min_size=min_size, max_size=max_size))
         return {fresh(): draw(rules[cls](fresh)) for cls in picked}
 

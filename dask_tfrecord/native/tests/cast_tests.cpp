@@ -1,4 +1,4 @@
-// Tests of casts.hpp and rows.hpp: casts against what their types can hold, rows against the plainest way to make them.
+// Tests of casts.hpp and rows.hpp against straightforward implementations.
 #include "checks.hpp"
 #include "rows.hpp"
 #include "support.hpp"
@@ -31,7 +31,7 @@ const Integer integers[] = {
     {Cast::uint64, 8, 0, INT64_MAX},
 };
 
-// One value by itself.
+// Cast a single value.
 template <class From>
 bool cast_one(Cast cast, From value, std::string& bytes, std::uint64_t& refused) {
     Buffer wide, out;
@@ -106,7 +106,7 @@ double float_by_definition(std::uint32_t bits) {  // of one that is finite, or i
 
 bool is_nan(std::uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
 
-// A float of 16 bits, by the definition of IEEE 754: a table of all that it can say.
+// 16-bit float by the definition of IEEE 754: a table of all its values.
 class Half {
 public:
     Half(Cast cast, int exponent_bits, int fraction_bits) : cast_(cast), fraction_bits_(fraction_bits) {
@@ -123,7 +123,7 @@ public:
 
     const std::vector<double>& values() const { return values_; }
 
-    // Whether the cast of a float is what it has to be.
+    // Return whether the cast of a float is correct.
     bool right(std::uint32_t bits) const {
         const auto [fits, found] = cast(bits);
         const std::uint32_t sign = bits >> 16 & 0x8000;

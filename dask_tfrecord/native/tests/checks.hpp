@@ -1,4 +1,4 @@
-// What a program of native tests is made of: checks that go on after a failure, and a main that counts.
+// Minimal test framework: checks that continue after a failure, and a main function that counts failures.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Test {
 
 #define TEST(name) {#name, name}
 
-// Runs them all; the exit status of the program.
+// Run all tests and return the exit status of the program.
 template <std::size_t N>
 int run(const Test (&tests)[N]) {
     int passed = 0, failed = 0;

@@ -1,4 +1,4 @@
-// Columns for the records of a sample: of every layout, most of them such as its features fit.
+// Columns for the records of a sample: every layout, most of them matching its features.
 #pragma once
 
 #include "corpus.hpp"
@@ -16,22 +16,22 @@ inline dtf::ColumnSpec tensor_column(const Seen& seen, Random& random) {
     return tensor_spec(seen.key, dtype.number, dtype.item, shape);
 }
 
-// Lists of numbers or bytes that are kept as such: what features and the steps of feature lists have in common.
+// Plain lists of numbers or bytes, for features and for the steps of feature lists.
 inline dtf::ColumnSpec list_column(const Seen& seen, Random& random) {
     const std::size_t each = seen.kind == Kind::bytes ? 1 : 1 + random.below(3);
     switch (random.below(8)) {
-        case 0: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::fixed, random.below(5));
-        case 1: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), Layout::ragged, 1 + random.below(3));
+        case 0: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), ValueLayout::fixed, random.below(5));
+        case 1: return spec(seen.key, static_cast<Kind>(1 + random.below(3)), ValueLayout::ragged, 1 + random.below(3));
         case 2:
-        case 3: return spec(seen.key, seen.kind, Layout::ragged, each);
-        case 4: return spec(seen.key, seen.kind, Layout::ragged);
-        default: return spec(seen.key, seen.kind, Layout::fixed, seen.count);
+        case 3: return spec(seen.key, seen.kind, ValueLayout::ragged, each);
+        case 4: return spec(seen.key, seen.kind, ValueLayout::ragged);
+        default: return spec(seen.key, seen.kind, ValueLayout::fixed, seen.count);
     }
 }
 
 // Casts, texts, fallbacks, and what may be missing.
 inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
-    if (made.layout != Layout::fixed && made.layout != Layout::ragged) return made;
+    if (made.layout != ValueLayout::fixed && made.layout != ValueLayout::ragged) return made;
     const auto first = static_cast<int>(made.kind == Kind::int64 ? dtf::Cast::boolean : dtf::Cast::float16);
     const std::size_t casts = made.kind == Kind::int64 ? 8 : 3;
     if (made.kind == Kind::bytes) {
@@ -40,7 +40,7 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
         made.cast = static_cast<dtf::Cast>(first + static_cast<int>(random.below(casts)));
     }
     made.optional = random.below(2) == 0;
-    if (made.layout != Layout::fixed || made.list || made.count == 0 || random.below(3) != 0) return made;
+    if (made.layout != ValueLayout::fixed || made.list || made.count == 0 || random.below(3) != 0) return made;
     if (made.kind == Kind::bytes) {
         for (std::size_t i = 0; i < made.count; ++i) made.fallback.emplace_back(random.below(3), 'z');
     } else {  // any bits, but of booleans
@@ -53,22 +53,22 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
 inline dtf::ColumnSpec raw_column(const Seen& seen, Random& random) {
     std::size_t swap = std::size_t{1} << random.below(4);
     if (seen.size % swap != 0) swap = 1;
-    return spec(seen.key, Kind::bytes, Layout::raw, seen.size, swap, false, random.below(4) == 0);
+    return spec(seen.key, Kind::bytes, ValueLayout::raw, seen.size, swap, false, random.below(4) == 0);
 }
 
 inline dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
     if (seen.list) {
-        if (random.below(10) == 0) return steps(spec(seen.key, Kind::none, Layout::skipped));
+        if (random.below(10) == 0) return steps(spec(seen.key, Kind::none, ValueLayout::skipped));
         return varied(steps(list_column(seen, random)), random);
     }
     const std::size_t located = seen.kind == Kind::floats ? seen.count : seen.kind == Kind::bytes ? seen.size : 0;
     if (seen.dtype != nullptr && random.below(2) == 0) return tensor_column(seen, random);
     switch (random.below(10)) {
-        case 0: return spec(seen.key, Kind::none, Layout::skipped);
-        case 1: return spec(seen.key, Kind::none, Layout::unset);
+        case 0: return spec(seen.key, Kind::none, ValueLayout::skipped);
+        case 1: return spec(seen.key, Kind::none, ValueLayout::unset);
         case 2:
             if (located == 0) break;
-            return spec(seen.key, seen.kind, Layout::located, located, 1, false,
+            return spec(seen.key, seen.kind, ValueLayout::located, located, 1, false,
                         seen.kind == Kind::bytes && random.below(4) == 0);
         case 3:
         case 4:
@@ -90,20 +90,20 @@ inline Specs some_columns(const Sample& sample, Random& random) {
     return specs;
 }
 
-// Columns of which only the place is wanted, and the same columns as they are read.
+// Located columns, and the same columns with values.
 inline std::pair<Specs, Specs> places_and_values(const Sample& sample, Random& random) {
     std::pair<Specs, Specs> both;
     for (const dtf::ColumnSpec& one : some_columns(sample, random)) {
-        if (one.layout != Layout::located) continue;
+        if (one.layout != ValueLayout::located) continue;
         both.first.push_back(one);
         both.second.push_back(one);
-        both.second.back().layout = one.kind == Kind::bytes ? Layout::raw : Layout::fixed;
+        both.second.back().layout = one.kind == Kind::bytes ? ValueLayout::raw : ValueLayout::fixed;
     }
     return both;
 }
 
-// Record by record: what one gives, and what is said of it, does not depend on those before it; and one that is refused
-// leaves nothing.
+// Check that the output and the fault of a record do not depend on preceding records, and that a refused one leaves no
+// values.
 inline void check_alone(const Specs& specs, const std::string& bytes, bool check, bool closed, Message message) {
     dtf::Decoder together(specs, check, closed, message);
     std::size_t at = 0, rows = 0;

@@ -28,12 +28,12 @@ inline dtf::ColumnSpec steps(dtf::ColumnSpec spec) {
 }
 
 inline dtf::ColumnSpec tensor_spec(std::string_view key, dtf::DataType dtype, std::size_t item, Sizes shape) {
-    dtf::ColumnSpec made = spec(key, dtf::Kind::bytes, dtf::Layout::tensor);
+    dtf::ColumnSpec made = spec(key, dtf::Kind::bytes, dtf::ValueLayout::tensor);
     made.tensor = {static_cast<int>(dtype), item, std::move(shape)};
     return made;
 }
 
-// The same columns, but where a column has splits, they are all that is kept.
+// The same columns, but those with splits keep only the splits.
 inline Specs counting(Specs specs) {
     for (dtf::ColumnSpec& one : specs) {
         const dtf::Column column(one);

@@ -1,5 +1,4 @@
-// Tests of columns that make something of what they read: casts, fallbacks, tensors; and of what is left of records
-// that are refused.
+// Tests of columns that convert their values (casts, fallbacks, tensors), and of refused records.
 #include "checks.hpp"
 #include "column_support.hpp"
 
@@ -10,7 +9,7 @@ using dtf::Cast;
 using dtf::DataType;
 using dtf::Fault;
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Stop;
 using Ints = std::vector<std::int64_t>;
 
@@ -29,7 +28,7 @@ std::string bytes_of_key(std::string_view key, std::initializer_list<std::string
 // ---- casts
 
 void numbers_are_cast_record_by_record() {
-    const auto fixed = spec("k", Kind::int64, Layout::fixed, 2), ragged = spec("k", Kind::int64, Layout::ragged);
+    const auto fixed = spec("k", Kind::int64, ValueLayout::fixed, 2), ragged = spec("k", Kind::int64, ValueLayout::ragged);
     Fed small({cast_to(fixed, Cast::int8)}, {example(ints_of("k", {-128, 127})), example(ints_of("k", {0, -1}))});
     CHECK(small.whole() && text(small.column().values) == std::string("\x80\x7f\0\xff", 4));
     Fed rows({cast_to(ragged, Cast::uint16)}, {example(ints_of("k", {65535})), "", example(ints_of("k", {1, 2}))});
@@ -37,7 +36,7 @@ void numbers_are_cast_record_by_record() {
     CHECK(items<std::int64_t>(rows.column().row_splits) == Ints{0, 1, 1, 3});
     Fed yes({cast_to(ragged, Cast::boolean)}, {example(ints_of("k", {0, 1, 1}))});
     CHECK(yes.whole() && text(yes.column().values) == std::string("\0\1\1", 3));
-    const auto floats = spec("k", Kind::floats, Layout::fixed, 2);
+    const auto floats = spec("k", Kind::floats, ValueLayout::fixed, 2);
     const std::string record = example(floats_of("k", {1, -0.0f}));
     CHECK(text(Fed({cast_to(floats, Cast::float16)}, {record}).column().values) ==
           as_stored<std::uint16_t>({0x3c00, 0x8000}));
@@ -52,8 +51,8 @@ void values_that_a_cast_would_change_are_refused() {
         std::string feature;
         std::uint64_t found;
     };
-    const auto ints = [](Cast cast) { return cast_to(spec("k", Kind::int64, Layout::ragged), cast); };
-    const auto floats = [](Cast cast) { return cast_to(spec("k", Kind::floats, Layout::ragged), cast); };
+    const auto ints = [](Cast cast) { return cast_to(spec("k", Kind::int64, ValueLayout::ragged), cast); };
+    const auto floats = [](Cast cast) { return cast_to(spec("k", Kind::floats, ValueLayout::ragged), cast); };
     const std::vector<Case> cases{
         {ints(Cast::boolean), int64_list({1, 2, 3}), 2},
         {ints(Cast::int8), int64_list({127, 128}), 128},
@@ -67,7 +66,7 @@ void values_that_a_cast_would_change_are_refused() {
         Fed fed({one.spec}, {example(entry("k", one.feature))});
         CHECK(fed.fault() == Fault::cast && fed.decoder.problem().column == 0);
         CHECK(fed.decoder.problem().found == one.found && fed.column().values.size() == 0);
-        // What another entry overrides is not cast.
+        // An overridden entry is not cast.
         const std::string last = entry("k", one.spec.kind == Kind::int64 ? int64_list({1}) : float_list({1}));
         Fed overridden({one.spec}, {example(entry("k", one.feature) + last)});
         CHECK(overridden.whole() && overridden.column().values.size() == dtf::item_size(one.spec.cast));
@@ -75,7 +74,7 @@ void values_that_a_cast_would_change_are_refused() {
 }
 
 void what_is_counted_is_not_cast() {
-    const auto two = cast_to(spec("k", Kind::int64, Layout::fixed, 2), Cast::uint8);
+    const auto two = cast_to(spec("k", Kind::int64, ValueLayout::fixed, 2), Cast::uint8);
     for (const std::string& values : {int64_list({1}), int64_list({1, 999, 3}), int64_list({})}) {
         CHECK(Fed({two}, {example(entry("k", values))}).fault() == Fault::count);
     }
@@ -93,41 +92,41 @@ void records_without_values_fall_back() {
                                            example(ints_of("k", {})), example(ints_of("k", {9, 9}) + entry("k", "")),
                                            example(entry("k", "") + ints_of("k", {3, 4})),
                                            example(entry("k", float_list({5}) + int64_list({})))};
-    Fed fed({falling_back(spec("k", Kind::int64, Layout::fixed, 2), {minus_one})}, records);
+    Fed fed({falling_back(spec("k", Kind::int64, ValueLayout::fixed, 2), {minus_one})}, records);
     CHECK(fed.whole());
     CHECK(items<std::int64_t>(fed.column().values) == Ints{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
     // As the column stores it: no cast goes over it.
-    const auto narrow = cast_to(spec("k", Kind::int64, Layout::fixed, 2), Cast::int16);
+    const auto narrow = cast_to(spec("k", Kind::int64, ValueLayout::fixed, 2), Cast::int16);
     Fed cast({falling_back(narrow, {as_stored<std::int16_t>({-1, -2})})}, records);
     CHECK(cast.whole() && items<std::int16_t>(cast.column().values) ==
                               std::vector<std::int16_t>{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
-    const auto half = cast_to(spec("k", Kind::floats, Layout::fixed), Cast::float16);
+    const auto half = cast_to(spec("k", Kind::floats, ValueLayout::fixed), Cast::float16);
     Fed halves({falling_back(half, {as_stored<std::uint16_t>({0x7e00})})}, {"", example(floats_of("k", {1}))});
     CHECK(halves.whole() && text(halves.column().values) == as_stored<std::uint16_t>({0x7e00, 0x3c00}));
 }
 
 void bytes_fall_back_value_by_value() {
-    Fed fed({falling_back(spec("k", Kind::bytes, Layout::fixed, 3), {"ab", "", "c"})},
+    Fed fed({falling_back(spec("k", Kind::bytes, ValueLayout::fixed, 3), {"ab", "", "c"})},
             {"", example(bytes_of_key("k", {"x", "y", "z"})), example(bytes_of_key("k", {}))});
     CHECK(fed.whole() && text(fed.column().values) == "abcxyzabc");
     CHECK(items<std::int64_t>(fed.column().value_splits) == Ints{0, 2, 2, 3, 4, 5, 6, 8, 8, 9});
-    Fed empty({falling_back(spec("k", Kind::bytes, Layout::fixed, 1, 1, true), {""})}, {"", ""});
+    Fed empty({falling_back(spec("k", Kind::bytes, ValueLayout::fixed, 1, 1, true), {""})}, {"", ""});
     CHECK(empty.whole() && items<std::int64_t>(empty.column().value_splits) == Ints{0, 0, 0});
 }
 
 void a_fallback_stands_in_for_no_values_only() {
-    const auto ints = falling_back(spec("k", Kind::int64, Layout::fixed, 2), {std::string(16, '\0')});
+    const auto ints = falling_back(spec("k", Kind::int64, ValueLayout::fixed, 2), {std::string(16, '\0')});
     CHECK(Fed({ints}, {example(ints_of("k", {1}))}).fault() == Fault::count);
     CHECK(Fed({ints}, {example(ints_of("k", {1, 2, 3}))}).fault() == Fault::count);
     CHECK(Fed({ints}, {example(floats_of("k", {1, 2}))}).fault() == Fault::kind);
     CHECK(Fed({ints}, {example(floats_of("k", {}))}).fault() == Fault::kind);
     CHECK(Fed({ints}, {delimited(2, "")}).fault() == Fault::not_example);
-    CHECK(Fed({spec("k", Kind::int64, Layout::fixed, 2)}, {""}).fault() == Fault::missing);
+    CHECK(Fed({spec("k", Kind::int64, ValueLayout::fixed, 2)}, {""}).fault() == Fault::missing);
 }
 
 void features_of_no_values_may_be_missing() {
     for (const Kind kind : {Kind::int64, Kind::floats, Kind::bytes}) {
-        const auto none = spec("k", kind, Layout::fixed, 0);
+        const auto none = spec("k", kind, ValueLayout::fixed, 0);
         CHECK(Fed({none}, {""}).fault() == Fault::missing);
         Fed fed({optional(none)}, {"", example(entry("k", "")), ""});
         CHECK(fed.whole() && fed.column().values.size() == 0 && fed.walk.records == 3);
@@ -235,10 +234,10 @@ std::string turned_round(std::string_view key, std::string_view feature) {
 
 void one_value_is_the_same_however_it_is_entered() {
     const std::vector<std::pair<dtf::ColumnSpec, std::string>> columns{
-        {spec("k", Kind::int64, Layout::fixed), ints_of("k", {7})},
-        {spec("k", Kind::floats, Layout::fixed), floats_of("k", {7})},
-        {spec("k", Kind::bytes, Layout::fixed), bytes_of_key("k", {"seven"})},
-        {falling_back(spec("k", Kind::int64, Layout::fixed), {std::string(8, '\7')}), ints_of("k", {7})}};
+        {spec("k", Kind::int64, ValueLayout::fixed), ints_of("k", {7})},
+        {spec("k", Kind::floats, ValueLayout::fixed), floats_of("k", {7})},
+        {spec("k", Kind::bytes, ValueLayout::fixed), bytes_of_key("k", {"seven"})},
+        {falling_back(spec("k", Kind::int64, ValueLayout::fixed), {std::string(8, '\7')}), ints_of("k", {7})}};
     std::size_t taken = 0;
     for (const auto& [column, seven] : columns) {
         Fed before({column}, {example(seven)}), again({column}, {example(seven), example(seven)});
@@ -269,7 +268,7 @@ void one_value_is_the_same_however_it_is_entered() {
 void keys_of_any_length_are_expected() {
     for (std::size_t size = 0; size < 140; ++size) {
         const std::string key(size, 'k'), longer = key + 'k', other = key.empty() ? key : key.substr(1) + 'o';
-        const Specs columns{spec(key, Kind::int64, Layout::fixed), spec(longer, Kind::floats, Layout::fixed)};
+        const Specs columns{spec(key, Kind::int64, ValueLayout::fixed), spec(longer, Kind::floats, ValueLayout::fixed)};
         const std::string record = example(ints_of(key, {1}) + floats_of(longer, {2}));
         Fed two(columns, {record, record}), three(columns, {record, record, record});
         CHECK(two.whole() && three.whole() && three.column().values.size() == 24);
@@ -281,8 +280,8 @@ void keys_of_any_length_are_expected() {
 }
 
 Specs single_columns() {
-    return {spec("i", Kind::int64, Layout::fixed), spec("f", Kind::floats, Layout::fixed),
-            spec("b", Kind::bytes, Layout::fixed)};
+    return {spec("i", Kind::int64, ValueLayout::fixed), spec("f", Kind::floats, ValueLayout::fixed),
+            spec("b", Kind::bytes, ValueLayout::fixed)};
 }
 
 void of_several_entries_the_last_one_holds_where_keys_are_expected_too() {
@@ -310,11 +309,11 @@ void mutilated_single_values_leave_nothing() {
 // ---- lent memory
 
 Specs sized_columns() {
-    return {cast_to(spec("i", Kind::int64, Layout::fixed, 3), Cast::int16),
-            cast_to(spec("f", Kind::floats, Layout::fixed), Cast::float64),
+    return {cast_to(spec("i", Kind::int64, ValueLayout::fixed, 3), Cast::int16),
+            cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float64),
             tensor_spec("t", DataType::float32, 4, {2}),
-            falling_back(cast_to(spec("d", Kind::int64, Layout::fixed, 2), Cast::boolean), {std::string("\1\0", 2)}),
-            falling_back(spec("e", Kind::floats, Layout::fixed), {as_stored<float>({-1})})};
+            falling_back(cast_to(spec("d", Kind::int64, ValueLayout::fixed, 2), Cast::boolean), {std::string("\1\0", 2)}),
+            falling_back(spec("e", Kind::floats, ValueLayout::fixed), {as_stored<float>({-1})})};
 }
 
 std::string sized_features() {
@@ -358,15 +357,15 @@ void lent_memory_holds_what_is_made_of_the_values() {
 // ---- what is refused
 
 Specs every_column() {
-    return {spec("i", Kind::int64, Layout::ragged),
-            cast_to(spec("c", Kind::int64, Layout::ragged), Cast::uint8),
-            spec("b", Kind::bytes, Layout::ragged, 1, 1, true),
-            falling_back(spec("d", Kind::bytes, Layout::fixed, 2), {"one", "two"}),
+    return {spec("i", Kind::int64, ValueLayout::ragged),
+            cast_to(spec("c", Kind::int64, ValueLayout::ragged), Cast::uint8),
+            spec("b", Kind::bytes, ValueLayout::ragged, 1, 1, true),
+            falling_back(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "two"}),
             tensor_spec("t", DataType::float32, 4, {-1}),
             tensor_spec("s", DataType::string, 0, {-1}),
-            cast_to(spec("h", Kind::floats, Layout::fixed), Cast::float16),
-            spec("r", Kind::bytes, Layout::raw, 2),
-            spec("u", Kind::none, Layout::unset)};
+            cast_to(spec("h", Kind::floats, ValueLayout::fixed), Cast::float16),
+            spec("r", Kind::bytes, ValueLayout::raw, 2),
+            spec("u", Kind::none, ValueLayout::unset)};
 }
 
 std::string every_feature() {

@@ -1,4 +1,4 @@
-// What is mutated: records of files, and records made here of all that columns know.
+// Input of the fuzzer: records of files, and generated records that cover every column.
 #pragma once
 
 #include "column_support.hpp"
@@ -10,7 +10,7 @@
 namespace fuzzing {
 
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Message;
 
 struct Seen {  // a feature as a record of the corpus has it, or the first step of a feature list
@@ -44,7 +44,7 @@ inline std::vector<std::string> read_payloads(const std::string& bytes) {
     return payloads;
 }
 
-// What a tensor is, if the value of a feature is one.
+// Specification of a tensor, if the value of a feature is one.
 inline void find_tensor(Seen& seen, const std::string& value) {
     const Exact block(value);
     for (const Dtype& dtype : dtypes) {
@@ -62,7 +62,7 @@ inline void find_tensor(Seen& seen, const std::string& value) {
 
 // A key as one kind of feature, if the record has it so: a ragged column counts its values.
 inline bool read_feature(const Exact& block, Message message, Seen& seen) {
-    const dtf::ColumnSpec ragged = spec(seen.key, seen.kind, Layout::ragged);
+    const dtf::ColumnSpec ragged = spec(seen.key, seen.kind, ValueLayout::ragged);
     dtf::Decoder decoder({seen.list ? steps(ragged) : ragged}, true, false, message);
     if (decoder.feed(block.data(), block.size(), 1).records != 1) return false;
     dtf::Column& column = decoder.columns()[0];
@@ -74,7 +74,7 @@ inline bool read_feature(const Exact& block, Message message, Seen& seen) {
     return true;
 }
 
-// The decoder itself says what a record holds: a closed one names a key that it lacks.
+// Finds the keys of a record: a closed decoder reports a key that it lacks.
 inline std::vector<Seen> read_features(const std::string& payload, Message message) {
     const Exact block(framed(payload));
     Specs known;
@@ -83,7 +83,7 @@ inline std::vector<Seen> read_features(const std::string& payload, Message messa
         dtf::Decoder decoder(known, true, true, message);
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), 1);
         if (walk.stop != dtf::Stop::feature || decoder.problem().fault != dtf::Fault::unknown_key) break;
-        known.push_back(spec(decoder.problem().text, Kind::none, Layout::skipped));
+        known.push_back(spec(decoder.problem().text, Kind::none, ValueLayout::skipped));
         known.push_back(steps(known.back()));
         if (known.size() > 400) break;
     }

@@ -1,4 +1,4 @@
-// Tests of columns that count their values and keep none: what is left of them, and what is refused, is as ever.
+// Tests of count-only columns: their splits and faults equal those of columns that keep values.
 #include "checks.hpp"
 #include "column_support.hpp"
 
@@ -9,7 +9,7 @@ using dtf::Cast;
 using dtf::DataType;
 using dtf::Fault;
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Message;
 using Ints = std::vector<std::int64_t>;
 
@@ -19,19 +19,19 @@ std::string floats_tensor(const Sizes& sizes, std::initializer_list<float> value
 
 // Columns of every layout that has splits.
 Specs every_column() {
-    return {spec("i", Kind::int64, Layout::ragged),
-            cast_to(spec("c", Kind::int64, Layout::ragged), Cast::uint8),
-            spec("f", Kind::floats, Layout::ragged, 2),
-            cast_to(spec("h", Kind::floats, Layout::ragged), Cast::float16),
-            spec("b", Kind::bytes, Layout::ragged),
-            falling_back(spec("d", Kind::bytes, Layout::fixed, 2), {"one", "three"}),
+    return {spec("i", Kind::int64, ValueLayout::ragged),
+            cast_to(spec("c", Kind::int64, ValueLayout::ragged), Cast::uint8),
+            spec("f", Kind::floats, ValueLayout::ragged, 2),
+            cast_to(spec("h", Kind::floats, ValueLayout::ragged), Cast::float16),
+            spec("b", Kind::bytes, ValueLayout::ragged),
+            falling_back(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "three"}),
             tensor_spec("t", DataType::float32, 4, {-1, 2}),
             tensor_spec("n", DataType::int32, 4, {-1}),
             tensor_spec("s", DataType::string, 0, {-1}),
             tensor_spec("w", DataType::string, 0, {2}),
-            steps(spec("i", Kind::int64, Layout::ragged)),
-            optional(steps(spec("b", Kind::bytes, Layout::fixed, 2))),
-            optional(steps(cast_to(spec("c", Kind::int64, Layout::fixed), Cast::int8)))};
+            steps(spec("i", Kind::int64, ValueLayout::ragged)),
+            optional(steps(spec("b", Kind::bytes, ValueLayout::fixed, 2))),
+            optional(steps(cast_to(spec("c", Kind::int64, ValueLayout::fixed), Cast::int8)))};
 }
 
 std::string every_feature() {
@@ -67,14 +67,14 @@ void nothing_is_kept_but_splits() {
 
 void no_memory_is_taken_for_what_is_counted() {
     const std::string large(1 << 20, 'x');
-    Fed bytes(counting({spec("k", Kind::bytes, Layout::ragged)}), {example(entry("k", bytes_list({large, large})))});
+    Fed bytes(counting({spec("k", Kind::bytes, ValueLayout::ragged)}), {example(entry("k", bytes_list({large, large})))});
     CHECK(bytes.whole() && bytes.column().values.size() == 2 << 20 && bytes.column().values.room() == 0);
     CHECK(items<std::int64_t>(bytes.column().value_splits) == Ints{0, 1 << 20, 2 << 20});
     const std::string packed = delimited(1, std::string(1 << 20, '\1'));
-    Fed ints(counting({spec("k", Kind::int64, Layout::ragged)}), {example(entry("k", delimited(3, packed)))});
+    Fed ints(counting({spec("k", Kind::int64, ValueLayout::ragged)}), {example(entry("k", delimited(3, packed)))});
     CHECK(ints.whole() && ints.column().values.room() == 0);
     CHECK(items<std::int64_t>(ints.column().row_splits) == Ints{0, 1 << 20});
-    Fed floats(counting({spec("k", Kind::floats, Layout::ragged)}), {example(entry("k", delimited(2, packed)))});
+    Fed floats(counting({spec("k", Kind::floats, ValueLayout::ragged)}), {example(entry("k", delimited(2, packed)))});
     CHECK(floats.whole() && floats.column().values.room() == 0);
     CHECK(items<std::int64_t>(floats.column().row_splits) == Ints{0, 1 << 18});
 }
@@ -83,11 +83,11 @@ void what_was_overridden_is_not_counted() {
     const std::string one_by_one = delimited(3, tag(1, 0) + varint(6));
     const std::string lists = int64_list({1, 2}) + float_list({1}) + int64_list({4, 5}) + one_by_one;
     for (const Cast cast : {Cast::none, Cast::uint8}) {
-        Fed fed(counting({cast_to(spec("k", Kind::int64, Layout::ragged), cast)}),
+        Fed fed(counting({cast_to(spec("k", Kind::int64, ValueLayout::ragged), cast)}),
                 {example(entry("k", int64_list({9}))), example(entry("k", int64_list({1})) + entry("k", lists))});
         CHECK(fed.whole() && items<std::int64_t>(fed.column().row_splits) == Ints{0, 1, 4});
     }
-    Fed bytes(counting({spec("k", Kind::bytes, Layout::ragged)}),
+    Fed bytes(counting({spec("k", Kind::bytes, ValueLayout::ragged)}),
               {example(entry("k", bytes_list({"abc"})) + entry("k", bytes_list({"d", "ef"})))});
     CHECK(bytes.whole() && items<std::int64_t>(bytes.column().value_splits) == Ints{0, 1, 3});
 }

@@ -1,4 +1,4 @@
-// Records fed to a decoder, and all that it holds afterwards.
+// Records fed to a decoder, and the resulting content of the decoder.
 #pragma once
 
 #include "support.hpp"
@@ -27,7 +27,7 @@ struct Fed {
     dtf::Fault fault() const { return walk.stop == dtf::Stop::feature ? decoder.problem().fault : dtf::Fault::none; }
 };
 
-// All that a decoder holds, as one string.
+// Content of a decoder as one string.
 inline std::string contents(dtf::Decoder& decoder) {
     std::string all;
     for (dtf::Column& column : decoder.columns()) {
@@ -39,7 +39,7 @@ inline std::string contents(dtf::Decoder& decoder) {
     return all;
 }
 
-// Where values, steps and rows end, and shapes; not the values.
+// Splits and shapes of a decoder, without values.
 inline std::string splits_in(dtf::Decoder& decoder) {
     std::string all;
     for (dtf::Column& column : decoder.columns()) {

@@ -56,7 +56,7 @@ std::string mutated_block(const Sample& sample, const Sample& other, Random& ran
     return block;
 }
 
-// Record by record: what lies where it is located is what is read, and what is refused is refused either way.
+// Record by record: located bytes equal the decoded values, and both decoders refuse the same records.
 void check_places(const Sample& sample, const std::string& bytes, bool check, Random& random) {
     const auto [places, values] = places_and_values(sample, random);
     std::size_t at = 0;
@@ -95,7 +95,7 @@ void check_counts(const Specs& specs, const std::string& bytes, bool check, bool
     }
 }
 
-// Headers one by one, as the format says; where it stops, and why.
+// Reference implementation of a walk over headers, with its stop reason.
 dtf::Walk scan_by_definition(const std::string& bytes, bool check, std::uint64_t limit) {
     dtf::Walk walk;
     for (;;) {
@@ -117,7 +117,7 @@ dtf::Walk scan_by_definition(const std::string& bytes, bool check, std::uint64_t
     return walk;
 }
 
-// Picked in pieces: as if headers had led from one record wanted to the next, and each had been fed by itself.
+// Records selected block by block equal those fed one at a time.
 void check_picks(const std::function<dtf::Decoder()>& make, const std::string& bytes, bool check, Random& random) {
     std::vector<std::int64_t> wanted;
     for (int number = 0; number < 10; ++number) {
@@ -148,7 +148,7 @@ void check_picks(const std::function<dtf::Decoder()>& make, const std::string& b
     dtf::Walk walk;
     for (bool more = true; more;) {
         const Exact block(begin < end ? std::string_view(bytes).substr(begin, end - begin) : std::string_view());
-        walk = picked.pick(block.data(), block.size(), first, wanted.data() + done, wanted.size() - done, begin);
+        walk = picked.feed_selected(block.data(), block.size(), first, wanted.data() + done, wanted.size() - done, begin);
         REQUIRE(walk.stop != Stop::more || walk.consumed > block.size() || walk.need > block.size() - walk.consumed);
         first += walk.records;
         begin += walk.consumed;
@@ -198,7 +198,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
     const Outcome again = run(pieces, bytes, check, [&] { return 1 + random.below(longest); }, few);
     REQUIRE(once.records == again.records && once.said == again.said && once.columns == again.columns);
 
-    // Where there is place for fewer, the rest is refused.
+    // A smaller output buffer refuses the remaining records.
     dtf::Decoder full(specs, check, closed, message);
     const std::uint64_t rows = once.records / 2;
     const auto less = lend(full, rows);

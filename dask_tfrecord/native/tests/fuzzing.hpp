@@ -1,4 +1,4 @@
-// What all fuzzing here has: a seed and a number to repeat an execution by, and mutations of protobuf messages.
+// Basics of the fuzzers: a seed and a number that reproduce an execution, and mutations of protobuf messages.
 #pragma once
 
 #include <cstdlib>

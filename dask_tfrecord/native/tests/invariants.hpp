@@ -1,4 +1,4 @@
-// What has to hold of a block that was fed and of every column, whatever the block holds.
+// Invariants of a decoder after any block.
 #pragma once
 
 #include "column_support.hpp"
@@ -10,7 +10,7 @@
 namespace fuzzing {
 
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Stop;
 
 inline std::string_view view_of(const Exact& block, std::size_t at, std::size_t size) {
@@ -64,23 +64,23 @@ inline void check_splits(dtf::Buffer& splits, std::uint64_t last) {
 
 // Bytes of one value of a column that is neither bytes nor skipped; of a raw value and a tensor, all of the row.
 inline std::size_t item_of(const dtf::ColumnSpec& spec) {
-    if (spec.layout == Layout::raw) return spec.count;
-    if (spec.layout == Layout::tensor) return spec.tensor.item;
-    if (spec.layout == Layout::located) return sizeof(std::int64_t);
+    if (spec.layout == ValueLayout::raw) return spec.count;
+    if (spec.layout == ValueLayout::tensor) return spec.tensor.item;
+    if (spec.layout == ValueLayout::located) return sizeof(std::int64_t);
     if (spec.cast != dtf::Cast::none) return dtf::item_size(spec.cast);
     return spec.kind == Kind::int64 ? 8 : 4;
 }
 
 // Values in each row, or step, where that is known.
 inline std::uint64_t values_each(const dtf::ColumnSpec& spec) {
-    if (spec.layout == Layout::raw || spec.layout == Layout::located) return 1;
-    if (spec.layout != Layout::tensor) return spec.count;
+    if (spec.layout == ValueLayout::raw || spec.layout == ValueLayout::located) return 1;
+    if (spec.layout != ValueLayout::tensor) return spec.count;
     std::uint64_t product = 1;
     for (const std::int64_t size : spec.tensor.shape) product *= static_cast<std::uint64_t>(size);
     return product;
 }
 
-// Every row's sizes are such as were asked for, and its values as many as they say.
+// Shapes of rows match the specification, and the number of values matches the shapes.
 inline void check_shapes(dtf::Column& column, std::uint64_t records) {
     const std::vector<std::int64_t>& shape = column.spec().tensor.shape;
     const std::vector<std::int64_t> sizes = items<std::int64_t>(column.shapes);
@@ -108,14 +108,14 @@ inline void check_levels(dtf::Column& column, std::uint64_t records, std::uint64
         check_splits(column.row_splits, column.step_splits.size() / 8 - 1);
     } else {
         REQUIRE(column.step_splits.size() == 0);
-        if (spec.layout == Layout::fixed) {
+        if (spec.layout == ValueLayout::fixed) {
             const auto total = static_cast<std::uint64_t>(column.row_splits.at<std::int64_t>(records));
             REQUIRE(values == total * spec.count);
             values = total;
         }
         check_splits(column.row_splits, values);
     }
-    if (spec.layout != Layout::ragged) return;
+    if (spec.layout != ValueLayout::ragged) return;
     for (const std::int64_t end : items<std::int64_t>(spec.list ? column.step_splits : column.row_splits)) {
         REQUIRE(static_cast<std::uint64_t>(end) % spec.count == 0);
     }
@@ -125,7 +125,7 @@ inline void check_column(dtf::Column& column, std::uint64_t records) {
     const dtf::ColumnSpec& spec = column.spec();
     const std::size_t shapes = column.has_shapes() ? static_cast<std::size_t>(records) * spec.tensor.shape.size() : 0;
     REQUIRE(column.shapes.size() == 8 * shapes);
-    if (spec.layout == Layout::skipped || spec.layout == Layout::unset) {
+    if (spec.layout == ValueLayout::skipped || spec.layout == ValueLayout::unset) {
         REQUIRE(column.values.size() + column.value_splits.size() + column.step_splits.size() == 0);
         REQUIRE(column.row_splits.size() == 0);
         return;
@@ -139,7 +139,7 @@ inline void check_column(dtf::Column& column, std::uint64_t records) {
         check_levels(column, records, item == 0 ? records : column.values.size() / item);
     }
     if (column.has_shapes()) check_shapes(column, records);
-    const bool booleans = (spec.boolean && spec.layout == Layout::raw) || spec.cast == dtf::Cast::boolean;
+    const bool booleans = (spec.boolean && spec.layout == ValueLayout::raw) || spec.cast == dtf::Cast::boolean;
     for (const char byte : booleans ? text(column.values) : std::string()) REQUIRE(byte == 0 || byte == 1);
     if (!spec.text) return;
     const std::vector<std::int64_t> ends = items<std::int64_t>(column.value_splits);
@@ -161,15 +161,15 @@ inline std::string lengths_of(dtf::Buffer& splits, std::int64_t& begin, std::int
     return said + ']';
 }
 
-// All that a column has of one row, whatever lies before it.
+// Content of one row of a column, independent of preceding rows.
 inline std::string row_of(dtf::Column& column, std::size_t row) {
     const dtf::ColumnSpec& spec = column.spec();
-    if (spec.layout == Layout::skipped || spec.layout == Layout::unset) return {};
+    if (spec.layout == ValueLayout::skipped || spec.layout == ValueLayout::unset) return {};
     auto begin = static_cast<std::int64_t>(row), end = begin + 1;
     std::string said = column.has_rows() ? lengths_of(column.row_splits, begin, end) : std::string();
     if (column.has_steps()) {
         said += lengths_of(column.step_splits, begin, end);
-    } else if (!column.has_rows() || spec.layout == Layout::fixed) {
+    } else if (!column.has_rows() || spec.layout == ValueLayout::fixed) {
         begin *= static_cast<std::int64_t>(values_each(spec));
         end *= static_cast<std::int64_t>(values_each(spec));
     }
@@ -186,7 +186,7 @@ inline std::string row_of(dtf::Column& column, std::size_t row) {
     return said + text(column.values).substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
 }
 
-// What came of a block: all that was decoded and, as text, all that was said on the way.
+// Outcome of a block: the decoded content and, as text, the reported problems.
 struct Outcome {
     std::uint64_t records = 0;
     std::string said;
@@ -208,7 +208,7 @@ inline Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check,
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), most, begin);
         check_walk(decoder, walk, block, most, check);
         outcome.records += walk.records;
-        if (most != UINT64_MAX) decoder.expect(static_cast<double>(most));
+        if (most != UINT64_MAX) decoder.preallocate(static_cast<double>(most));
         begin += static_cast<std::size_t>(walk.consumed);
         if (walk.stop == Stop::feature) {
             note(outcome, decoder.problem());
@@ -229,10 +229,10 @@ inline Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check,
 inline std::vector<std::optional<Exact>> lend(dtf::Decoder& decoder, std::uint64_t rows) {
     std::vector<std::optional<Exact>> lent;
     for (dtf::Column& column : decoder.columns()) {
-        const Layout layout = column.spec().layout;
+        const ValueLayout layout = column.spec().layout;
         lent.emplace_back();
         if (column.stores_bytes() || column.has_rows()) continue;
-        if (layout == Layout::skipped || layout == Layout::unset) continue;
+        if (layout == ValueLayout::skipped || layout == ValueLayout::unset) continue;
         lent.back().emplace(std::string(static_cast<std::size_t>(rows) * column.slot(), '\0'));
         column.values = dtf::Buffer(lent.back()->data(), lent.back()->size());
     }

@@ -9,7 +9,7 @@ namespace {
 using namespace support;
 using dtf::Fault;
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Stop;
 
 // ---- CRC
@@ -135,7 +135,7 @@ void lengths_and_tags_keep_to_their_bounds() {
     CHECK(!inside(varint(3) + "ab") && !inside(varint(UINT32_MAX) + "abc"));
 }
 
-// What `varints` has to give, one value after the other.
+// Reference implementation of `varints`, value by value.
 bool one_by_one(dtf::Cursor& cursor, std::size_t room, std::vector<std::int64_t>& values) {
     while (values.size() < room && !cursor.empty()) {
         std::uint64_t value;
@@ -162,7 +162,7 @@ void windows_of_varints_agree_with_one_by_one() {
         const std::size_t longest = 1 + random.below(10);
         const std::size_t most = random.below(64) == 0 ? 3000 : 200;
         std::string packed = random_varints(random, random.below(most), longest, random.below(2) == 0);
-        if (random.below(4) == 0) {  // short ones beside long ones
+        if (random.below(4) == 0) {  // short ones next to long ones
             packed += random_varints(random, random.below(100), 1 + random.below(3), false);
             packed += random_varints(random, random.below(9), 10, true);
             packed += random_varints(random, random.below(100), 1 + random.below(3), false);
@@ -373,20 +373,20 @@ void buffers_grow_and_keep_what_they_hold() {
 
 void buffers_make_room_for_what_is_expected() {
     dtf::Buffer buffer;
-    buffer.expect(1000);
-    CHECK(buffer.room() == 0);  // any number of times nothing is nothing
+    buffer.preallocate(1000);
+    CHECK(buffer.room() == 0);  // a factor of zero bytes is zero bytes
     for (std::int64_t i = 0; i < 10000; ++i) buffer.push(i);
     const std::size_t before = buffer.room();
     for (const double times : {0.0, 0.5, 1.0, -3.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
-        buffer.expect(times);
+        buffer.preallocate(times);
         CHECK(buffer.room() == before && buffer.size() == 80000);
     }
-    buffer.expect(10);
+    buffer.preallocate(10);
     CHECK(buffer.room() >= 9 * 80000 && buffer.at<std::int64_t>(9999) == 9999);
     Exact memory("12345678");
     dtf::Buffer lent(memory.data(), memory.size());
     lent.grow(8);
-    lent.expect(1e6);
+    lent.preallocate(1e6);
     CHECK(lent.room() == 0 && lent.data() == memory.data());
 }
 
@@ -413,7 +413,7 @@ void lent_memory_never_grows() {
 void offered_memory_is_left_when_it_is_full() {
     Exact memory("12345678");
     dtf::Buffer buffer = dtf::Buffer::offered(memory.data(), memory.size());
-    buffer.expect(1e6);
+    buffer.preallocate(1e6);
     CHECK(buffer.borrowed() && buffer.moves() && buffer.push(std::int64_t{7}) && buffer.data() == memory.data());
     buffer.truncate(4);
     CHECK(buffer.push(std::int32_t{8}) && buffer.borrowed());
@@ -428,7 +428,7 @@ void varints_stay_in_offered_memory_as_long_as_they_fit() {
     const std::string two = framed(example({entry("k", int64_list({300, 1}))}));
     for (const std::size_t places : {0, 1, 2, 3, 4, 5, 100}) {
         Exact memory(std::string(8 * places, '\0'));
-        dtf::Decoder decoder({spec("k", dtf::Kind::int64, dtf::Layout::ragged)}, true, false);
+        dtf::Decoder decoder({spec("k", dtf::Kind::int64, dtf::ValueLayout::ragged)}, true, false);
         decoder.columns()[0].values = dtf::Buffer::offered(memory.data(), memory.size());
         const Exact block(two + two);
         CHECK(decoder.feed(block.data(), block.size(), UINT64_MAX).records == 2);
@@ -495,7 +495,7 @@ void framing_is_taken_on_trust_without_checks() {
     for (std::size_t at = bytes.size() - 4; at < bytes.size(); ++at) bytes[at] = '!';
     const Exact block(bytes);
     for (const bool check : {true, false}) {
-        dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, check, false);
+        dtf::Decoder decoder({spec("i", Kind::int64, ValueLayout::fixed)}, check, false);
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), 1);
         CHECK(walk.stop == (check ? Stop::framing : Stop::limit) && walk.records == (check ? 0 : 1));
         CHECK(scan(bytes, 1, check).stop == walk.stop);
@@ -508,7 +508,7 @@ void payloads_and_footers_are_checked() {
         std::string flipped = record + record;
         flipped[record.size() + bit / 8] = static_cast<char>(flipped[record.size() + bit / 8] ^ (1 << bit % 8));
         const Exact block(flipped);
-        dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, true, false);
+        dtf::Decoder decoder({spec("i", Kind::int64, ValueLayout::fixed)}, true, false);
         const dtf::Walk walk = decoder.feed(block.data(), block.size(), UINT64_MAX);
         CHECK(walk.records == 1 && walk.consumed == record.size() && walk.stop == Stop::framing);
         CHECK(decoder.columns()[0].values.size() == sizeof(std::int64_t));
@@ -526,8 +526,8 @@ void fixed_columns() {
                 entry("b", bytes_list({"x", ""}))),
         example(entry("b", bytes_list({"", "yz"})) + entry("i", int64_list({INT64_MIN, 300})) +
                 entry("f", float_list({2, 3})))};
-    Fed fed({spec("i", Kind::int64, Layout::fixed, 2), spec("f", Kind::floats, Layout::fixed, 2),
-             spec("b", Kind::bytes, Layout::fixed, 2)},
+    Fed fed({spec("i", Kind::int64, ValueLayout::fixed, 2), spec("f", Kind::floats, ValueLayout::fixed, 2),
+             spec("b", Kind::bytes, ValueLayout::fixed, 2)},
             records);
     CHECK(fed.whole() && fed.walk.records == 2);
     CHECK(items<std::int64_t>(fed.column(0).values) == Ints{1, -2, INT64_MIN, 300});
@@ -537,8 +537,8 @@ void fixed_columns() {
 }
 
 void ragged_columns() {
-    Fed fed({spec("i", Kind::int64, Layout::ragged), spec("f", Kind::floats, Layout::ragged, 2),
-             spec("b", Kind::bytes, Layout::ragged)},
+    Fed fed({spec("i", Kind::int64, ValueLayout::ragged), spec("f", Kind::floats, ValueLayout::ragged, 2),
+             spec("b", Kind::bytes, ValueLayout::ragged)},
             {example(entry("i", int64_list({1, 2, 3})) + entry("f", float_list({1, 2}))), example(""), "",
              example(entry("b", bytes_list({"ab", "", "c"})) + entry("i", "") + entry("f", float_list({})))});
     CHECK(fed.whole() && fed.walk.records == 4);
@@ -553,22 +553,22 @@ void ragged_columns() {
 void raw_columns() {
     const std::string record = example(entry("r", bytes_list({"12345678"})));
     for (const std::size_t swap : {1, 2, 4, 8}) {
-        Fed fed({spec("r", Kind::bytes, Layout::raw, 8, swap)}, {record, record});
+        Fed fed({spec("r", Kind::bytes, ValueLayout::raw, 8, swap)}, {record, record});
         const std::string turned = swap == 1   ? "12345678"
                                    : swap == 2 ? "21436587"
                                    : swap == 4 ? "43218765"
                                                : "87654321";
         CHECK(fed.whole() && text(fed.column().values) == turned + turned);
     }
-    Fed empty({spec("r", Kind::bytes, Layout::raw, 0)}, {example(entry("r", bytes_list({""})))});
+    Fed empty({spec("r", Kind::bytes, ValueLayout::raw, 0)}, {example(entry("r", bytes_list({""})))});
     CHECK(empty.whole() && empty.column().values.size() == 0);
 }
 
 void located_columns() {
     const std::string one = tag(1, 5) + little_endian(0.5f), two = delimited(1, little_endian(2.0f));
     const std::string both = delimited(2, delimited(1, little_endian(1.0f) + little_endian(2.0f)));
-    const auto f = spec("f", Kind::floats, Layout::located, 2);
-    const auto r = spec("r", Kind::bytes, Layout::located, 3, 1, false, true);
+    const auto f = spec("f", Kind::floats, ValueLayout::located, 2);
+    const auto r = spec("r", Kind::bytes, ValueLayout::located, 3, 1, false, true);
     const std::string good = entry("f", both) + entry("r", bytes_list({std::string_view("\1\0\1", 3)}));
     const std::vector<std::string> records{
         example(good),
@@ -590,8 +590,8 @@ void located_columns() {
     dtf::Decoder further({f, r}, true, false);
     CHECK(further.feed(block.data(), block.size(), 1, 1000).records == 1);
     CHECK(further.columns()[0].values.at<std::int64_t>(0) == floats[0] + 1000);
-    // A value that is not packed lies in one stretch, two of them do not; nor do two packed runs.
-    CHECK(Fed({spec("f", Kind::floats, Layout::located)}, {example(entry("f", delimited(2, one)))}).whole());
+    // A value that is not packed is contiguous; two of them are not, nor are two packed runs.
+    CHECK(Fed({spec("f", Kind::floats, ValueLayout::located)}, {example(entry("f", delimited(2, one)))}).whole());
     for (const std::string& list : {one + one, two + two, one + two, delimited(1, "") + two + two}) {
         CHECK(Fed({f}, {example(entry("f", delimited(2, list)))}).fault() == Fault::scattered);
     }
@@ -631,7 +631,7 @@ void one_message_in_many_encodings() {
         example(entry("i", tag(3, 2) + varint(9 + i.size(), 5) + varint(10, 5) + varint(i.size(), 4) + i)),
         example(entry("i", delimited(3, tag(1, 0) + varint(1, 10) + delimited(1, minus_two + varint(300, 9))))),
     };
-    for (const Layout layout : {Layout::fixed, Layout::ragged}) {
+    for (const ValueLayout layout : {ValueLayout::fixed, ValueLayout::ragged}) {
         Fed fed({spec("i", Kind::int64, layout, 3)}, encodings);
         CHECK(fed.whole() && fed.walk.records == encodings.size());
         Ints expected;
@@ -640,13 +640,13 @@ void one_message_in_many_encodings() {
     }
     const std::string halves = tag(1, 5) + little_endian(0.5f) + delimited(1, little_endian(2.0f)) + tag(1, 5) +
                                little_endian(-1.0f);
-    Fed floats({spec("f", Kind::floats, Layout::fixed, 3)}, {example(entry("f", delimited(2, halves)))});
+    Fed floats({spec("f", Kind::floats, ValueLayout::fixed, 3)}, {example(entry("f", delimited(2, halves)))});
     CHECK(floats.whole() && items<float>(floats.column().values) == Floats{0.5f, 2, -1});
 }
 
 void what_is_overridden_leaves_nothing() {
-    const Specs specs{spec("i", Kind::int64, Layout::fixed), spec("b", Kind::bytes, Layout::ragged),
-                      spec("r", Kind::bytes, Layout::raw, 2)};
+    const Specs specs{spec("i", Kind::int64, ValueLayout::fixed), spec("b", Kind::bytes, ValueLayout::ragged),
+                      spec("r", Kind::bytes, ValueLayout::raw, 2)};
     const std::string good = entry("i", int64_list({1})) + entry("b", bytes_list({"x", "y"})) +
                              entry("r", bytes_list({"rr"}));
     Fed fed(specs, {example(entry("i", int64_list({7, 7, 7})) + entry("b", bytes_list({"stale"})) +
@@ -667,8 +667,8 @@ void keys_in_any_order_find_their_columns() {
     std::vector<std::string> keys{"", "a", "b", "long enough to live on the heap, beyond any small string", "\xc3\xa4",
                                   "e"};
     Specs specs;
-    for (const std::string& key : keys) specs.push_back(spec(key, Kind::int64, Layout::fixed));
-    specs[4].layout = Layout::skipped;
+    for (const std::string& key : keys) specs.push_back(spec(key, Kind::int64, ValueLayout::fixed));
+    specs[4].layout = ValueLayout::skipped;
     std::vector<std::string> records;
     for (int round = 0; round < 200; ++round) {
         std::string entries;
@@ -684,13 +684,13 @@ void keys_in_any_order_find_their_columns() {
     for (std::size_t i = 0; i < specs.size(); ++i) {
         const std::int64_t expected = specs[i].key.empty() ? 0 : specs[i].key[0];
         const Ints found = items<std::int64_t>(fed.column(i).values);
-        CHECK(found == Ints(specs[i].layout == Layout::skipped ? 0 : records.size(), expected));
+        CHECK(found == Ints(specs[i].layout == ValueLayout::skipped ? 0 : records.size(), expected));
     }
 }
 
-// What stood at a place before is not judged again; anything else is.
+// A key at the same position as before is not validated again; every other key is.
 void keys_of_no_column_are_judged_wherever_they_stand() {
-    const Specs specs{spec("k", Kind::int64, Layout::fixed), spec("", Kind::int64, Layout::fixed)};
+    const Specs specs{spec("k", Kind::int64, ValueLayout::fixed), spec("", Kind::int64, ValueLayout::fixed)};
     const std::string wanted = entry("k", int64_list({1})), empty = entry("", int64_list({2}));
     const std::string some = entry("one", "") + entry("two", ""), longer(101, 'x');
     const std::vector<std::string> good{example(some + wanted + empty), example(some + wanted + empty),
@@ -719,10 +719,10 @@ void keys_of_no_column_are_judged_wherever_they_stand() {
 }
 
 Specs all_layouts() {
-    return {spec("i", Kind::int64, Layout::fixed, 2), spec("b", Kind::bytes, Layout::fixed, 1, 1, true),
-            spec("r", Kind::bytes, Layout::raw, 4, 2), spec("f", Kind::floats, Layout::ragged, 1),
-            spec("t", Kind::bytes, Layout::ragged, 1), spec("s", Kind::none, Layout::skipped),
-            spec("u", Kind::none, Layout::unset)};
+    return {spec("i", Kind::int64, ValueLayout::fixed, 2), spec("b", Kind::bytes, ValueLayout::fixed, 1, 1, true),
+            spec("r", Kind::bytes, ValueLayout::raw, 4, 2), spec("f", Kind::floats, ValueLayout::ragged, 1),
+            spec("t", Kind::bytes, ValueLayout::ragged, 1), spec("s", Kind::none, ValueLayout::skipped),
+            spec("u", Kind::none, ValueLayout::unset)};
 }
 
 std::string all_features(std::int64_t number) {
@@ -758,7 +758,7 @@ void blocks_cut_anywhere_give_the_same() {
 }
 
 void limits_stop_between_records() {
-    dtf::Decoder decoder({spec("i", Kind::int64, Layout::fixed)}, true, false);
+    dtf::Decoder decoder({spec("i", Kind::int64, ValueLayout::fixed)}, true, false);
     const std::string record = framed(example(entry("i", int64_list({4}))));
     const Exact block(record + record + record);
     dtf::Walk walk = decoder.feed(block.data(), block.size(), 0);
@@ -769,8 +769,8 @@ void limits_stop_between_records() {
 }
 
 void lent_memory_is_filled_to_the_byte_and_not_past_it() {
-    const Specs specs{spec("i", Kind::int64, Layout::fixed, 2), spec("f", Kind::floats, Layout::fixed),
-                      spec("r", Kind::bytes, Layout::raw, 4)};
+    const Specs specs{spec("i", Kind::int64, ValueLayout::fixed, 2), spec("f", Kind::floats, ValueLayout::fixed),
+                      spec("r", Kind::bytes, ValueLayout::raw, 4)};
     const std::string record = example(entry("i", int64_list({1, 2})) + entry("f", float_list({3})) +
                                        entry("r", bytes_list({"abcd"})));
     const std::string twice = example(entry("i", int64_list({9, 9, 9, 9})) + entry("r", bytes_list({"...."}))) + record;
@@ -791,7 +791,7 @@ void lent_memory_is_filled_to_the_byte_and_not_past_it() {
     }
 }
 
-// However a record says it: values beyond the count are counted, and kept from memory that has no place for them.
+// In every encoding, values beyond the count are counted, and not written past the end of a full buffer.
 void too_many_values_are_counted_and_not_kept() {
     const std::string one_float = little_endian(1.0f), int_by_int = tag(1, 0) + varint(7),
                       float_by_float = tag(1, 5) + one_float;
@@ -801,15 +801,15 @@ void too_many_values_are_counted_and_not_kept() {
         std::uint64_t found;
     };
     const std::vector<Case> cases{
-        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1, 2, 3}), 3},
-        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1}) + int64_list({2, 3, 4}), 4},
-        {spec("k", Kind::int64, Layout::fixed, 2), delimited(3, int_by_int + int_by_int + int_by_int), 3},
-        {spec("k", Kind::int64, Layout::fixed, 2), delimited(3, int_by_int + delimited(1, std::string(99, '\1'))), 100},
-        {spec("k", Kind::int64, Layout::fixed, 2), int64_list({1, 2}) + delimited(3, int_by_int), 3},
-        {spec("k", Kind::floats, Layout::fixed, 2), float_list({1, 2, 3}), 3},
-        {spec("k", Kind::floats, Layout::fixed, 2), float_list({1}) + float_list({2, 3}), 3},
-        {spec("k", Kind::floats, Layout::fixed, 2), delimited(2, float_by_float + float_by_float + float_by_float), 3},
-        {spec("k", Kind::bytes, Layout::raw, 4), bytes_list({"abcd", "abcd", "ab"}), 3},
+        {spec("k", Kind::int64, ValueLayout::fixed, 2), int64_list({1, 2, 3}), 3},
+        {spec("k", Kind::int64, ValueLayout::fixed, 2), int64_list({1}) + int64_list({2, 3, 4}), 4},
+        {spec("k", Kind::int64, ValueLayout::fixed, 2), delimited(3, int_by_int + int_by_int + int_by_int), 3},
+        {spec("k", Kind::int64, ValueLayout::fixed, 2), delimited(3, int_by_int + delimited(1, std::string(99, '\1'))), 100},
+        {spec("k", Kind::int64, ValueLayout::fixed, 2), int64_list({1, 2}) + delimited(3, int_by_int), 3},
+        {spec("k", Kind::floats, ValueLayout::fixed, 2), float_list({1, 2, 3}), 3},
+        {spec("k", Kind::floats, ValueLayout::fixed, 2), float_list({1}) + float_list({2, 3}), 3},
+        {spec("k", Kind::floats, ValueLayout::fixed, 2), delimited(2, float_by_float + float_by_float + float_by_float), 3},
+        {spec("k", Kind::bytes, ValueLayout::raw, 4), bytes_list({"abcd", "abcd", "ab"}), 3},
     };
     for (const Case& one : cases) {
         dtf::Decoder decoder({one.spec}, true, false);
@@ -869,19 +869,19 @@ void every_fault() {
         CHECK(fed.walk.consumed == framed(example(good)).size());
         CHECK(problem.fault == one.fault && problem.column == one.column && problem.found == one.found);
         CHECK(one.fault != Fault::unknown_key || problem.text == "new");
-        // A refused record leaves nothing behind: who goes on after it has what the others hold.
+        // A refused record leaves no values behind: the decoder then holds the content of the other records.
         fed.feed({example(all_features(2))});
         CHECK(fed.whole() && contents(fed.decoder) == contents(clean.decoder));
     }
 }
 
 void an_empty_record_is_an_example_without_features() {
-    CHECK(Fed({spec("i", Kind::int64, Layout::ragged)}, {""}).whole());
-    CHECK(Fed({spec("i", Kind::int64, Layout::fixed)}, {""}).fault() == Fault::missing);
+    CHECK(Fed({spec("i", Kind::int64, ValueLayout::ragged)}, {""}).whole());
+    CHECK(Fed({spec("i", Kind::int64, ValueLayout::fixed)}, {""}).fault() == Fault::missing);
 }
 
 void booleans_are_nought_and_one() {
-    const Specs specs{spec("r", Kind::bytes, Layout::raw, 3, 1, false, true)};
+    const Specs specs{spec("r", Kind::bytes, ValueLayout::raw, 3, 1, false, true)};
     Fed good(specs, {example(entry("r", bytes_list({std::string_view("\0\1\1", 3)})))});
     CHECK(good.whole());
     for (const int byte : {2, 128, 255}) {
@@ -894,16 +894,16 @@ void booleans_are_nought_and_one() {
 void text_is_judged_value_by_value() {
     // Halves of one character, each in a value of its own.
     const std::string record = example(entry("t", bytes_list({"a\xc3", "\xa4"})));
-    CHECK(Fed({spec("t", Kind::bytes, Layout::ragged, 1, 1, true)}, {record}).fault() == Fault::utf8);
-    CHECK(Fed({spec("t", Kind::bytes, Layout::fixed, 2, 1, true)}, {record}).fault() == Fault::utf8);
+    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::ragged, 1, 1, true)}, {record}).fault() == Fault::utf8);
+    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::fixed, 2, 1, true)}, {record}).fault() == Fault::utf8);
     const std::string overridden = example(entry("t", bytes_list({"\xff"})) + entry("t", bytes_list({"\xc3\xa4"})));
-    CHECK(Fed({spec("t", Kind::bytes, Layout::fixed, 1, 1, true)}, {overridden}).whole());
+    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::fixed, 1, 1, true)}, {overridden}).whole());
 }
 
 void long_unknown_keys_are_shown_up_to_a_character() {
     for (std::size_t before = 990; before < 1010; ++before) {
         const std::string key = std::string(before, 'k') + "\xf0\x9f\x98\x80\xf0\x9f\x98\x80" + std::string(50, 'e');
-        Fed fed({spec("i", Kind::int64, Layout::ragged)}, {example(entry(key, ""))}, true);
+        Fed fed({spec("i", Kind::int64, ValueLayout::ragged)}, {example(entry(key, ""))}, true);
         const std::string& shown = fed.decoder.problem().text;
         CHECK(fed.fault() == Fault::unknown_key && shown.size() > 990 && shown.size() <= 1000);
         CHECK(key.substr(0, shown.size()) == shown && dtf::is_utf8(bytes_of(shown), shown.size()));
@@ -920,7 +920,7 @@ void unknown_groups_count_from_the_depth_of_their_message() {
         },
         [&](const std::string& group) { return example(entry("i", group + delimited(3, list))); },
         [&](const std::string& group) { return example(entry("i", delimited(3, group + list))); }};
-    const Specs specs{spec("i", Kind::int64, Layout::fixed)};
+    const Specs specs{spec("i", Kind::int64, ValueLayout::fixed)};
     for (std::size_t level = 0; level < places.size(); ++level) {
         CHECK(Fed(specs, {places[level](groups(100 - level))}).whole());
         CHECK(Fed(specs, {places[level](groups(101 - level))}).fault() == Fault::malformed);
@@ -930,15 +930,15 @@ void unknown_groups_count_from_the_depth_of_their_message() {
 void huge_counts_ask_for_no_memory() {
     const std::size_t huge = std::size_t{1} << 59;
     const std::string record = example(entry("i", int64_list({1})) + entry("r", bytes_list({"x"})));
-    for (const Layout layout : {Layout::fixed, Layout::ragged}) {
+    for (const ValueLayout layout : {ValueLayout::fixed, ValueLayout::ragged}) {
         Fed fed({spec("i", Kind::int64, layout, huge)}, {record});
         CHECK(fed.fault() == Fault::count && fed.decoder.problem().found == 1 && fed.column().values.size() == 0);
     }
-    Fed raw({spec("r", Kind::bytes, Layout::raw, huge)}, {record});
+    Fed raw({spec("r", Kind::bytes, ValueLayout::raw, huge)}, {record});
     CHECK(raw.fault() == Fault::size && raw.column().values.size() == 0);
-    Fed none({spec("i", Kind::int64, Layout::fixed, 0)}, {record});
+    Fed none({spec("i", Kind::int64, ValueLayout::fixed, 0)}, {record});
     CHECK(none.fault() == Fault::count);
-    Fed nothing({spec("i", Kind::int64, Layout::fixed, 0)}, {example(entry("i", int64_list({})))});
+    Fed nothing({spec("i", Kind::int64, ValueLayout::fixed, 0)}, {example(entry("i", int64_list({})))});
     CHECK(nothing.whole() && nothing.walk.records == 1);
 }
 

@@ -1,4 +1,4 @@
-// Records that are picked by their numbers: decoded as by themselves, and nothing looked at between them but headers.
+// Tests of records selected by number: decoded as if fed one at a time, with only headers read between them.
 #include "checks.hpp"
 #include "fed.hpp"
 
@@ -9,13 +9,13 @@ namespace {
 using namespace support;
 using dtf::Fault;
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Stop;
 using Numbers = std::vector<std::int64_t>;
 
 Specs columns() {
-    return {spec("i", Kind::int64, Layout::fixed), spec("t", Kind::bytes, Layout::ragged, 1, 1, true),
-            spec("f", Kind::floats, Layout::ragged)};
+    return {spec("i", Kind::int64, ValueLayout::fixed), spec("t", Kind::bytes, ValueLayout::ragged, 1, 1, true),
+            spec("f", Kind::floats, ValueLayout::ragged)};
 }
 
 // Of another size each, the first one without a byte of text.
@@ -37,7 +37,7 @@ struct Records {
             ends.push_back(bytes.size());
         }
     }
-    // All that a decoder holds of these alone.
+    // Content of a decoder after these records only.
     std::string contents_of(const Numbers& wanted) const {
         std::vector<std::string> some;
         for (const std::int64_t number : wanted) some.push_back(payloads[static_cast<std::size_t>(number)]);
@@ -48,7 +48,7 @@ struct Records {
 
 dtf::Walk pick(dtf::Decoder& decoder, std::string_view bytes, const Numbers& wanted, std::uint64_t first = 0) {
     const Exact block(bytes);
-    return decoder.pick(block.data(), block.size(), first, wanted.data(), wanted.size());
+    return decoder.feed_selected(block.data(), block.size(), first, wanted.data(), wanted.size());
 }
 
 Numbers numbers_of(unsigned mask) {
@@ -83,7 +83,7 @@ void blocks_cut_anywhere_give_the_same() {
             std::size_t begin = 0, end = 0;
             Numbers left = wanted;
             for (std::uint64_t first = 0; !left.empty() && end < records.bytes.size();) {
-                // What lies behind a record that was skipped may have been passed already.
+                // Bytes after a skipped record may already be consumed.
                 end = std::min(records.bytes.size(), std::max(begin, end) + step);
                 const std::string block = records.bytes.substr(begin, end - begin);
                 const dtf::Walk walk = pick(decoder, block, left, first);
@@ -140,7 +140,7 @@ void a_record_that_is_refused_is_where_the_walk_stops() {
     dtf::Walk walk = pick(decoder, bytes, {1, 2, 3});
     CHECK(walk.stop == Stop::feature && walk.records == 2 && walk.consumed == records.bytes.size());
     CHECK(decoder.problem().fault == Fault::kind && contents(decoder) == records.contents_of({1}));
-    // Nobody asks what a record holds that is skipped.
+    // The payload of a skipped record is not validated.
     dtf::Decoder passing(columns(), true, false);
     walk = pick(passing, bytes, {1, 3});
     CHECK(walk.stop == Stop::limit && walk.records == 4 && walk.consumed == bytes.size());
@@ -181,9 +181,9 @@ void places_are_those_of_the_stream() {
     const Records records(3);
     const std::uint64_t offset = std::uint64_t{1} << 50;
     const Exact block(records.bytes);
-    dtf::Decoder decoder({spec("t", Kind::bytes, Layout::located, 14)}, true, false);
+    dtf::Decoder decoder({spec("t", Kind::bytes, ValueLayout::located, 14)}, true, false);
     const std::int64_t wanted[] = {2};
-    CHECK(decoder.pick(block.data(), block.size(), 0, wanted, 1, offset).stop == Stop::limit);
+    CHECK(decoder.feed_selected(block.data(), block.size(), 0, wanted, 1, offset).stop == Stop::limit);
     const auto place = static_cast<std::uint64_t>(items<std::int64_t>(decoder.columns()[0].values)[0]) - offset;
     CHECK(place > records.ends[2] && records.bytes.substr(static_cast<std::size_t>(place), 14) == std::string(14, 't'));
 }

@@ -1,4 +1,4 @@
-// Tests of the search for records among damage, as a plain program under sanitizers.
+// Tests of the search for intact records in a damaged stream, run under sanitizers.
 #include "checks.hpp"
 #include "support.hpp"
 
@@ -39,7 +39,7 @@ std::string noise(std::size_t size, Random& random) {
     return bytes;
 }
 
-// A header that holds, whatever its length says.
+// An intact header with any length.
 std::string header(std::uint64_t length) {
     const std::string bytes = little_endian(length);
     return bytes + little_endian(masked(bytes));
@@ -81,12 +81,12 @@ void records_that_hold_are_one_stretch() {
 void lost_records_are_counted_where_headers_or_payloads_tell() {
     const std::string a = framed("first"), b = framed("the second one"), c = framed("third");
     std::string stream = a + b + c;
-    stream[a.size() + 3] ^= 1;  // the header: the payload tells
+    stream[a.size() + 3] ^= 1;  // damaged header: the payload identifies it
     Resync resync = looked_at(stream);
     CHECK(stretches(resync) == Found{{0, a.size()}, {a.size() + b.size(), stream.size()}});
     CHECK(resync.stretches()[1].root == a.size() && resync.stretches()[1].lost == 1 && resync.stretches()[1].sealed);
     stream = a + b + c;
-    stream[a.size() + 15] ^= 1;  // the payload: the header tells
+    stream[a.size() + 15] ^= 1;  // damaged payload: the header identifies it
     resync = looked_at(stream);
     CHECK(resync.stretches()[1].root == a.size() && resync.stretches()[1].lost == 1 && !resync.stretches()[1].sealed);
     CHECK(resync.stretches()[0].promised == a.size() + b.size());
@@ -118,7 +118,7 @@ void a_stretch_that_is_a_payload_is_known() {
     CHECK(resync.stretches()[1].payload);
 }
 
-// All that holds, found by trying: starts and ends of records.
+// Reference implementation by exhaustive search: starts and ends of intact records.
 Found all_that_hold(const std::string& stream) {
     Found found;
     for (std::size_t at = 0; at + 16 <= stream.size(); ++at) {
@@ -191,7 +191,7 @@ void windows_cut_anywhere_give_the_same() {
         const Resync pieces = looked_at(stream, true, 12 + random.below(50));
         CHECK(stretches(whole) == stretches(pieces));
         CHECK(whole.tail_root() == pieces.tail_root() && whole.tail_lost() == pieces.tail_lost());
-        CHECK(whole.looked() == pieces.looked());
+        CHECK(whole.bytes_read() == pieces.bytes_read());
         for (std::size_t i = 0; i < whole.stretches().size() && i < pieces.stretches().size(); ++i) {
             const Stretch &one = whole.stretches()[i], &other = pieces.stretches()[i];
             CHECK(one.root == other.root && one.lost == other.lost && one.sealed == other.sealed);
@@ -201,7 +201,7 @@ void windows_cut_anywhere_give_the_same() {
     }
 }
 
-// Streams that would be gone through again and again by who checks each header that holds on its own.
+// Streams that take quadratic time if each intact header is checked separately.
 std::string repeated(std::size_t size, const std::function<std::string(std::size_t)>& part) {
     std::string stream = "no header";
     while (stream.size() < size) stream += part(stream.size());
@@ -229,7 +229,7 @@ void work_and_memory_grow_with_the_bytes_alone() {
             at += resync.feed(bytes_of(stream) + at, end - at, end == stream.size());
             most = std::max(most, resync.waiting());
         }
-        CHECK(resync.looked() <= 30 * stream.size());
+        CHECK(resync.bytes_read() <= 30 * stream.size());
         CHECK(most <= Resync::most_waiting);
     }
 }

@@ -1,4 +1,4 @@
-// Tests of SequenceExamples: steps of feature lists into columns, and what is said of those that do not fit.
+// Tests of SequenceExamples: steps of feature lists as columns, and faults of those that do not fit.
 #include "checks.hpp"
 #include "column_support.hpp"
 
@@ -8,7 +8,7 @@ using namespace support;
 using dtf::Cast;
 using dtf::Fault;
 using dtf::Kind;
-using dtf::Layout;
+using dtf::ValueLayout;
 using dtf::Message;
 using dtf::Stop;
 using Ints = std::vector<std::int64_t>;
@@ -20,8 +20,8 @@ Fed fed_sequences(const Specs& specs, const std::vector<std::string>& payloads, 
 // A record of one feature list `k`.
 std::string with_list(std::string_view list) { return delimited(2, entry("k", list)); }
 
-dtf::ColumnSpec fixed_ints(std::size_t count) { return steps(spec("k", Kind::int64, Layout::fixed, count)); }
-dtf::ColumnSpec ragged_ints(std::size_t count = 1) { return steps(spec("k", Kind::int64, Layout::ragged, count)); }
+dtf::ColumnSpec fixed_ints(std::size_t count) { return steps(spec("k", Kind::int64, ValueLayout::fixed, count)); }
+dtf::ColumnSpec ragged_ints(std::size_t count = 1) { return steps(spec("k", Kind::int64, ValueLayout::ragged, count)); }
 
 // ---- what steps become
 
@@ -32,12 +32,12 @@ void steps_of_one_size() {
     CHECK(items<std::int64_t>(fed.column().values) == Ints{1, 2, 3, 4, 5, 6});
     CHECK(items<std::int64_t>(fed.column().row_splits) == Ints{0, 2, 2, 3});  // in steps
     CHECK(fed.column().step_splits.size() == 0);
-    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, Layout::fixed))},
+    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, ValueLayout::fixed))},
                               {with_list(feature_list({bytes_list({"ab"}), bytes_list({""}), bytes_list({"c"})}))});
     CHECK(bytes.whole() && text(bytes.column().values) == "abc");
     CHECK(items<std::int64_t>(bytes.column().value_splits) == Ints{0, 2, 2, 3});
     CHECK(items<std::int64_t>(bytes.column().row_splits) == Ints{0, 3});
-    Fed none = fed_sequences({steps(spec("k", Kind::floats, Layout::fixed, 0))}, {with_list(feature_list({"", ""}))});
+    Fed none = fed_sequences({steps(spec("k", Kind::floats, ValueLayout::fixed, 0))}, {with_list(feature_list({"", ""}))});
     CHECK(none.whole() && items<std::int64_t>(none.column().row_splits) == Ints{0, 2});
 }
 
@@ -49,7 +49,7 @@ void steps_of_any_size() {
     CHECK(items<std::int64_t>(fed.column().values) == Ints{1, 2, 3, 4});
     CHECK(items<std::int64_t>(fed.column().step_splits) == Ints{0, 1, 1, 3, 3, 4});  // in values
     CHECK(items<std::int64_t>(fed.column().row_splits) == Ints{0, 3, 3, 5});         // in steps
-    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, Layout::ragged))},
+    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, ValueLayout::ragged))},
                               {with_list(feature_list({bytes_list({"a", "bc"}), "", bytes_list({""})}))});
     CHECK(bytes.whole() && text(bytes.column().values) == "abc");
     CHECK(items<std::int64_t>(bytes.column().value_splits) == Ints{0, 1, 3, 3});
@@ -58,11 +58,11 @@ void steps_of_any_size() {
 
 void steps_are_cast() {
     const std::string list = feature_list({float_list({1, 2}), float_list({-0.0f, 4})});
-    Fed fixed = fed_sequences({steps(cast_to(spec("k", Kind::floats, Layout::fixed, 2), Cast::float16))},
+    Fed fixed = fed_sequences({steps(cast_to(spec("k", Kind::floats, ValueLayout::fixed, 2), Cast::float16))},
                               {with_list(list), with_list(list)});
     const std::string once = as_stored<std::uint16_t>({0x3c00, 0x4000, 0x8000, 0x4400});
     CHECK(fixed.whole() && text(fixed.column().values) == once + once);
-    Fed ragged = fed_sequences({steps(cast_to(spec("k", Kind::floats, Layout::ragged), Cast::float64))},
+    Fed ragged = fed_sequences({steps(cast_to(spec("k", Kind::floats, ValueLayout::ragged), Cast::float64))},
                                {with_list(list), with_list(""), with_list(list)});
     CHECK(ragged.whole() && items<double>(ragged.column().values) == std::vector<double>{1, 2, 0, 4, 1, 2, 0, 4});
     CHECK(items<std::int64_t>(ragged.column().step_splits) == Ints{0, 2, 4, 6, 8});
@@ -99,7 +99,7 @@ void the_last_kind_of_a_step_counts() {
         Fed fed = fed_sequences({column}, {record});
         CHECK(fed.whole() && items<std::int64_t>(fed.column().values) == Ints{1, 2, 3, 4, 5, 6});
     }
-    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, Layout::ragged))},
+    Fed bytes = fed_sequences({steps(spec("k", Kind::bytes, ValueLayout::ragged))},
                               {with_list(feature_list({bytes_list({"a"}),
                                                        bytes_list({"x", "y"}) + float_list({}) + bytes_list({"b"})}))});
     CHECK(bytes.whole() && text(bytes.column().values) == "ab");
@@ -172,13 +172,13 @@ void the_first_step_that_is_wrong_is_named() {
     };
     for (const Case& one : cases) {
         for (const dtf::ColumnSpec& column : {fixed_ints(2), ragged_ints(2)}) {
-            Fed fed = fed_sequences({spec("x", Kind::int64, Layout::ragged), column}, {with_list(one.list)});
+            Fed fed = fed_sequences({spec("x", Kind::int64, ValueLayout::ragged), column}, {with_list(one.list)});
             const dtf::Problem& problem = fed.decoder.problem();
             CHECK(fed.fault() == one.fault && problem.column == 1);
             CHECK(problem.step == one.step && problem.found == one.found);
         }
     }
-    // A step without values is none of two.
+    // A step without values does not have two.
     Fed unset = fed_sequences({fixed_ints(2)}, {with_list(feature_list({good, ""}))});
     CHECK(unset.fault() == Fault::count && unset.decoder.problem().step == 1 && unset.decoder.problem().found == 0);
     Fed later = fed_sequences({fixed_ints(2)}, {with_list(feature_list({good, ""}))});
@@ -187,7 +187,7 @@ void the_first_step_that_is_wrong_is_named() {
 }
 
 void text_in_steps() {
-    const auto words = steps(spec("k", Kind::bytes, Layout::ragged, 1, 1, true));
+    const auto words = steps(spec("k", Kind::bytes, ValueLayout::ragged, 1, 1, true));
     const std::string good = feature_list({bytes_list({"a", "\xc3\xa4"}), bytes_list({"b"})});
     CHECK(fed_sequences({words}, {with_list(good), with_list(good)}).whole());
     for (const std::string& bad : {feature_list({bytes_list({"a"}), bytes_list({"\xc3", "\xa4"})}),
@@ -198,13 +198,13 @@ void text_in_steps() {
 }
 
 Specs every_list() {
-    return {spec("x", Kind::int64, Layout::fixed),
-            optional(steps(spec("i", Kind::int64, Layout::fixed, 2))),
-            optional(steps(cast_to(spec("r", Kind::int64, Layout::ragged), Cast::uint8))),
-            optional(steps(cast_to(spec("f", Kind::floats, Layout::fixed), Cast::float16))),
-            optional(steps(spec("b", Kind::bytes, Layout::ragged, 1, 1, true))),
-            steps(spec("s", Kind::none, Layout::skipped)),
-            spec("i", Kind::bytes, Layout::ragged)};  // a key of its own, in the context
+    return {spec("x", Kind::int64, ValueLayout::fixed),
+            optional(steps(spec("i", Kind::int64, ValueLayout::fixed, 2))),
+            optional(steps(cast_to(spec("r", Kind::int64, ValueLayout::ragged), Cast::uint8))),
+            optional(steps(cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float16))),
+            optional(steps(spec("b", Kind::bytes, ValueLayout::ragged, 1, 1, true))),
+            steps(spec("s", Kind::none, ValueLayout::skipped)),
+            spec("i", Kind::bytes, ValueLayout::ragged)};  // a key of its own, in the context
 }
 
 std::string every_step(std::int64_t number) {
@@ -254,14 +254,14 @@ void keys_of_lists_and_context_are_apart() {
     CHECK(fed_sequences(every_list(), {every_step(1) + delimited(1, unknown)}, true).fault() == Fault::unknown_key);
     // A list where a feature of the same key is, and the other way round.
     CHECK(fed_sequences({ragged_ints()}, {delimited(1, entry("k", int64_list({1})))}).fault() == Fault::missing);
-    CHECK(fed_sequences({spec("k", Kind::int64, Layout::fixed)},
+    CHECK(fed_sequences({spec("k", Kind::int64, ValueLayout::fixed)},
                         {with_list(feature_list({int64_list({1})}))}).fault() == Fault::missing);
     Fed invalid = fed_sequences({}, {delimited(2, entry("\xff", ""))});
     CHECK(invalid.fault() == Fault::malformed);
 }
 
 void examples_and_sequence_examples() {
-    const auto feature = spec("k", Kind::int64, Layout::fixed);
+    const auto feature = spec("k", Kind::int64, ValueLayout::fixed);
     const std::string plain = example(entry("k", int64_list({5}))), lists = plain + with_list("");
     // An Example is a SequenceExample without lists.
     Fed context = fed_sequences({feature}, {plain});
@@ -269,7 +269,7 @@ void examples_and_sequence_examples() {
     Fed without = fed_sequences({feature, ragged_ints()}, {plain});
     CHECK(without.fault() == Fault::missing && without.decoder.problem().column == 1);
     CHECK(fed_sequences({feature, optional(ragged_ints())}, {plain}).whole());
-    // A SequenceExample is no Example, not even with empty lists.
+    // A SequenceExample is refused as Example, even with empty lists.
     CHECK(Fed({feature}, {lists}).fault() == Fault::not_example);
     CHECK(Fed({feature}, {plain + delimited(2, "")}).fault() == Fault::not_example);
     CHECK(Fed({}, {delimited(2, "")}).fault() == Fault::not_example);

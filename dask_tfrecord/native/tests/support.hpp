@@ -1,4 +1,4 @@
-// What the native tests and the fuzzer share: a protobuf and TFRecord writer, and blocks that ASan guards to the byte.
+// Shared by the native tests and the fuzzer: writers of protobuf and TFRecord, and blocks that ASan guards to the byte.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ private:
     std::unique_ptr<std::uint8_t[]> data_;
 };
 
-// Numbers that look random and are the same in every run.
+// Deterministic pseudo-random numbers.
 class Random {
 public:
     explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -108,7 +108,7 @@ inline std::string framed(std::string_view payload) {
     return record.append(payload) + little_endian(masked(payload));
 }
 
-inline dtf::ColumnSpec spec(std::string_view key, dtf::Kind kind, dtf::Layout layout, std::size_t count = 1,
+inline dtf::ColumnSpec spec(std::string_view key, dtf::Kind kind, dtf::ValueLayout layout, std::size_t count = 1,
                             std::size_t swap = 1, bool text = false, bool boolean = false) {
     dtf::ColumnSpec made;
     made.key = key;

@@ -14,7 +14,7 @@ struct Tensor {
     std::string message;
 };
 
-// Values as content or as a list, packed or not, mostly as many as there are elements.
+// Values as content or as a list, packed or not, in most cases one per element.
 inline std::string some_values(const Dtype& dtype, std::size_t elements, Random& random) {
     std::string bytes, fields;
     if (random.below(3) == 0) {
@@ -50,7 +50,7 @@ inline Tensor some_tensor(Random& random) {
     return tensor;
 }
 
-// One way of reading a message, and what came of it.
+// Result of one way to read a message.
 struct ReadTensor {
     TensorFault fault;
     std::string values;

@@ -1,4 +1,4 @@
-// Tests of tensor.hpp: TensorProto messages made by hand, and what has to come of each.
+// Tests of tensor.hpp with TensorProto messages written by hand.
 #include "checks.hpp"
 #include "tensor_support.hpp"
 
@@ -11,7 +11,7 @@ using dtf::TensorFault;
 
 const std::size_t lent_nothing = SIZE_MAX;
 
-// One number of a list as it stands in the list, given by its bytes in an array.
+// A number of a list, with its bytes in an array.
 std::string listed(const Dtype& dtype, std::string_view bytes) {
     if (dtype.wire_type != 0) return std::string(bytes);
     std::uint64_t value = 0;
@@ -22,7 +22,7 @@ std::string listed(const Dtype& dtype, std::string_view bytes) {
     return varint(value);
 }
 
-// What was read, or why not.
+// Result of reading a tensor: its content, or the fault.
 struct Read {
     TensorFault fault = TensorFault::none;
     std::string values;
@@ -315,7 +315,7 @@ void values_that_the_dtype_does_not_hold() {
             CHECK(!within || read.values.substr(bounds.item) == little_endian(value).substr(0, bounds.item));
         }
     }
-    // The first one is told, and what comes after it changes nothing.
+    // The first fault is reported; later ones do not change it.
     for (const std::string& values : {delimited(7, varint(1) + varint(300) + varint(2) + varint(400) + varint(3)),
                                       number(7, 300) + number(7, 400) + number(7, 1)}) {
         const Read read(header(DataType::uint8, {5}) + values, DataType::uint8, 1, {5});
@@ -356,8 +356,8 @@ void little_input_asks_for_little_memory() {
     CHECK(floats(header(DataType::float32, {most / 4 + 2}) + one, {-1}).fault == TensorFault::size);
     CHECK(floats(header(DataType::float32, {1, most / 4 + 2}) + one, {1, -1}).fault == TensorFault::size);
     const Read full(header(DataType::float32, {most / 4 + 2}) + one, DataType::float32, 4, {most / 4 + 2}, 4);
-    CHECK(full.fault == TensorFault::full);  // of a shape that the caller knows, memory is the caller's affair
-    // Strings are written again and again, whoever knows the shape.
+    CHECK(full.fault == TensorFault::full);  // the shape is specified, so the caller limits the memory
+    // Repeated strings are limited whether or not the shape is specified.
     const std::string text = delimited(8, std::string(1 << 10, 'x'));
     for (const std::int64_t size : {most >> 10, huge}) {
         for (const Sizes& shape : {Sizes{-1}, Sizes{size}}) {
@@ -381,7 +381,7 @@ void full_buffers_are_left_as_they_were() {
         CHECK(read.fault == (room < 5 ? TensorFault::full : TensorFault::none));
         CHECK(room < 5 || read.values == "abcde");
     }
-    // Where there is no place for the sizes, the values are taken back.
+    // If the shapes do not fit, the values are removed again.
     const Exact block(message);
     Buffer values, splits, shapes(nullptr, 0);
     dtf::TensorProblem problem;
@@ -389,6 +389,31 @@ void full_buffers_are_left_as_they_were() {
     CHECK(problem.fault == TensorFault::full && values.size() == 0 && splits.size() == 0);
     CHECK(!dtf::read_tensor(block.cursor(), {7, 0, {-1}}, values, nullptr, nullptr, problem));
     CHECK(problem.fault == TensorFault::full && values.size() == 0);
+}
+
+void buffers_that_grow_are_limited() {
+    const std::string numbers = header(DataType::float32, {1000}) + delimited(5, "abcd");
+    const Exact block(numbers);
+    for (const std::size_t most : {std::size_t{0}, std::size_t{3999}, std::size_t{4000}, std::size_t{7999}}) {
+        Buffer values, shapes;
+        dtf::TensorProblem problem;
+        const bool fits = dtf::read_tensor(block.cursor(), {1, 4, {-1}}, values, nullptr, &shapes, problem, most);
+        CHECK(fits == (most >= 4000) && values.size() == (fits ? 4000u : 0u));
+        CHECK(!dtf::read_tensor(block.cursor(), {1, 4, {-1}}, values, nullptr, &shapes, problem, most));
+        CHECK(problem.fault == TensorFault::full && values.size() == (fits ? 4000u : 0u));
+    }
+    // A count-only buffer needs no memory and is not limited.
+    Buffer counter = Buffer::counter(), shapes;
+    dtf::TensorProblem problem;
+    CHECK(dtf::read_tensor(block.cursor(), {1, 4, {-1}}, counter, nullptr, &shapes, problem, 0));
+    CHECK(counter.size() == 4000 && counter.data() == nullptr);
+    // Of strings, their ends count too.
+    const std::string strings = header(DataType::string, {3}) + delimited(8, "abc");
+    const Exact text(strings);
+    for (const std::size_t most : {std::size_t{32}, std::size_t{33}}) {
+        Buffer values, splits, sizes;
+        CHECK(dtf::read_tensor(text.cursor(), {7, 0, {-1}}, values, &splits, &sizes, problem, most) == (most == 33));
+    }
 }
 
 // Every cut and every flipped bit of a message is read or refused, within its bounds.
@@ -433,6 +458,7 @@ const checks::Test tests[] = {
     TEST(little_input_asks_for_little_memory),
     TEST(as_much_as_allowed_is_repeated),
     TEST(full_buffers_are_left_as_they_were),
+    TEST(buffers_that_grow_are_limited),
     TEST(mutilated_messages_stay_within_bounds),
 };
 

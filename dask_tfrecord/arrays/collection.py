@@ -1,0 +1,413 @@
+"""Plans of rows and chunks as NumPy arrays, computed without reading.
+
+A `Collection` has the record count of each shard and the offsets of some records. Chunks are borders between rows. Only
+the task that reads a chunk converts its rows to `Run` values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import plural
+from dask_tfrecord.records.byte_splits import ByteSplit
+from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.records.runs import Run
+from dask_tfrecord.storage.listing import Shard, Shards
+
+__all__ = [
+    "ByteChunks",
+    "Collection",
+    "Rows",
+    "borders_by_bytes",
+    "borders_by_rows",
+    "borders_by_shard",
+    "finer_borders",
+    "pick_rows",
+    "row_numbers",
+    "row_runs",
+]
+
+# Row numbers of a collection: a range or any numbers.
+Rows = range | NDArray[np.int64]
+
+# With more chunks, schedulers need more time for tasks than workers for data.
+MOST_CHUNKS = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collection:
+    """Shards with counted records.
+
+    Attributes
+    ----------
+    shards : Shards
+        The files.
+    starts : ndarray of int64, shape (nshards + 1,)
+        Number of the first row of each shard; the last entry is the number of rows.
+    nbytes : ndarray of int64, shape (nshards,)
+        Bytes of each shard, decompressed where that is known.
+    entry_splits : ndarray of int64, shape (nshards + 1,)
+        Index entries ``entry_splits[i]`` to ``entry_splits[i + 1]`` belong to shard ``i``.
+    entry_records : ndarray of int64
+        Record number of each index entry, within its shard.
+    entry_offsets : ndarray of int64
+        Offset of the header of that record in the decompressed stream.
+    breaks : ndarray of bool or None
+        True for each index entry before which bytes are lost, so that the previous record does not end there.
+    tails : ndarray of bool, shape (nshards,), or None
+        True for each shard that lost bytes after its last record. No bytes are lost if both are None.
+    counts_given : bool
+        True if the user specified the counts, which are not verified.
+    """
+
+    shards: Shards
+    starts: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    entry_splits: NDArray[np.int64]
+    entry_records: NDArray[np.int64]
+    entry_offsets: NDArray[np.int64]
+    breaks: NDArray[np.bool_] | None = None
+    tails: NDArray[np.bool_] | None = None
+    counts_given: bool = False
+
+    @classmethod
+    def from_counts(cls, shards: Shards, counts: Sequence[int]) -> Collection:
+        """Create a collection from record counts alone, without index entries."""
+        number = len(shards)
+        return cls(
+            shards,
+            _starts(counts),
+            shards.sizes,
+            np.arange(number + 1),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.int64),
+            counts_given=True,
+        )
+
+    @classmethod
+    def from_indexes(cls, shards: Shards, indexes: Sequence[ShardIndex]) -> Collection:
+        """Create a collection from the indexes of shards."""
+        # Without access points, a compressed shard can only be read from its start.
+        entries = [len(index.records) if index.reachable else 1 for index in indexes]
+        empty = np.zeros(0, np.int64)
+        return cls(
+            shards,
+            _starts([index.count for index in indexes]),
+            np.array([index.nbytes for index in indexes], np.int64),
+            _starts(entries),
+            np.concatenate([empty, *(index.records[:n] for index, n in zip(indexes, entries, strict=True))]),
+            np.concatenate([empty, *(index.offsets[:n] for index, n in zip(indexes, entries, strict=True))]),
+        )
+
+    @classmethod
+    def from_reports(cls, shards: Shards, reports: Sequence[ShardReport]) -> Collection:
+        """Create a collection of the intact records of damaged shards."""
+        records, offsets, breaks = [], [], []
+        tails = np.array([bool(report.lost) for report in reports])
+        for shard, report in zip(shards, reports, strict=True):
+            reached = np.isin(report.entry_offsets, report.starts)
+            # Without access points, a compressed shard is read from its start and from the end of each damaged range.
+            kept = reached | (report.compression is None or shard.access)
+            none = [] if kept.any() else [0]
+            records.append(np.append(report.entry_records[kept], none))
+            offsets.append(np.append(report.entry_offsets[kept], none))
+            breaks.append(np.append(reached[kept], none))
+        return cls(
+            shards,
+            _starts([report.records for report in reports]),
+            np.array([report.nbytes for report in reports], np.int64),
+            _starts([len(entries) for entries in records]),
+            np.concatenate(records).astype(np.int64),
+            np.concatenate(offsets).astype(np.int64),
+            *((np.concatenate(breaks).astype(bool), tails) if tails.any() else ()),
+        )
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Records of each shard."""
+        return np.diff(self.starts)
+
+    @property
+    def nrows(self) -> int:
+        """Records of all shards."""
+        return int(self.starts[-1])
+
+    def runs(self, start: int, stop: int) -> Iterator[Run]:
+        """Yield the rows ``start`` to ``stop`` as runs of consecutive records of a shard."""
+        shard = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while start < stop:
+            first = start - int(self.starts[shard])
+            end = int(self.starts[shard + 1])
+            past = min(stop, end, start + self._unbroken(shard, first))
+            if past > start:
+                entries = self.entry_records[self.entry_splits[shard] : self.entry_splits[shard + 1]]
+                entry = int(np.searchsorted(entries, first, side="right")) - 1
+                yield self._run(shard, entry, first, past - int(self.starts[shard]), None)
+            start = past
+            shard += past == end
+
+    def picks(self, rows: NDArray[np.int64]) -> Iterator[Run]:
+        """Yield ascending, distinct rows as runs; a run of a shard continues while it skips no index entry."""
+        shards = np.searchsorted(self.starts, rows, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(cuts if len(rows) else []):
+            shard = int(shards[begin])
+            yield from self._shard_picks(shard, rows[begin:end] - self.starts[shard])
+
+    def _shard_picks(self, shard: int, records: NDArray[np.int64]) -> Iterator[Run]:
+        """Yield ascending records of a shard as runs."""
+        entries = slice(self.entry_splits[shard], self.entry_splits[shard + 1])
+        positions = np.searchsorted(self.entry_records[entries], records, side="right") - 1
+        # Bytes between two index entries are read completely or not at all.
+        apart = np.diff(positions) > 1
+        if self.breaks is not None:
+            apart |= np.diff(np.cumsum(self.breaks[entries])[positions]) > 0
+        cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(records)]
+        for begin, end in pairwise(cuts):
+            first, stop = int(records[begin]), int(records[end - 1]) + 1
+            wanted = records[begin:end] if stop - first > end - begin else None
+            yield self._run(shard, int(positions[begin]), first, stop, wanted)
+
+    def _run(self, shard: int, entry: int, first: int, stop: int, wanted: NDArray[np.int64] | None) -> Run:
+        """Return a run of records that is read from an index entry of the shard."""
+        entry += int(self.entry_splits[shard])
+        total = int(self.starts[shard + 1] - self.starts[shard])
+        ends = stop == total
+        return Run(
+            shard=self.shards[shard],
+            first=first,
+            count=stop - first if wanted is None else len(wanted),
+            entry_record=int(self.entry_records[entry]),
+            offset=int(self.entry_offsets[entry]),
+            stop_offset=self._past(shard, stop),
+            ends_shard=ends and not (self.tails is not None and self.tails[shard]),
+            selected=wanted,
+            total=total if self.counts_given and not ends else None,
+        )
+
+    def _unbroken(self, shard: int, record: int) -> int:
+        """Count the records from one up to the next lost bytes."""
+        if self.breaks is None:
+            return self.nrows
+        entries = slice(self.entry_splits[shard], self.entry_splits[shard + 1])
+        ends = self.entry_records[entries][self.breaks[entries]]
+        position = int(np.searchsorted(ends, record, side="right"))
+        return int(ends[position]) - record if position < len(ends) else self.nrows
+
+    def _past(self, shard: int, record: int) -> int:
+        """Return the offset of the first index entry at or after a record, or the end of the shard."""
+        first, end = int(self.entry_splits[shard]), int(self.entry_splits[shard + 1])
+        entry = first + int(np.searchsorted(self.entry_records[first:end], record))
+        return int(self.entry_offsets[entry] if entry < end else self.nbytes[shard])
+
+    def entry_rows(self, nbytes: int) -> NDArray[np.int64]:
+        """Return rows with an index entry, about `nbytes` apart."""
+        shard = np.repeat(np.arange(len(self.shards)), np.diff(self.entry_splits))
+        bucket = self.entry_offsets // nbytes
+        fresh = np.ones(len(shard), bool)
+        fresh[1:] = (shard[1:] != shard[:-1]) | (bucket[1:] != bucket[:-1])
+        return self.starts[shard[fresh]] + self.entry_records[fresh]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteChunks:
+    """Chunks of shards whose records are not counted, as ranges of bytes.
+
+    Attributes
+    ----------
+    shards : Shards
+        The files.
+    borders : ndarray of int64, shape (nchunks + 1,)
+        First byte of each chunk, and the number of bytes, in the concatenation of all shards.
+    """
+
+    shards: Shards
+    borders: NDArray[np.int64]
+
+    @classmethod
+    def by_size(
+        cls, shards: Shards, ratio: float, size: float, closed: NDArray[np.bool_], *, coalesce: bool
+    ) -> ByteChunks:
+        """Plan chunks of a size as `borders_by_bytes` does.
+
+        Parameters
+        ----------
+        shards : Shards
+            Shards to split.
+        ratio : float
+            Ratio of decoded to stored bytes.
+        size, coalesce
+            As in `borders_by_bytes`.
+        closed : ndarray of bool, shape (nshards,)
+            Shards that can only be read from their start.
+        """
+        each = np.full(len(shards), ratio)
+        each[closed] = np.minimum(each[closed], 0.999 * size / np.maximum(shards.sizes[closed], 1))
+        collection = Collection.from_counts(shards, shards.sizes.tolist())
+        return cls(shards, borders_by_bytes(collection, each, size, coalesce=coalesce))
+
+    @classmethod
+    def by_shard(cls, shards: Shards) -> ByteChunks:
+        """Plan one chunk per shard that is not empty."""
+        return cls(shards, _distinct(_starts(shards.sizes.tolist())))
+
+    def byte_ranges(self, chunk: int) -> Iterator[tuple[Shard, ByteSplit | None]]:
+        """Yield the shards of a chunk, each with its range of bytes, or None for the whole shard."""
+        starts = _starts(self.shards.sizes.tolist())
+        start, stop = self.borders[chunk : chunk + 2].tolist()
+        shard = int(np.searchsorted(starts, start, side="right")) - 1
+        while start < stop:
+            first, end = starts[shard : shard + 2].tolist()
+            past = min(stop, end)
+            if first < start or past < end:
+                after = self.borders[(self.borders > past) & (self.borders < end)].tolist()
+                after += [end] if past < end else []
+                # Only uncompressed shards are split.
+                plain = replace(self.shards[shard], compression=None)
+                yield plain, ByteSplit(start - first, past - first, tuple(byte - first for byte in after))
+            elif first < end:
+                yield self.shards[shard], None
+            start, shard = past, shard + 1
+
+
+def row_numbers(rows: Rows) -> NDArray[np.int64]:
+    """Return row numbers as an array. `np.asarray` of a range would create a Python int per row."""
+    return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64) if isinstance(rows, range) else rows
+
+
+def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:
+    """Yield ascending, distinct rows as runs."""
+    if isinstance(rows, range) and rows.step == 1:
+        return collection.runs(rows.start, rows.stop)
+    return collection.picks(row_numbers(rows))
+
+
+def checked_number(argument: str, value: object, most: int | None = None) -> int:
+    """Check an argument that is a number of rows.
+
+    Raises
+    ------
+    TypeError
+        If it is not an integer.
+    ValueError
+        If it is negative, or more than `most`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{argument} is a number of rows, an int; got {value!r:.100}")
+    if value < 0 or (most is not None and value > most):
+        limit = "0 or more" if most is None else f"0 to {most:,}, the rows there are"
+        raise ValueError(f"{argument} is a number of rows, {limit}; got {value}")
+    return int(value)
+
+
+def pick_rows(rows: Rows, key: Any) -> Rows:
+    """``rows[key]`` for a slice, an int, a list of ints or a mask.
+
+    Raises
+    ------
+    IndexError
+        If a number is out of bounds or a mask has another length, as in NumPy.
+    """
+    if isinstance(key, slice):
+        if not all(isinstance(bound, int | np.integer | None) for bound in (key.start, key.stop, key.step)):
+            raise IndexError(f"a slice of rows has ints as bounds; got {key!r:.100}")
+        picked = rows[key]
+        return picked if isinstance(picked, range) or len(picked) != 1 else _consecutive(int(picked[0]), 1)
+    index = np.asarray(key)
+    if index.dtype == bool:
+        if index.shape != (len(rows),):
+            raise IndexError(f"a mask for {plural(len(rows), 'row')} has shape ({len(rows)},); got {index.shape}")
+        index = np.flatnonzero(index)
+    if index.size == 0:
+        return range(0)
+    if index.ndim > 1 or index.dtype.kind not in "iu":
+        raise IndexError(f"rows are picked by ints, slices, lists of ints or masks; got {key!r:.100}")
+    index = np.atleast_1d(index.astype(np.int64))
+    outside = index[(index < -len(rows)) | (index >= len(rows))]
+    if outside.size:
+        raise IndexError(f"row {int(outside[0])} is out of bounds for {plural(len(rows), 'row')}")
+    index = np.where(index < 0, index + len(rows), index)
+    index = rows.start + index * rows.step if isinstance(rows, range) else rows[index]
+    if (np.diff(index) == 1).all():
+        return _consecutive(int(index[0]), len(index))
+    return index
+
+
+def borders_by_shard(collection: Collection) -> NDArray[np.int64]:
+    """Return borders of one chunk per shard with records."""
+    return _distinct(collection.starts)
+
+
+def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
+    """Return borders of chunks of `rows` rows; the last chunk may have fewer."""
+    return _distinct(np.append(np.arange(0, nrows, rows), nrows))
+
+
+def borders_by_bytes(
+    collection: Collection, row_nbytes: NDArray[np.float64], size: float, *, coalesce: bool
+) -> NDArray[np.int64]:
+    """Return borders of chunks of about `size` decoded bytes.
+
+    Parameters
+    ----------
+    collection : Collection
+        Shards to split.
+    row_nbytes : ndarray of float, shape (nshards,)
+        Decoded bytes of a row of each shard.
+    size : float
+        Bytes of a chunk. Larger shards are split evenly.
+    coalesce : bool
+        Join neighbouring shards up to `size`. If false, join them only to stay below `MOST_CHUNKS`, and never beyond
+        `size`: many chunks are slow, but large chunks may exceed the memory.
+    """
+    counts = collection.counts
+    decoded = counts * row_nbytes
+    splits = np.maximum(np.ceil(decoded / size), 1).astype(np.int64)
+    splits = np.minimum(splits, np.maximum(counts, 1))
+    first = np.repeat(np.cumsum(splits) - splits, splits)
+    split = np.arange(len(first)) - first
+    borders = np.repeat(collection.starts[:-1], splits) + split * np.repeat(counts, splits) // np.repeat(splits, splits)
+    cut = _distinct(np.append(borders, collection.nrows))
+    most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
+    if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
+        return cut
+    # Bytes before each border. A border is kept where the next range would exceed the open chunk.
+    cumulative = np.interp(cut, collection.starts, np.concatenate([[0.0], np.cumsum(decoded)]))
+    past = cumulative.tolist()
+    kept, opened = [0], 0.0
+    for index in range(1, len(cut) - 1):
+        if past[index + 1] - opened > most:
+            kept.append(index)
+            opened = past[index]
+    return cut[[*kept, len(cut) - 1]]
+
+
+def finer_borders(collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+    """Add borders about `nbytes` apart, at index entries."""
+    if not (isinstance(rows, range) and rows.step == 1):
+        return borders
+    more = collection.entry_rows(nbytes) - rows.start
+    return np.union1d(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
+
+
+def _consecutive(start: int, count: int) -> range:
+    return range(start, start + count)
+
+
+def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(np.asarray(counts, np.int64), out=starts[1:])
+    return starts
+
+
+def _distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Remove borders of empty chunks; a collection without rows keeps one chunk."""
+    distinct = np.unique(borders)
+    return distinct if len(distinct) > 1 else np.array([0, 0])

@@ -1,0 +1,169 @@
+"""Options and arguments of all commands, each defined once.
+
+A command lists the names of its options: ``@options("columns", "threads")``. Names and values are those of the Python
+functions, so that a command passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["DEBUG", "SAMPLE", "debug", "options", "pattern_argument", "write_arguments"]
+
+# Key of `--debug` in the context of a command.
+DEBUG = "dask_tfrecord.debug"
+# Records that features are inferred from by default.
+SAMPLE = 256
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    # The option is accepted before the command and after it.
+    if value:
+        ctx.meta[DEBUG] = True
+
+
+def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:
+    """Join comma-separated lists of names; return None if there are none."""
+    return [name for names in lists for name in names.split(",")] or None
+
+
+def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == "all":
+        return value
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is neither a number of records, 1 or more, nor 'all'.")
+    return int(value)
+
+
+def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    from dask.utils import parse_bytes
+
+    try:
+        nbytes = parse_bytes(value) if value[:1].isdecimal() else 0
+    except ValueError:
+        nbytes = 0
+    if nbytes < 1:
+        raise click.BadParameter(f"{value!r} is neither a number of records, 1 or more, nor a size such as 8MiB.")
+    return value
+
+
+def _cores() -> int:
+    from dask.system import CPU_COUNT
+
+    return CPU_COUNT
+
+
+def _compression(default: str, help: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--compression",
+        type=click.Choice(list(dict.fromkeys([default, "none", "gzip", "zlib"])), case_sensitive=False),
+        default=default,
+        show_default=True,
+        callback=lambda _ctx, _option, value: None if value == "none" else value,
+        help=help,
+    )
+
+
+debug = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+)
+
+_OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "split": click.option("--split", metavar="SPLIT", help="Split of a TFDS data set: train, test[:10%], train+test."),
+    "features": click.option(
+        "--features",
+        metavar="FILE",
+        help="Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
+        "feature lists of SequenceExamples).  [default: inferred]",
+    ),
+    "sample": click.option(
+        "--sample",
+        callback=_number_or_all,
+        metavar="N|all",
+        help=f"Records to infer features from; all reads every record, in --threads processes.  [default: {SAMPLE}]",
+    ),
+    "columns": click.option(
+        "--columns", multiple=True, metavar="NAME,…", callback=_split_names, help="Features to keep; may be repeated."
+    ),
+    "chunks": click.option(
+        "--chunks",
+        metavar="ROWS|SIZE",
+        callback=_rows_or_size,
+        help="Records of a Zarr chunk, or decoded bytes such as 8MiB.  [default: up to 8MiB]",
+    ),
+    "shards": click.option(
+        "--shards",
+        metavar="ROWS|SIZE",
+        callback=_rows_or_size,
+        help="Records of a Zarr shard, or decoded bytes such as 64MiB.  [default: no shards]",
+    ),
+    "target_chunk_bytes": click.option(
+        "--target-chunk-bytes", metavar="SIZE", help="Decoded bytes of the largest chunk, such as 1MiB."
+    ),
+    "target_shard_bytes": click.option(
+        "--target-shard-bytes", metavar="SIZE", help="Decoded bytes of the largest shard, such as 64MiB."
+    ),
+    "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
+    "records_per_shard": click.option(
+        "--records-per-shard",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Records of a shard.  [default: as in the input]",
+    ),
+    "index": click.option("--index", is_flag=True, help="Write FILE.idx next to each shard."),
+    "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
+    "resume": click.option(
+        "--resume", is_flag=True, help="Continue an interrupted conversion; after a failure, keep what was written."
+    ),
+    "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
+    "memory_limit": click.option(
+        "--memory-limit", metavar="SIZE", help="Fail if the conversion may need more memory, such as 2GiB."
+    ),
+    "spec": click.option("--spec", is_flag=True, help="Print only the features, as Python code."),
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+    "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
+    "written_compression": _compression("none", "Compression of the new shards."),
+    "repaired_compression": _compression("same", "Compression of the new file."),
+    "threads": click.option(
+        "--threads",
+        type=click.IntRange(1),
+        default=_cores,
+        show_default="one per core",
+        metavar="N",
+        help="Threads that read and write.",
+    ),
+}
+
+
+def options(*names: str) -> Callable[[Command], Command]:
+    """Add options to a command, in this order, and `--debug`."""
+
+    def add(command: Command) -> Command:
+        for option in (debug, *(_OPTIONS[name] for name in reversed(names))):
+            command = option(command)
+        return command
+
+    return add
+
+
+def write_arguments(overwrite: bool, **values: Any) -> dict[str, Any]:
+    """Return keyword arguments of a writing function: `mode`, and the options that the user specified."""
+    specified = {name: value for name, value in values.items() if value is not None}
+    return {"mode": "w" if overwrite else "w-", **specified}
+
+
+def _urlpath(_ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
+    # The shell expands an unquoted glob to several paths.
+    return paths[0] if len(paths) == 1 else list(paths)
+
+
+def pattern_argument(name: str = "pattern") -> Callable[[Command], Command]:
+    """Return the argument for paths, URLs, directories, globs or templates of shards."""
+    return click.argument(name, nargs=-1, required=True, callback=_urlpath)

@@ -1,0 +1,142 @@
+"""Errors, text and progress that all commands share."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dask_tfrecord.cli.command_options import DEBUG
+from dask_tfrecord.errors import redact
+
+if TYPE_CHECKING:
+    from dask_tfrecord.inspection.report import Report
+    from dask_tfrecord.storage.listing import Shards
+    from dask_tfrecord.stores.write_progress import WriteSummary
+
+__all__ = ["Commands", "inspect_sample", "plain", "plain_lines", "threads_of_dask", "writing"]
+
+_INTERRUPTED = 130
+# Reading every record of this many bytes of shards is faster with processes, despite their start.
+_PROCESSES_NBYTES = 64 << 20
+
+# Python arguments in error messages, and the options to display instead. The first match of a text wins.
+_SPELLINGS = {
+    "to_zarr(…, resume=True)": "to-zarr --resume",
+    "the same call with resume=True": "--resume",
+    "resume=True": "--resume",
+    "mode='w'": "--overwrite",
+    "component=": "--component NAME",
+    "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
+    "give features= and sequence_features= without it ({} for no feature lists), as inspect_records(urlpath).spec() "
+    "writes them": "give --features the JSON of a Schema without it",
+    "give features= without it, as inspect_records(urlpath).spec() writes them": (
+        "give --features the JSON of a Schema without it"
+    ),
+    "inspect_records(urlpath, sample=None) reports all records": "info --sample all reports all records",
+    "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
+    "sequence_features= for the feature lists": (
+        "give --features the JSON of a Schema with both parts, context and feature lists, as Schema.to_json writes it"
+    ),
+    "features= describes Examples, sequence_features= only SequenceExamples": (
+        "the file of --features describes SequenceExamples; give it features of Examples"
+    ),
+    "give features= and sequence_features=": "give --features both parts",
+    "give features=": "give --features",
+}
+
+
+class Commands(click.Group):
+    """Command group that reports an error as one line on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; show tracebacks only with ``--debug``."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt as error:
+            from dask_tfrecord.storage.interrupt import interrupt_reading
+
+            # The process waits for the threads of dask before it exits.
+            interrupt_reading()
+            if ctx.meta.get(DEBUG):
+                raise
+            click.echo("Interrupted", err=True)
+            _echo_notes(error)
+            ctx.exit(_INTERRUPTED)
+        except Exception as error:
+            # `head` and other readers close the pipe early; click handles that.
+            if ctx.meta.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
+                raise
+            click.echo(f"Error: {_spell_options(one_line(error))}", err=True)
+            _echo_notes(error)
+            ctx.exit(1)
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error as one line."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return plain(f"{error.filename}: {error.strerror}")
+    message = " ".join(str(error).split("\n")).strip()
+    return plain(message or f"{type(error).__name__} without a message; --debug shows its traceback")
+
+
+def _echo_notes(error: BaseException) -> None:
+    for note in getattr(error, "__notes__", ()):
+        click.echo(plain(_spell_options(note)), err=True)
+
+
+def _spell_options(message: str) -> str:
+    """Replace arguments of Python functions by options of commands."""
+    for argument, option in _SPELLINGS.items():
+        message = message.replace(argument, option)
+    return message
+
+
+def plain(text: str) -> str:
+    """Return text from a file without credentials; control characters are escaped, so that no terminal obeys them."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in redact(text))
+
+
+def plain_lines(text: str) -> str:
+    """Apply `plain` to each line."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
+@contextmanager
+def threads_of_dask(threads: int) -> Iterator[None]:
+    """Compute with this many threads of this process."""
+    import dask
+
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        yield
+
+
+@contextmanager
+def writing(threads: int) -> Iterator[list[WriteSummary]]:
+    """Compute with threads, display the progress, and print a summary of each write."""
+    from dask_tfrecord.stores.write_progress import collect_summaries
+
+    with collect_summaries() as summaries, threads_of_dask(threads):
+        yield summaries
+    for summary in summaries:
+        click.echo(plain(str(summary)))
+
+
+def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:
+    """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
+    import dask
+    from rich.console import Console
+
+    from dask_tfrecord.arrays.inspect import inspect_shards
+
+    whole = sample == "all"
+    with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES
+    scheduler = "processes" if with_processes else "threads"
+    status = Console(stderr=True).status("Reading all records") if whole else nullcontext()
+    with dask.config.set(scheduler=scheduler, num_workers=threads), status:
+        return inspect_shards(shards, None if isinstance(sample, str) else sample)

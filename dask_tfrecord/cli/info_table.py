@@ -1,0 +1,117 @@
+"""Output of `info`: facts about shards and a table of their features, as text and as JSON values."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from dask_tfrecord.arrays.display import stack_columns
+from dask_tfrecord.cli.common import plain
+from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.inspection.report import FeatureReport, Report
+from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.schema import feature_cells
+from dask_tfrecord.storage.listing import Shards
+
+__all__ = ["document", "print_facts", "print_report"]
+
+_HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks like")
+
+
+def print_facts(shards: Shards, indexes: Sequence[ShardIndex]) -> None:
+    """Print the numbers of shards, records and bytes, and the compression."""
+    counts = [index.count for index in indexes]
+    stored, inflated = int(shards.sizes.sum()), sum(index.nbytes for index in indexes)
+    found = Counter(index.compression or "none" for index in indexes).most_common()
+    facts = {
+        "shards": f"{len(shards):,}",
+        "records": f"{sum(counts):,}" + (f", {_span(counts)} per shard" if len(shards) > 1 else ""),
+        "bytes": f"{stored:,}" + (f", {inflated:,} inflated" if inflated != stored else ""),
+        "compression": ", ".join(
+            f"{name} ({plural(number, 'shard')})" if found[1:] else name for name, number in found
+        ),
+    }
+    lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
+    _print(_console(), Text("\n").join(lines))
+
+
+def print_report(report: Report) -> None:
+    """Print the features of a report, as a table where the terminal is wide enough."""
+    console = _console()
+    _print(console, Text(f"\n{_source(report)}\n", "bold"))
+    rows = [_cells(row, feature) for row, feature in zip(report.rows(), report.features, strict=True)]
+    table = _table(rows)
+    needed = Measurement.get(console, console.options.update(width=sys.maxsize), table).maximum
+    if not console.is_terminal:
+        console.width = needed
+    if needed <= console.width:
+        console.print(table)
+    else:
+        for line in stack_columns(_HEADER, rows, console.width, apart=[len(_HEADER) - 1]):
+            _print(console, Text(line, "" if line.startswith((" ", "─")) else "cyan"))
+    for conflict in report.conflicts:
+        _print(console, Text(f"\n{plain(conflict.name)} has values of several kinds:"))
+        for kind in conflict.kinds:
+            _print(console, Text(f"  {plain(str(kind))}"))
+
+
+def document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | None) -> dict[str, Any]:
+    """Return facts and report as JSON values."""
+    return {
+        "shards": [
+            {"path": path, "records": index.count, "bytes": size, "inflated": index.nbytes, "compression": compression}
+            for path, size, index in zip(map(redact_url, shards.paths), shards.sizes.tolist(), indexes, strict=True)
+            for compression in [index.compression]
+        ],
+        "report": None if report is None else json.loads(report.to_json()),
+        "spec": None if report is None else report.spec(),
+    }
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _print(console: Console, text: Text) -> None:
+    # The terminal wraps long lines, so that a path or a name can be selected and copied whole.
+    console.print(text, soft_wrap=True)
+
+
+def _source(report: Report) -> str:
+    """Return the number of features and of the records that they were inferred from."""
+    found = f"{plural(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
+    what = "record" if report.message == "Example" else report.message
+    return f"{found}{plural(report.records, what)} of {plural(report.shards, 'shard')}"
+
+
+def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
+    """Return the cells of one feature, in the order of the header."""
+    name, kind, present, values, looks = map(plain, row)
+    cells = ("(several kinds)" if feature.kinds else "(never set)", kind if feature.kinds else "", "")
+    if (known := feature.feature) is not None:
+        cells = feature_cells(known)
+    return (name, *cells, present, values, looks)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table of one line per feature."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for header in _HEADER:
+        table.add_column(header, no_wrap=True)
+    for name, *cells in rows:
+        table.add_row(Text(name, "cyan"), *map(Text, cells))
+    return table
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

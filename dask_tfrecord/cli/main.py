@@ -1,0 +1,86 @@
+"""The command group `dask-tfrecord`, which dask's own command line offers as `dask tfrecord`, and the command `info`.
+
+Results go to stdout, progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dask_tfrecord.cli.command_options import SAMPLE, debug, options, pattern_argument
+from dask_tfrecord.cli.common import Commands, inspect_sample, threads_of_dask
+from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
+from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
+
+__all__ = ["main", "tfrecord"]
+
+
+@click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dask-tfrecord")
+@debug
+def tfrecord() -> None:
+    """Inspect, convert and repair TFRecord shards.
+
+    A PATTERN is a path, a URL, a directory, a glob like 'train-*.tfrecord' (quoted, for natural order), or a template
+    like train@8.
+    """
+
+
+for command in (copy, index, repair, to_tfrecord, to_zarr, verify, virtual):
+    tfrecord.add_command(command)
+
+
+def main() -> None:
+    """Run `dask-tfrecord`."""
+    tfrecord(prog_name="dask-tfrecord")
+
+
+@tfrecord.command()
+@pattern_argument()
+@options("split", "sample", "spec", "as_json", "compression", "threads")
+def info(
+    *,
+    pattern: str | list[str],
+    split: str | None,
+    sample: int | str | None,
+    spec: bool,
+    as_json: bool,
+    compression: str | None,
+    threads: int,
+) -> None:
+    """Show records, bytes, compression and features of shards.
+
+    With --split, only shards that contain records of the split. Records are counted from their headers; features are
+    inferred from the first records of some shards. The last column names the detected content of bytes features.
+    """
+    if spec and as_json:
+        raise click.UsageError("--spec and --json are two forms of output: give one of them.")
+    from dask_tfrecord.arrays.counting import index_shards
+    from dask_tfrecord.arrays.resolve import resolve_collection
+    from dask_tfrecord.cli.info_table import document, print_facts, print_report
+    from dask_tfrecord.storage.listing import find_shards
+
+    if split is None:
+        shards = find_shards(pattern, compression=compression)
+    else:
+        shards = resolve_collection(pattern, split, compression=compression, storage_options=None).shards
+    sample = sample or SAMPLE
+    if spec:
+        report = inspect_sample(shards, sample, threads)
+        if not report.features:
+            # Raises the error that states the reason.
+            report.schema  # noqa: B018
+        click.echo(report.spec())
+        return
+    with threads_of_dask(threads):
+        indexes = index_shards(shards, sidecars=False)[1]
+    has_records = any(index.count for index in indexes)
+    if as_json:
+        found = inspect_sample(shards, sample, threads) if has_records else None
+        click.echo(json.dumps(document(shards, indexes, found), ensure_ascii=False))
+        return
+    print_facts(shards, indexes)
+    if has_records:
+        print_report(inspect_sample(shards, sample, threads))

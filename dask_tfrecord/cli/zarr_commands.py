@@ -1,0 +1,128 @@
+"""Commands that read or write Zarr stores: `to-zarr`, `to-tfrecord` and `virtual`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dask_tfrecord.cli.command_options import SAMPLE, options, pattern_argument, write_arguments
+from dask_tfrecord.cli.common import inspect_sample, plain, plain_lines, threads_of_dask, writing
+from dask_tfrecord.errors import plural
+
+if TYPE_CHECKING:
+    from dask_tfrecord.schema import Schema
+
+__all__ = ["to_tfrecord", "to_zarr", "virtual"]
+
+
+@click.command("to-zarr")
+@pattern_argument()
+@click.argument("store")
+@options(
+    *("split", "features", "sample", "columns", "chunks", "shards", "target_chunk_bytes", "target_shard_bytes"),
+    *("component", "overwrite", "resume", "planned", "memory_limit", "compression", "threads"),
+)
+def to_zarr(
+    *,
+    pattern: str | list[str],
+    store: str,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    columns: list[str] | None,
+    component: str | None,
+    overwrite: bool,
+    resume: bool,
+    planned: bool,
+    compression: str | None,
+    threads: int,
+    **layout: Any,
+) -> None:
+    """Convert shards to a Zarr store in bounded memory.
+
+    Features come from --features, else from the metadata of a TFDS data set, else they are inferred from Examples or
+    SequenceExamples, always so with --sample; inferred bytes stay bytes. To decode arrays and text from bytes, give
+    --features the JSON that Schema.to_json writes, with context features and feature lists for SequenceExamples. After
+    Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
+    started with --resume.
+    """
+    if overwrite and resume:
+        raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
+    if features is not None and sample is not None:
+        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+    from dask_tfrecord.arrays.read import read_tfrecord
+    from dask_tfrecord.arrays.resolve import resolve_collection
+
+    schema: Schema | str | None = features
+    if features is None:
+        found = resolve_collection(pattern, split, compression=compression, storage_options=None)
+        if sample is not None or found.schema() is None:
+            schema = inspect_sample(found.shards, sample or SAMPLE, threads).schema
+    arguments = write_arguments(overwrite, **layout)
+    with writing(threads) as summaries:
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
+        if planned:
+            from dask_tfrecord.stores.zarr.plan import text_plan
+
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            del arguments["mode"]
+            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
+            return
+        dataset.to_zarr(store, component=component, resume=resume, **arguments)
+    if not summaries:
+        click.echo(f"{plain(store)} is complete: nothing was left to write")
+
+
+@click.command("to-tfrecord")
+@click.argument("store")
+@click.argument("target")
+@options("component", "columns", "records_per_shard", "written_compression", "index", "overwrite", "threads")
+def to_tfrecord(
+    *, store: str, target: str, component: str | None, columns: list[str] | None, threads: int, **arguments: Any
+) -> None:
+    """Write a Zarr store of to-zarr to TFRecord shards.
+
+    TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
+    By default each write unit of the store becomes a shard. Memory is bounded.
+    """
+    from dask_tfrecord.stores.zarr.reader import from_zarr
+
+    with writing(threads):
+        dataset = from_zarr(store, component=component)
+        if columns is not None:
+            dataset = dataset[columns]
+        dataset.to_tfrecord(target, **write_arguments(**arguments))
+
+
+@click.command()
+@pattern_argument()
+@click.argument("target")
+@options("features", "columns", "threads")
+def virtual(
+    pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
+) -> None:
+    """Write a Zarr store of references into shards.
+
+    Values are not copied. TARGET ends in .json, or in .parquet for millions of records: kerchunk references, which zarr
+    and xarray open. Possible for float features of a fixed number of values and, with --features, for raw bytes of a
+    fixed size.
+    """
+    from dask_tfrecord.runtime.progress import show_immediately
+    from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
+    from dask_tfrecord.stores.virtual.scan import virtual_zarr
+
+    # Report a wrong target before all records are read.
+    check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
+    start = time.perf_counter()
+    with show_immediately(), threads_of_dask(threads):
+        found = virtual_zarr(pattern, features, columns=columns)
+    (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
+    seconds = time.perf_counter() - start
+    click.echo(
+        f"Wrote {plain(target)}: references to {plural(found.nrecords, 'record')} of "
+        f"{plural(len(found.arrays), 'feature')} in {seconds:.1f} s"
+    )

@@ -1,0 +1,152 @@
+"""Error messages for records that the native decoder refuses: expected and found content, and what to do."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from dask_tfrecord._native import Fault, Kind, ValueLayout
+from dask_tfrecord.columns.column_plan import ColumnPlan
+from dask_tfrecord.columns.native_spec import KeySpec
+from dask_tfrecord.errors import FeatureError, Location, plural
+from dask_tfrecord.features import Feature
+from dask_tfrecord.features.base import TENSOR_DTYPES, stored_kind
+from dask_tfrecord.messages import DecodeError, SequenceExample
+from dask_tfrecord.schema import Sampling, near_misses
+
+__all__ = ["Refused", "feature_error", "unknown_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Content of a record that the decoder refused.
+
+    Attributes
+    ----------
+    fault : Fault
+        Kind of the error.
+    step : int
+        Step of a feature list, or -1.
+    found : int
+        A kind, count, size or value, depending on the fault.
+    text : str
+        Key of an unknown feature, or description of a tensor.
+    """
+
+    fault: Fault
+    step: int
+    found: int
+    text: str
+
+    @property
+    def is_other_message(self) -> bool:
+        """Return whether the record as a whole is not the expected message."""
+        return self.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE)
+
+
+def unknown_error(key: str, refused: Refused, sampling: Sampling | None, location: Location) -> FeatureError:
+    """Return the error of a feature that an inferred schema lacks."""
+    if refused.fault == Fault.UNKNOWN_KEY:
+        message = f"feature {key!r} is not in the schema"
+    else:
+        message = f"feature {key!r} holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
+    return FeatureError(message + _hint(sampling), Location(location.file, location.record, location.offset, key))
+
+
+def feature_error(
+    plan: ColumnPlan, spec: KeySpec, refused: Refused, sampling: Sampling | None, location: Location, payload: bytes
+) -> FeatureError:
+    """Return the error of a feature of a record, `payload`, that does not match the schema."""
+    message = f"feature {plan.source!r}"
+    if spec.key != plan.source:
+        message += f", key {spec.key!r},"
+    if refused.step >= 0:
+        message += f" in step {refused.step}"
+    message += f" {_difference(plan.parsed, spec, refused)}"
+    if refused.fault == Fault.MISSING:
+        message += _found_keys(spec, payload)
+    message += _hint(sampling)
+    return FeatureError(message, Location(location.file, location.record, location.offset, plan.source))
+
+
+def _found_keys(spec: KeySpec, payload: bytes) -> str:
+    """Describe the keys of a record that lacks one."""
+    try:
+        record = SequenceExample.FromString(payload)  # parses Examples too: they are its context
+    except (DecodeError, UnicodeDecodeError):
+        # The decoder does not validate features that are not requested.
+        return "; another part of the record is damaged"
+    features, lists = record.context.feature, record.feature_lists.feature_list
+    if spec.key in features and not spec.steps:
+        return "; the key exists, but its value is empty"
+    if spec.steps and not lists:
+        return "; the record lacks feature lists: read Examples without sequence_features"
+    if spec.steps and spec.key in features:
+        return "; it is a feature of the context: specify it in features"
+    if spec.key in lists:
+        return "; it is a feature list: specify it in sequence_features"
+    return near_misses(spec.key, sorted(lists if spec.steps else features))
+
+
+def _hint(sampling: Sampling | None) -> str:
+    if sampling is None:
+        return ""
+    return (
+        f" (inferred from {plural(sampling.records, 'record')}; infer_schema(urlpath, sample=None) reads all of them, "
+        f"or give features=)"
+    )
+
+
+def _kind_name(kind: Kind) -> str:
+    return {Kind.BYTES: "a bytes list", Kind.FLOATS: "a float list", Kind.INT64: "an int64 list"}.get(kind, "no list")
+
+
+def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
+    """Describe the found content, and the content that the feature expects."""
+    found = refused.found
+    match refused.fault:
+        case Fault.MISSING if (
+            spec.layout == ValueLayout.LOCATED and getattr(feature, "default_value", None) is not None
+        ):
+            return f"is missing: the file does not hold the default value of {feature}"
+        case Fault.SCATTERED:
+            return (
+                f"holds its values in several runs of bytes, but a reference to {feature} needs one run: they are not "
+                f"packed, or packed in parts"
+            )
+        case Fault.MISSING:
+            return f"is missing where {feature} needs it"
+        case Fault.KIND:
+            return f"holds {_kind_name(Kind(found))} where {feature} takes {_kind_name(spec.kind)}"
+        case Fault.SIZE:
+            return f"holds {plural(found, 'byte')} where {feature} takes {spec.count}"
+        case Fault.UTF8:
+            return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+        case Fault.BOOLEAN:
+            return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
+        case Fault.CAST:
+            return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
+        case Fault.TENSOR:
+            return f"holds {refused.text or _dtype_name(found)} where {feature} takes a tensor of its dtype and shape"
+        case Fault.FULL:
+            return f"holds more values than the output buffer, but {feature} has a known number"
+    values = plural(found, "value")
+    if spec.layout == ValueLayout.RAGGED:
+        return f"holds {values} where {feature} takes a multiple of {spec.count}"
+    listed = spec.layout == ValueLayout.FIXED or (spec.layout == ValueLayout.LOCATED and spec.dtype != "bytes")
+    return f"holds {values} where {feature} takes {spec.count if listed else 1}"
+
+
+def _value(spec: KeySpec, found: int) -> str:
+    """Format a number that the decoder reports by its bits."""
+    if stored_kind(spec.dtype) == "int64":
+        return str(found - (1 << 64) if found >= 1 << 63 else found)
+    (value,) = struct.unpack("<f", struct.pack("<I", found))
+    return repr(value)
+
+
+def _dtype_name(number: int) -> str:
+    if not number:
+        return "bytes that are not a serialized tensor"
+    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+    return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"

@@ -1,0 +1,317 @@
+"""Disassemble blocks into the values of keys, with one function per kind of column: the inverse of `assemble`.
+
+All rows are processed at once, as flat arrays. An invalid row raises a `RowError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.casting import listed
+from dask_tfrecord.columns.native_spec import KINDS
+from dask_tfrecord.columns.tensors import tensor_head, tensors
+from dask_tfrecord.errors import plural
+from dask_tfrecord.features import (
+    FixedLenSequenceFeature,
+    KeyedPartition,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    RowLimits,
+    RowSplits,
+    RowStarts,
+    SparseFeature,
+    TensorFeature,
+    ValueRowIds,
+)
+
+__all__ = [
+    "KeyedValues",
+    "check_lengths",
+    "fixed",
+    "flatten_partitioned",
+    "flatten_ragged",
+    "in_steps",
+    "padded",
+    "raw",
+    "sparse",
+    "tensor",
+]
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedValues:
+    """Values of one key, or of one feature list, in all records.
+
+    Attributes
+    ----------
+    key : str
+        The key.
+    values : ndarray
+        Flat: int64, float32, or the uint8 of all bytes values.
+    count : int
+        Values per row, or per step, if the splits are None.
+    row_splits : ndarray of int64, or None
+        Offsets between rows, in values or steps.
+    value_splits : ndarray of int64, or None
+        Offsets between bytes values.
+    step_splits : ndarray of int64, or None
+        Offsets between steps, in values.
+    steps : bool
+        The key is a feature list.
+    prefix : bytes
+        Bytes to write before each bytes value.
+    """
+
+    key: str
+    values: NDArray[Any]
+    count: int = 1
+    row_splits: _Ints | None = None
+    value_splits: _Ints | None = None
+    step_splits: _Ints | None = None
+    steps: bool = False
+    prefix: bytes = b""
+
+    def field(self) -> _native.Field:
+        """Return the specification for the native encoder."""
+        kind = KINDS["bytes" if self.value_splits is not None else self.values.dtype.name]
+        return _native.Field(
+            self.key.encode(),
+            kind,
+            self.values.view(np.uint8),
+            list=self.steps,
+            count=self.count,
+            prefix=self.prefix,
+            value_splits=self.value_splits,
+            step_splits=self.step_splits,
+            row_splits=self.row_splits,
+        )
+
+    def same(self, other: KeyedValues) -> bool:
+        """Return whether another column has the same values for the key."""
+        own, others = ((of.count, of.steps, of.prefix, of.values.tobytes()) for of in (self, other))
+        pairs = ("row_splits", "value_splits", "step_splits")
+        return own == others and all(_equal(getattr(self, name), getattr(other, name)) for name in pairs)
+
+
+def _equal(one: _Ints | None, other: _Ints | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
+
+
+def _flat(key: str, values: NDArray[Any] | BytesBlock) -> KeyedValues:
+    """Return all values of a key, concatenated."""
+    if isinstance(values, BytesBlock):
+        return KeyedValues(key, np.ascontiguousarray(values.values), value_splits=np.ascontiguousarray(values.splits))
+    return KeyedValues(key, listed(values))
+
+
+def _rows_of(key: str, block: RaggedBlock) -> KeyedValues:
+    """Return values in one level of rows."""
+    try:
+        flat = _flat(key, block.flat_values)
+    except RowError as error:
+        raise RowError(int(np.searchsorted(block.row_splits, error.row, side="right")) - 1, error.message) from None
+    inner = math.prod(block.flat_values.shape[1:])
+    return replace(flat, row_splits=block.row_splits * inner if inner != 1 else np.ascontiguousarray(block.row_splits))
+
+
+def fixed(key: str, block: Block) -> KeyedValues:
+    """Disassemble rows of a fixed number of values."""
+    assert isinstance(block, np.ndarray | BytesBlock)
+    return replace(_flat(key, block), count=math.prod(block.shape[1:]))
+
+
+def flatten_ragged(key: str, block: Block) -> KeyedValues:
+    """Disassemble rows of values."""
+    assert isinstance(block, RaggedBlock)
+    return _rows_of(key, block)
+
+
+def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
+    """Disassemble rows of steps; `of_steps` disassembles the steps as if they were rows."""
+    assert isinstance(block, RaggedBlock)
+    try:
+        inside = of_steps(block.values)
+    except RowError as error:
+        row = int(np.searchsorted(block.row_splits, error.row, side="right")) - 1
+        step = error.row - int(block.row_splits[row])
+        raise RowError(row, f"{error.message}, in step {step}") from None
+    splits = np.ascontiguousarray(block.row_splits)
+    return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
+
+
+def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:
+    """Return rows of steps without padding; all steps if `lengths` is None.
+
+    Raises
+    ------
+    RowError
+        If a length is negative, or more than the padded row has.
+    """
+    if isinstance(block, RaggedBlock):
+        check_lengths(np.diff(block.row_splits), lengths)
+        return block
+    assert isinstance(block, np.ndarray | BytesBlock)
+    rows, most = block.shape[:2]
+    if lengths is None:
+        splits = np.arange(rows + 1, dtype=np.int64) * most
+        return RaggedBlock(_steps(block, feature), splits)
+    counts = np.asarray(lengths).astype(np.int64)
+    wrong = np.flatnonzero((counts < 0) | (counts > most))
+    if len(wrong):
+        row = int(wrong[0])
+        raise RowError(row, f"holds {plural(most, 'step')}, including padding; its lengths column has {counts[row]}")
+    there = (np.arange(most) < counts[:, None]).ravel()
+    steps = _steps(block, feature)
+    kept: Any = steps[there] if isinstance(steps, np.ndarray) else steps.take(np.flatnonzero(there))
+    return RaggedBlock(kept, splits_of(counts))
+
+
+def _steps(block: NDArray[Any] | BytesBlock, feature: FixedLenSequenceFeature) -> NDArray[Any] | BytesBlock:
+    shape = (block.shape[0] * block.shape[1], *feature.shape)
+    return block.reshape(shape) if isinstance(block, np.ndarray) else BytesBlock(block.values, block.splits, shape)
+
+
+def check_lengths(counts: _Ints, lengths: Block | None) -> None:
+    """Refuse lengths that differ from those of the rows."""
+    if lengths is not None and len(wrong := np.flatnonzero(counts != np.asarray(lengths))):
+        row = int(wrong[0])
+        raise RowError(row, f"holds {plural(counts[row], 'step')}; its lengths column has {np.asarray(lengths)[row]}")
+
+
+def raw(key: str, feature: RawFeature, block: Block) -> KeyedValues:
+    """Disassemble arrays into one bytes value each, in the byte order of the file."""
+    rows: Any = block.values if isinstance(block, RaggedBlock) else block
+    values = np.ascontiguousarray(rows, feature.stored_dtype).reshape(-1).view(np.uint8)
+    ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
+    return KeyedValues(key, values, value_splits=ends * feature.nbytes)
+
+
+def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:
+    """Disassemble arrays into serialized tensors."""
+    if isinstance(block, np.ndarray):
+        # Tensors of one shape share their head.
+        values = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+        nbytes = math.prod(block.shape[1:]) * block.dtype.itemsize
+        head = tensor_head(feature.dtype, block.shape[1:], nbytes)
+        return KeyedValues(key, values, value_splits=np.arange(len(block) + 1, dtype=np.int64) * nbytes, prefix=head)
+    assert isinstance(block, ArraysBlock | BytesBlock)
+    return _flat(key, tensors(feature.dtype, block))
+
+
+def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> list[KeyedValues]:
+    """Disassemble a sparse feature into its values, and their indices along each axis.
+
+    Raises
+    ------
+    RowError
+        If a row has different numbers of indices and values, an index is out of range, or the shape differs from the
+        feature's size.
+    """
+    indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
+    assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
+    if len(wrong := np.flatnonzero(np.diff(indices.row_splits) != np.diff(values.row_splits))):
+        raise RowError(
+            int(wrong[0]),
+            f"holds {np.diff(indices.row_splits)[wrong[0]]} indices for {np.diff(values.row_splits)[wrong[0]]} values",
+        )
+    coordinates: Any = np.asarray(indices.values)
+    size = np.array(feature.size)
+    if len(wrong := np.flatnonzero(((coordinates < 0) | (coordinates >= size)).any(axis=1))):
+        row = int(np.searchsorted(indices.row_splits, wrong[0], side="right")) - 1
+        raise RowError(row, f"holds an index {tuple(coordinates[wrong[0]].tolist())} outside of size {feature.size}")
+    shape = blocks.get(f"{name}.shape")
+    if shape is not None and len(wrong := np.flatnonzero((np.asarray(shape) != size).any(axis=1))):
+        found = tuple(np.asarray(shape)[wrong[0]].tolist())
+        raise RowError(int(wrong[0]), f"has shape {found}; expected {feature.size}, the size of the feature")
+    axes = [
+        flatten_ragged(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
+        for axis, key in enumerate(feature.index_key)
+    ]
+    return [*axes, flatten_ragged(feature.value_key, values)]
+
+
+def flatten_partitioned(name: str, feature: RaggedFeature, block: Block) -> list[KeyedValues]:
+    """Disassemble nested rows into their values and the entries of each partition.
+
+    Raises
+    ------
+    RowError
+        If a partition cannot represent the rows: uniform rows of another length, or row ids with an empty last row.
+    """
+    # `ends`: offsets between groups (records, or steps), in items of the current level.
+    assert isinstance(block, RaggedBlock)
+    result: list[KeyedValues] = []
+    ends, inside = block.row_splits, block.values
+    for partition in feature.partitions[: feature.ragged_rank - 1]:
+        assert isinstance(inside, RaggedBlock)
+        splits = inside.row_splits
+        if isinstance(partition, KeyedPartition):
+            entries, offsets = _ENTRIES[type(partition)](splits, ends)
+            result.append(KeyedValues(partition.key, entries, row_splits=offsets))
+        elif len(other := np.flatnonzero(np.diff(splits) != partition.length)):  # type: ignore[attr-defined]
+            row = int(np.searchsorted(ends, other[0], side="right")) - 1
+            raise RowError(
+                row, f"holds a row of {np.diff(splits)[other[0]]} items, which {partition!r} cannot represent"
+            )
+        ends, inside = splits[ends], inside.values
+    key = name if feature.value_key is None else feature.value_key
+    return [_rows_of(key, RaggedBlock(inside, np.ascontiguousarray(ends))), *result]
+
+
+# Each function returns the entries of a partition, and the offsets between groups of entries. `splits` are the offsets
+# between rows, in items of the next level; `ends` the offsets between groups, in rows.
+
+
+def _lengths(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    return np.diff(splits), np.ascontiguousarray(ends)
+
+
+def _base(splits: _Ints, ends: _Ints) -> _Ints:
+    """Return for each row the start of its group, in items of the next level."""
+    return np.repeat(splits[ends[:-1]], np.diff(ends))
+
+
+def _limits(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    return splits[1:] - _base(splits, ends), np.ascontiguousarray(ends)
+
+
+def _starts(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    return splits[:-1] - _base(splits, ends), np.ascontiguousarray(ends)
+
+
+def _splits(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    # Each group has one entry more than rows.
+    groups = len(ends) - 1
+    more = np.diff(ends) + 1
+    positions = np.arange(int(more.sum())) - np.repeat(np.arange(groups), more)
+    return splits[positions] - np.repeat(splits[ends[:-1]], more), ends + np.arange(groups + 1)
+
+
+def _row_ids(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    lengths, rows = np.diff(splits), np.diff(ends)
+    last = np.zeros(len(rows), bool)
+    last[rows > 0] = lengths[ends[1:][rows > 0] - 1] == 0
+    if last.any():
+        raise RowError(int(np.flatnonzero(last)[0]), "ends with an empty row, which ValueRowIds cannot represent")
+    numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
+    return np.repeat(numbers, lengths), splits[ends]
+
+
+_ENTRIES: dict[type[KeyedPartition], Callable[[_Ints, _Ints], tuple[_Ints, _Ints]]] = {
+    RowLengths: _lengths,
+    RowSplits: _splits,
+    RowLimits: _limits,
+    RowStarts: _starts,
+    ValueRowIds: _row_ids,
+}

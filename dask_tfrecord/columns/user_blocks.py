@@ -1,0 +1,299 @@
+"""Convert arrays of users to blocks, and check that they match their feature. Arrays are not cast silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.casting import cast, castable
+from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
+
+__all__ = ["MISSING", "as_bytes", "as_text", "conform", "feature_of", "in_rows", "objects", "same_form", "unmasked"]
+
+
+def feature_of(array: Any, owner: str) -> Feature:
+    """Describe blocks like `array` by a feature.
+
+    Raises
+    ------
+    SchemaError
+        If it is not an array of rows, or has a dtype that no feature has, or holds objects of unknown type.
+    """
+    if isinstance(array, RaggedBlock):
+        values = array.flat_values
+        inner = values.shape[1:]
+        if isinstance(values, BytesBlock) or values.dtype.kind in "biuf" or values.dtype.name == "bfloat16":
+            dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
+            return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))
+        array = array.values
+        if isinstance(array, np.ndarray) and array.dtype.kind == "c":
+            return RawFeature((-1, *inner), array.dtype.name)
+    if isinstance(array, ArraysBlock):
+        items = array.values
+        return TensorFeature(
+            (-1,) * array.shapes.shape[1], "bytes" if isinstance(items, BytesBlock) else items.dtype.name
+        )
+    if isinstance(array, BytesBlock):
+        return FixedLenFeature(array.shape[1:], "bytes")
+    if not isinstance(getattr(array, "dtype", None), np.dtype) or len(getattr(array, "shape", ())) == 0:
+        raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}")
+    dtype, shape = array.dtype, tuple(array.shape[1:])
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        narrow = "float64" if dtype.kind == "f" else "complex128"
+        raise SchemaError(f"{owner}: {dtype} is not portable: array.astype({narrow!r}) rounds it")
+    if isinstance(dtype, np.dtypes.StringDType) and not shape:
+        return TextFeature()
+    if dtype.name in ("int64", "float32"):
+        return FixedLenFeature(shape, dtype.name)
+    if dtype.kind in "biufc" or dtype.name == "bfloat16":
+        return RawFeature(shape, dtype.newbyteorder("="))
+    raise SchemaError(
+        f"{owner}: no feature stores an array of dtype {dtype} and shape {shape} per row{_HINTS.get(dtype.kind, '')}"
+    )
+
+
+_HINTS = {
+    "M": "; array.astype('int64') keeps its number of time units",
+    "m": "; array.astype('int64') keeps its number of time units",
+    "O": "; specify the type of the objects: map_blocks(func, template={name: FixedLenFeature((), 'bytes'), …})",
+    "S": "; NumPy's S drops trailing zero bytes: convert it to an object array of bytes",
+    "T": "; a text column has one string per row: encode rows of several strings to bytes",
+    "U": "; convert text to dtype numpy.dtypes.StringDType()",
+}
+# Limit of the rows that an error lists.
+_LISTED_ROWS = 5
+
+
+def unmasked(array: Any, owner: str, first: int = 0) -> Any:
+    """Return the data of a masked array without masked values; return other arrays unchanged.
+
+    Parameters
+    ----------
+    array : array-like
+        Rows.
+    owner : str
+        Column or argument, for the error.
+    first : int, default 0
+        Number of the first row, for the error.
+
+    Raises
+    ------
+    SchemaError
+        If a value is masked.
+    """
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    mask = np.ma.getmaskarray(array)
+    if not mask.any():
+        return array.data
+    rows: Any = np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)) + first if mask.ndim else []
+    raise SchemaError(f"{owner} is masked{in_rows(rows)}, and records lack masks: {MISSING}")
+
+
+MISSING = (
+    "fill the missing values (array.filled(value), series.fillna(value)), or write rows of variable length "
+    "without them (RaggedBlock, or lists like [[1], []]), read by VarLenFeature or by FixedLenFeature with a "
+    "default_value"
+)
+
+
+def in_rows(rows: Any) -> str:
+    """List row numbers as the end of a phrase: " in row 3", " in rows 3, 4, …"; "" for an empty list."""
+    if len(rows) == 0:
+        return ""
+    more = ", …" if len(rows) > _LISTED_ROWS else ""
+    return f" in row{'' if len(rows) == 1 else 's'} " + ", ".join(f"{row:,}" for row in rows[:_LISTED_ROWS]) + more
+
+
+def as_bytes(item: Any) -> Any:
+    """Return the bytes of a bytearray or memoryview, and any other object unchanged."""
+    return bytes(item) if isinstance(item, bytearray | memoryview) else item
+
+
+def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False) -> Block:
+    """Convert `array` to a block of `feature`.
+
+    Parameters
+    ----------
+    feature : Feature
+        Feature of the block.
+    array : array-like
+        Rows.
+    owner : str
+        Column, for errors.
+    lossless : bool, default False
+        Cast rows that are arrays as if they were lists: an integer that does not fit is an error, a float is rounded.
+
+    Raises
+    ------
+    SchemaError
+        If the shape or dtype differs, or a value is masked. Only the numbers of Python lists are cast.
+    FeatureError
+        If a number does not fit the dtype.
+    """
+    array = unmasked(array, owner)
+    if feature.ragged_rank:
+        block_given = isinstance(array, RaggedBlock)
+        array = _check_ragged_block(array, owner) if block_given else _ragged(feature, array, owner, lossless)
+    elif feature.own_shapes:
+        array = array if isinstance(array, ArraysBlock) else _arrays(feature, array, owner, lossless)
+    elif isinstance(feature, TextFeature):
+        array = as_text(array, owner)
+    elif feature.block_dtype == np.dtype(object) and not isinstance(array, BytesBlock):
+        # Lists of bytes would become NumPy's S, which drops zero bytes.
+        array = _bytes(array if isinstance(array, np.ndarray) else objects(array), owner)
+    elif not isinstance(array, RaggedBlock | BytesBlock | ArraysBlock):
+        array = np.asarray(array)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    found = feature_of(array, owner)
+    if _form(found) != _form(feature):
+        raise SchemaError(f"{owner}: expected {feature}; got {found}")
+    block: Block = array
+    return block
+
+
+def same_form(one: Feature, other: Feature) -> bool:
+    """Return whether blocks of two features have the same dtype and shape."""
+    return _form(one) == _form(other)
+
+
+def _form(feature: Feature) -> tuple[object, ...]:
+    """Return the properties that blocks of a feature share."""
+    return feature.item_dtype, feature.item_shape, feature.ragged_rank, feature.own_shapes
+
+
+def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
+    """Check that the splits of a block match its values."""
+    values, splits = block.values, np.asarray(block.row_splits)
+    if isinstance(values, RaggedBlock):
+        values = _check_ragged_block(values, owner)
+    elif not isinstance(values, BytesBlock):
+        values = np.asarray(unmasked(values, f"{owner}: values"))
+        values = _bytes(values, owner) if values.dtype.kind == "O" else values
+    if splits.ndim != 1 or splits.dtype.kind not in "iu" or not len(splits):
+        raise SchemaError(f"{owner}: expected row_splits as an array of ints, one more than rows; got {splits!r:.100}")
+    if splits[0] != 0 or splits[-1] != len(values) or (np.diff(splits.astype(np.int64)) < 0).any():
+        raise SchemaError(
+            f"{owner}: expected row_splits that ascend from 0 to {len(values)} (values); got {splits!r:.100}"
+        )
+    return RaggedBlock(values, splits.astype(np.int64, copy=False))
+
+
+def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBlock:
+    """Convert rows of arrays, an object array or a list, to flat buffers."""
+    levels, nested = [], list(rows)
+    numbers: Any = range(len(nested))
+    for _ in range(feature.ragged_rank - 1):
+        for number, row in zip(numbers, nested, strict=True):
+            if not isinstance(row, list | tuple) and not (isinstance(row, np.ndarray) and row.ndim):
+                raise SchemaError(f"{owner}: row {number} holds {row!r:.100}; expected nested rows for {feature}")
+        lengths = np.array([len(row) for row in nested], np.int64)
+        numbers = np.repeat(np.asarray(numbers, np.int64), lengths).tolist()
+        levels.append(lengths)
+        nested = [item for row in nested for item in row]
+    shape = (-1, *feature.item_shape)
+    items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, nested, strict=True)]
+    values = np.concatenate([np.empty((0, *feature.item_shape), feature.item_dtype), *items])
+    block: Any = _bytes(values, owner) if feature.is_bytes else values
+    for lengths in [*levels, np.array([len(item) for item in items], np.int64)][::-1]:
+        block = RaggedBlock(block, splits_of(lengths))
+    made: RaggedBlock = block
+    return made
+
+
+def _arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
+    """Convert arrays of different shapes, an object array or a list, to flat buffers."""
+    axes = feature.own_shapes
+    shape = feature.shape or (-1,) * axes
+    items = [_item(feature, number, row, shape, owner, lossless) for number, row in enumerate(rows)]
+    values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
+    shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)
+    flat = _bytes(values, owner) if feature.is_bytes else values
+    return ArraysBlock(flat, splits_of(shapes.prod(axis=1)), shapes)
+
+
+def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner: str, lossless: bool) -> NDArray[Any]:
+    """Convert one row to an array of the feature's dtype; known sizes of `shape` must match."""
+    dtype, listed = feature.item_dtype, isinstance(row, list | tuple)
+    try:
+        item = objects(row) if feature.is_bytes else np.asarray(unmasked(row, f"{owner}: row {number}"))
+    except ValueError as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"{owner}: row {number} is a list of rows of different lengths; expected {feature}") from None
+    if not item.size and item.ndim != len(shape):
+        item = item.reshape([0, *shape[1:]] if -1 not in shape[1:] else [0] * len(shape))
+    fits = not item.size or item.dtype == dtype
+    fits = fits or ((listed or lossless) and castable(item.dtype, dtype))
+    sizes = len(item.shape) == len(shape) and all(
+        size in (-1, is_) for size, is_ in zip(shape, item.shape, strict=True)
+    )
+    if not (fits and sizes):
+        raise SchemaError(f"{owner}: row {number} has dtype {item.dtype} and shape {item.shape}; expected {feature}")
+    if not item.size or item.dtype == dtype:
+        return item.astype(dtype, copy=False)
+    try:
+        made = cast(item, dtype)
+    except RowError as error:
+        raise FeatureError(f"{owner}: row {number} {error.message}; it is written as {feature}") from None
+    assert isinstance(made, np.ndarray)
+    return made
+
+
+def objects(rows: Any) -> NDArray[np.object_]:
+    """Return nested lists, or an array, as an object array; bytearrays and memoryviews become bytes."""
+    if isinstance(rows, list | tuple):
+        rows = [objects(row).tolist() if isinstance(row, list | tuple) else as_bytes(row) for row in rows]
+    return np.asarray(as_bytes(rows), object)
+
+
+def as_text(array: Any, owner: str) -> NDArray[Any]:
+    """Convert an array or a list of strings to `StringDType`.
+
+    Raises
+    ------
+    SchemaError
+        If an item is not a string, or holds a lone surrogate.
+    """
+    given = array if isinstance(getattr(array, "dtype", None), np.dtype) else np.asarray(array, object)
+    given = unmasked(given, owner)
+    if given.dtype.kind == "O":
+        _refuse_others(given, str, owner)
+    elif given.dtype.kind not in "TU":
+        raise SchemaError(f"{owner}: expected text; got dtype {given.dtype}")
+    try:
+        return np.asarray(given, dtype=np.dtypes.StringDType())
+    except (TypeError, UnicodeError):
+        rows = given.reshape(len(given), -1).tolist()
+    for number, row in enumerate(rows):
+        for item in row:
+            if any("\ud800" <= char <= "\udfff" for char in item):
+                raise SchemaError(
+                    f"{owner}: row {number} holds {item!a:.100}: a lone surrogate is not valid UTF-8; encode it to "
+                    f"bytes, as text.encode('utf-8', 'surrogatepass')"
+                )
+    raise SchemaError(f"{owner}: NumPy cannot convert it to text: {given!r:.100}")
+
+
+def _bytes(array: NDArray[Any], owner: str) -> BytesBlock:
+    """Convert an array of `bytes` objects to flat buffers."""
+    if array.dtype.kind != "O":
+        raise SchemaError(f"{owner}: expected bytes; got dtype {array.dtype}{_HINTS['S']}")
+    items = list(map(as_bytes, array.ravel().tolist()))
+    _refuse_others(items, bytes, owner)
+    splits = splits_of(np.fromiter(map(len, items), np.int64, len(items)))
+    return BytesBlock(np.frombuffer(b"".join(items), np.uint8), splits, array.shape)
+
+
+def _refuse_others(array: NDArray[np.object_] | list[Any], kind: type, owner: str) -> None:
+    items = array.ravel().tolist() if isinstance(array, np.ndarray) else array
+    # Fast path: checking the set of types avoids a Python loop.
+    if set(map(type, items)) <= {kind}:
+        return
+    other = next((item for item in items if not isinstance(item, kind)), None)
+    if other is not None:
+        raise SchemaError(f"{owner}: expected {kind.__name__} objects; got {other!r:.100}")

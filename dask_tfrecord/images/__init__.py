@@ -1,0 +1,1 @@
+"""Pixels of encoded images: decoders and encoders, one module per codec."""

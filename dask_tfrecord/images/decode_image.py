@@ -1,0 +1,305 @@
+"""Decode images as `tf.io.decode_image` does, and read their headers.
+
+The first bytes determine the format, as in TensorFlow. Pixels are scaled, or resized, directly into the slot of the
+caller. The orientation in EXIF data is ignored, as in TensorFlow. Pillow decodes; it comes with the extra
+``dask-tfrecord[image]``. `read_header` works without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dask_tfrecord.features.encoded import IMAGE_CHANNELS, IMAGE_DTYPES
+from dask_tfrecord.images.bmp import open_bmp, read_bmp_header
+from dask_tfrecord.images.gif import canvas_shape, open_gif, read_gif_frames
+from dask_tfrecord.images.jpeg import open_jpeg, read_jpeg_header
+from dask_tfrecord.images.pillow import EncodedImage, ImageError, Pixels, require_pillow
+from dask_tfrecord.images.png import open_png, read_png_header
+from dask_tfrecord.images.webp import open_webp, read_webp_shape
+
+__all__ = [
+    "ImageError",
+    "ImageHeader",
+    "decode_image",
+    "image_shape",
+    "read_header",
+    "scale_pixels",
+]
+
+
+_SIGNATURES = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+    b"BM": "BMP",
+}
+_OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
+    "JPEG": open_jpeg,
+    "PNG": open_png,
+    "GIF": open_gif,
+    "WebP": open_webp,
+    "BMP": open_bmp,
+}
+# Output rows that are resized per step, so that intermediate results stay in the cache.
+_ROWS = 32
+_JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """Format and shape of an encoded image, as far as its header specifies them.
+
+    Attributes
+    ----------
+    format : str
+        "JPEG", "PNG", "GIF", "BMP" or "WebP".
+    height, width : int or None
+        In pixels; None if the header is truncated or damaged.
+    channels : int or None
+        1, 3 or 4; None where the header does not determine one of them.
+    depth : int
+        Bits per channel: 8, or 16 in some PNG.
+    """
+
+    format: str
+    height: int | None = None
+    width: int | None = None
+    channels: int | None = None
+    depth: int = 8
+
+
+def read_header(data: bytes) -> ImageHeader | None:
+    """Read the header of an image without decoding it. Works without Pillow.
+
+    Parameters
+    ----------
+    data : bytes
+        Any bytes.
+
+    Returns
+    -------
+    ImageHeader or None
+        None if `data` is not a JPEG, PNG, GIF, BMP or WebP file.
+    """
+    format = _format_of(data)
+    try:
+        match format:
+            case "JPEG":
+                jpeg = read_jpeg_header(data)
+                # Zero lines: a marker after the first scan has the height.
+                channels = jpeg.components if jpeg.components in (1, 3) else None
+                return ImageHeader("JPEG", jpeg.height or None, jpeg.width, channels)
+            case "PNG":
+                png = read_png_header(data)
+                depth = 16 if png.depth == 16 else 8
+                # `ImageFeature` cannot request gray with alpha.
+                channels = None if png.channels == 2 else png.channels
+                return ImageHeader("PNG", png.height, png.width, channels, depth)
+            case "GIF":
+                return ImageHeader("GIF", *canvas_shape(read_gif_frames(data)), 3)
+            case "BMP":
+                bmp = read_bmp_header(data)
+                if not bmp.is_known:
+                    return None
+                return ImageHeader("BMP", abs(bmp.height), bmp.width, {24: 3, 32: 4}.get(bmp.bits))
+            case "WebP":
+                return ImageHeader("WebP", *read_webp_shape(data))
+            case _:
+                return None
+    except ImageError:
+        # Text may begin with "BM".
+        return None if format == "BMP" else ImageHeader(str(format))
+
+
+def _format_of(data: bytes) -> str | None:
+    """Return the format that the first bytes determine."""
+    for signature, format in _SIGNATURES.items():
+        if data.startswith(signature):
+            return None if format == "WebP" and data[8:12] != b"WEBP" else format
+    return None
+
+
+def decode_image(
+    data: bytes | memoryview,
+    *,
+    channels: int = 0,
+    dtype: DTypeLike = np.uint8,
+    size: tuple[int, int] | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Decode one image.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+        A JPEG, PNG, GIF, BMP or WebP file. The first frame of an animation is decoded.
+    channels : int
+        0 for those of the file, or 1, 3, 4. As in TensorFlow, a JPEG decodes to 1 or 3 channels, a GIF to 3, a BMP to
+        3 or 4 (or its own 1), a WebP to its own, a PNG to each; other requests raise.
+    dtype : dtype
+        uint8: the high byte of a PNG of 16 bits. uint16: the 16 bits of a PNG; a PNG of 8 bits is multiplied by 257,
+        other formats by 256, as in `tf.io.decode_image`. float16, float32, float64: the values of the file divided
+        by the largest of their depth, as in `tf.image.convert_image_dtype`.
+    size : tuple of int, optional
+        Height and width to resize to, as ``tf.image.resize(method="bilinear", antialias=False)`` does, in float32
+        after the conversion to `dtype`. Integers are rounded to the nearest, halves to even.
+    out : ndarray, shape (height, width, channels), optional
+        Array of `dtype` that the pixels are written to; any strides. Its shape is compared before decoding.
+
+    Returns
+    -------
+    ndarray, shape (height, width, channels)
+        `out`, or a new array.
+
+    Raises
+    ------
+    ImageError
+        `data` is not an image, a damaged one, or one of another shape than `out`. The text continues "feature
+        'image' holds …".
+    ImportError
+        Pillow is not installed.
+    ValueError
+        `channels`, `dtype`, `size` or the dtype of `out` is invalid.
+
+    Notes
+    -----
+    Follows TensorFlow's kernels ``DecodeImage`` and ``ResizeBilinear``. JPEG is decoded by libjpeg's accurate DCT,
+    whose versions differ by a level or two.
+
+    Examples
+    --------
+    >>> import struct
+    >>> from dask_tfrecord.images.decode_image import decode_image
+    >>> header = struct.pack("<2sIHHI IiiHHIIiiII", b"BM", 62, 0, 0, 54, 40, 2, 1, 1, 24, 0, 8, 0, 0, 0, 0)
+    >>> decode_image(header + bytes([3, 2, 1, 6, 5, 4, 0, 0])).tolist()
+    [[[1, 2, 3], [4, 5, 6]]]
+    """
+    kind = np.dtype(dtype)
+    if kind.name not in IMAGE_DTYPES or not kind.isnative:
+        raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
+    image = _open(data, channels, size)
+    shape = (*(size or (image.height, image.width)), image.channels)
+    if out is None:
+        out = np.empty(shape, kind)
+    elif out.dtype != kind:
+        raise ValueError(f"out has dtype {out.dtype}; expected {kind}, the dtype of the image")
+    elif out.shape != shape:
+        raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
+    pixels = image.decode(kind != np.uint8)
+    if size is None or size == (image.height, image.width):
+        scale_pixels(pixels, image.factor_to_uint16, out)
+    else:
+        _resize(pixels, image.factor_to_uint16, out)
+    return out
+
+
+def image_shape(
+    data: bytes | memoryview, *, channels: int = 0, size: tuple[int, int] | None = None
+) -> tuple[int, int, int]:
+    """Return the shape of the array that `decode_image` returns, without decoding pixels.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+        The image file.
+    channels : int
+        As for `decode_image`.
+    size : tuple of int, optional
+        As for `decode_image`.
+
+    Returns
+    -------
+    tuple of int
+        ``(height, width, channels)``.
+
+    Raises
+    ------
+    ImageError
+        `data` is not an image, or its header is damaged or not supported.
+    ImportError
+        Pillow is not installed.
+    ValueError
+        `channels` or `size` is invalid.
+    """
+    image = _open(data, channels, size)
+    height, width = size or (image.height, image.width)
+    return height, width, image.channels
+
+
+def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None) -> EncodedImage:
+    if channels not in IMAGE_CHANNELS:
+        raise ValueError(f"channels of an image: expected 0, 1, 3 or 4; got {channels!r}")
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise ValueError(f"size of an image: expected a height and a width of at least 1; got {size!r}")
+    require_pillow()
+    # Encoded images are small, and the codecs need `find` and slices of bytes.
+    file = bytes(data)
+    format = _format_of(file)
+    if format is not None:
+        return _OPENERS[format](file, channels)
+    if file.startswith(_JPEG_XL):
+        raise ImageError("a JPEG XL image, which Pillow cannot decode")
+    if not file:
+        raise ImageError("no bytes; expected an encoded image")
+    raise ImageError(f"bytes that begin with {file[:8]!r}; expected a JPEG, PNG, GIF, BMP or WebP image")
+
+
+def scale_pixels(pixels: NDArray[Any], factor_to_uint16: int, out: NDArray[Any]) -> None:
+    """Write `pixels` to `out`, scaled from the range of their dtype to that of `out`."""
+    if out.dtype == pixels.dtype:
+        np.copyto(out, pixels)
+    elif out.dtype == np.uint16:
+        np.multiply(pixels, factor_to_uint16, out=out, dtype=np.uint16)
+    else:
+        # Half precision cannot represent 65535: multiply in single precision and round once.
+        inner = np.float64 if out.dtype == np.float64 else np.float32
+        np.multiply(pixels, inner(1 / np.iinfo(pixels.dtype).max), out=out, dtype=inner, casting="same_kind")
+
+
+def _resize(pixels: Pixels, factor_to_uint16: int, out: NDArray[Any]) -> None:
+    """Scale and resize `pixels` into `out`, as the kernel ``ResizeBilinear`` with half-pixel centres does."""
+    height, width, channels = out.shape
+    top, bottom, down = _neighbours(pixels.shape[0], height)
+    left, right, across = _neighbours(pixels.shape[1], width)
+    # Only rows that some output row needs are scaled and interpolated.
+    used, positions = np.unique(np.stack([top, bottom]), return_inverse=True)
+    first, second = positions.reshape(2, -1)
+    across = np.repeat(across, channels).reshape(width, channels)
+    # Integers keep their levels; floats are interpolated between 0 and 1.
+    levels = np.dtype(np.float32) if out.dtype.kind == "f" else out.dtype
+    for start in range(0, height, _ROWS):
+        above, below = first[start : start + _ROWS], second[start : start + _ROWS]
+        source = pixels.take(used[above[0] : below[-1] + 1], axis=0)
+        scaled = np.empty(source.shape, levels)
+        scale_pixels(source, factor_to_uint16, scaled)
+        image = scaled.astype(np.float32, copy=False)
+        wide = _between(image.take(left, axis=1), image.take(right, axis=1), across)
+        weights = down[start : start + _ROWS, None, None]
+        rows = _between(wide.take(above - above[0], axis=0), wide.take(below - above[0], axis=0), weights)
+        np.copyto(out[start : start + _ROWS], rows if out.dtype.kind == "f" else np.rint(rows), casting="unsafe")
+
+
+def _between(
+    first: NDArray[np.float32], second: NDArray[np.float32], weight: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Interpolate in place: `first` becomes the result."""
+    second -= first
+    second *= weight
+    first += second
+    return first
+
+
+def _neighbours(source: int, target: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """Return the two of `source` pixels between which each of `target` pixels is, and its distance to the first."""
+    scale = np.float32(source) / np.float32(target)
+    position = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    floor = np.floor(position)
+    second = np.minimum(np.ceil(position).astype(np.intp), source - 1)
+    first = np.minimum(np.maximum(floor.astype(np.intp), 0), second)
+    return first, second, position - floor

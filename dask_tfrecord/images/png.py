@@ -1,0 +1,293 @@
+"""PNG: chunks, header and pixels as `tf.io.decode_image` returns them.
+
+This module reads the chunks and converts the pixels; Pillow inflates and unfilters. Pillow alone would return 8 of 16
+bits per channel, and checks neither the CRC nor the number of the pixels. The conversions and their arithmetic are
+those that TensorFlow requests from libpng. The format is defined in https://www.w3.org/TR/png-3/
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.images.pillow import EncodedImage, ImageError, Pixels, check_pixel_count, decode_with_pillow
+
+__all__ = ["PNGHeader", "open_png", "read_png_header"]
+
+_GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6
+# Samples per pixel, and the depths that the format allows, by colour type.
+_SAMPLES = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGBA: 4}
+_DEPTHS = {_GRAY: (1, 2, 4, 8, 16), _RGB: (8, 16), _PALETTE: (1, 2, 4, 8), _GRAY_ALPHA: (8, 16), _RGBA: (8, 16)}
+# Pillow's mode and raw mode by bits per pixel, with channels of 8 bits. A pixel of 16 bits is read as two bytes, one of
+# 32 bits as four. For 48 and 64 bits Pillow reads the first or the second byte of each sample.
+_RAW_MODES = {
+    1: ("P", "P;1"),
+    2: ("P", "P;2"),
+    4: ("P", "P;4"),
+    8: ("L", "L"),
+    16: ("LA", "LA"),
+    24: ("RGB", "RGB"),
+    32: ("RGBA", "RGBA"),
+}
+_RAW_MODES_OF_HALVES = {48: "RGB;16", 64: "RGBA;16"}
+# Adam7: first column and row of each pass, and the steps between columns and rows.
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+# TensorFlow's weights of red and green, 0.299 and 0.587, in libpng's units of 1/32768; blue has the rest.
+_RED, _GREEN, _BLUE = 9797, 19234, 3737
+_SRGB_GAMMA = 45455
+# Bytes passed to zlib and returned by it per call.
+_SLICE, _INFLATED = 16 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PNGHeader:
+    """Content of the chunk IHDR.
+
+    Attributes
+    ----------
+    height, width : int
+        In pixels.
+    depth : int
+        Bits per sample.
+    colour : int
+        Colour type.
+    interlaced : bool
+        Rows come in the seven passes of Adam7.
+    """
+
+    height: int
+    width: int
+    depth: int
+    colour: int
+    interlaced: bool
+
+    @property
+    def bits(self) -> int:
+        """Bits per pixel."""
+        return self.depth * _SAMPLES[self.colour]
+
+    @property
+    def channels(self) -> int | None:
+        """Channels of the decoded array; None for a palette, which may have alpha."""
+        return None if self.colour == _PALETTE else _SAMPLES[self.colour]
+
+
+@dataclass(frozen=True, slots=True)
+class _Colours:
+    """Content of the chunks that change colours.
+
+    Attributes
+    ----------
+    palette : ndarray of uint8, shape (256, 4)
+        Red, green, blue, alpha; black and opaque past the last colour of the file.
+    key : tuple of int or None
+        Sample values of the transparent colour; empty if the palette has alpha, None without transparency.
+    gamma : int
+        Exponent of the samples times 100,000; 0 if unknown.
+    """
+
+    palette: NDArray[np.uint8]
+    key: tuple[int, ...] | None
+    gamma: int
+
+
+def read_png_header(data: bytes) -> PNGHeader:
+    """Read the header of a PNG without checking its CRC.
+
+    Raises
+    ------
+    ImageError
+        The first chunk is not a valid IHDR.
+    """
+    return _parse_header(data[12:16], data[16:29])
+
+
+def open_png(data: bytes, channels: int) -> EncodedImage:
+    """Check all chunks of a PNG and prepare its decoding.
+
+    Parameters
+    ----------
+    data : bytes
+        The file; bytes after its last chunk are ignored.
+    channels : int
+        1, 3 or 4, or 0 for those of the file: 1 gray, 2 gray and alpha, 3 RGB, 4 RGBA; 3 for a palette, or 4 with
+        transparency. Gray is repeated for RGB. RGB is weighted for gray as libpng does, in linear light if the file
+        has a gamma. Alpha is dropped, derived from the transparent colour, or opaque.
+
+    Raises
+    ------
+    ImageError
+        The file is truncated, a CRC does not match, the header is invalid, or a critical chunk is unknown.
+    """
+    chunks = list(_chunks(data))
+    header = _parse_header(*chunks[0])
+    colours = _parse_colours(header, chunks)
+    check_pixel_count("PNG", header.height, header.width)
+    stream = b"".join(body for kind, body in chunks if kind == b"IDAT")
+    if not stream:
+        raise ImageError("a PNG image without pixels")
+    found = channels or header.channels or (3 if colours.key is None else 4)
+    decode = partial(_decode, header, colours, stream, found)
+    return EncodedImage("PNG", header.height, header.width, found, decode, factor_to_uint16=257)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield kind and content of each chunk. As in libpng, an ancillary chunk whose CRC does not match is skipped."""
+    at = 8
+    while True:
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        end = at + 8 + length
+        if end + 4 > len(data):
+            raise ImageError("a truncated PNG image")
+        is_ancillary = kind[0] & 0x20
+        if zlib.crc32(memoryview(data)[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big"):
+            if not is_ancillary and kind not in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
+                raise ImageError(f"a PNG image with the unknown critical chunk {kind!r}")
+            yield kind, data[at + 8 : end]
+        elif not is_ancillary:
+            raise ImageError(f"a PNG image with a damaged chunk {kind!r} at byte {at}: its CRC does not match")
+        if kind == b"IEND":
+            return
+        at = end + 4
+
+
+def _parse_header(kind: bytes, body: bytes) -> PNGHeader:
+    if kind != b"IHDR" or len(body) != 13:
+        raise ImageError("a PNG image without a header")
+    width, height, depth, colour, compression, filters, interlace = struct.unpack(">IIBBBBB", body)
+    if depth not in _DEPTHS.get(colour, ()) or compression or filters or interlace > 1:
+        raise ImageError(f"a PNG image with an invalid header: depth {depth}, colour type {colour}")
+    return PNGHeader(height, width, depth, colour, bool(interlace))
+
+
+def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Colours:
+    # The first chunk of each kind counts, and only before the pixels.
+    bodies: dict[bytes, bytes] = {}
+    for kind, body in chunks:
+        if kind == b"IDAT":
+            break
+        bodies.setdefault(kind, body)
+    palette = np.zeros((256, 4), np.uint8)
+    palette[:, 3] = 255
+    transparency = bodies.get(b"tRNS", b"")
+    key: tuple[int, ...] | None = None
+    samples = _SAMPLES[header.colour]
+    if header.colour == _PALETTE:
+        colours = bodies.get(b"PLTE", b"")
+        count = len(colours) // 3
+        if not 0 < count <= 256 or len(colours) % 3:
+            raise ImageError(f"a PNG image with a palette of {len(colours)} bytes")
+        palette[:count, :3] = np.frombuffer(colours, np.uint8).reshape(count, 3)
+        if 0 < len(transparency) <= count:
+            palette[: len(transparency), 3] = np.frombuffer(transparency, np.uint8)
+            key = ()
+    elif header.colour in (_GRAY, _RGB) and len(transparency) == 2 * samples:
+        mask = (1 << header.depth) - 1
+        key = tuple(value & mask for value in struct.unpack(f">{samples}H", transparency))
+    gamma = int.from_bytes(bodies.get(b"gAMA", b""), "big") if len(bodies.get(b"gAMA", b"")) == 4 else 0
+    return _Colours(palette, key, _SRGB_GAMMA if b"sRGB" in bodies else gamma)
+
+
+def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wide: bool) -> Pixels:
+    """Return pixels of `channels` channels; of 16 bits if `wide` and the file has them."""
+    is_keyed = channels == 4 and bool(extra.key)
+    # The low bytes of 16 bits matter where they are returned, compared or weighted.
+    samples = _samples(header, stream, both=wide or is_keyed or channels == 1)
+    if header.colour == _PALETTE:
+        indices = samples[..., 0]
+        if channels == 1:
+            return _gray(extra.palette[:, :3], extra.gamma).take(indices, axis=0)
+        return extra.palette[:, :channels].take(indices, axis=0)
+    opaque = np.iinfo(samples.dtype).max
+    alpha = samples[..., -1:] if header.colour in (_GRAY_ALPHA, _RGBA) else None
+    if is_keyed:
+        alpha = np.where((samples == extra.key).all(axis=2, keepdims=True), 0, opaque).astype(samples.dtype)
+    colours = samples[..., : 1 if header.colour in (_GRAY, _GRAY_ALPHA) else 3]
+    if header.depth < 8:
+        colours = colours * np.uint8(255 // ((1 << header.depth) - 1))
+    if channels < 3 and colours.shape[2] == 3:
+        colours = _gray(colours, extra.gamma)
+    elif channels > 2 and colours.shape[2] == 1:
+        colours = np.repeat(colours, 3, axis=2)
+    if channels in (2, 4):
+        if alpha is None:
+            alpha = np.full((*colours.shape[:2], 1), opaque, samples.dtype)
+        colours = np.concatenate([colours, alpha], axis=2)
+    return colours if wide or colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
+
+
+def _samples(header: PNGHeader, stream: bytes, *, both: bool) -> Pixels:
+    """Decode the samples of the file, one channel each: of 16 bits if it has them and `both` bytes are needed."""
+    size, adam7 = (header.width, header.height), int(header.interlaced)
+    if header.bits in _RAW_MODES:
+        mode, raw = _RAW_MODES[header.bits]
+        stored: NDArray[Any] = decode_with_pillow("PNG", mode, size, stream, "zip", raw, adam7)
+        _check_rows(header, stream, stored)
+        return stored if header.depth < 16 else stored.view(">u2").astype(np.uint16)
+    raw = _RAW_MODES_OF_HALVES[header.bits]
+    mode = raw.partition(";")[0]
+    high = decode_with_pillow("PNG", mode, size, stream, "zip", raw + "B", adam7)
+    _check_rows(header, stream, high)
+    if not both:
+        return high
+    low = decode_with_pillow("PNG", mode, size, stream, "zip", raw + "L", adam7)
+    return (high.astype(np.uint16) << np.uint16(8)) | low
+
+
+def _check_rows(header: PNGHeader, stream: bytes, stored: NDArray[np.uint8]) -> None:
+    """Refuse a stream that ends between two rows: Pillow accepts it and leaves the other rows zero."""
+    if stored[-1].any() and not header.interlaced:
+        return
+    if header.interlaced:
+        sizes = [
+            (len(range(left, header.width, across)), len(range(top, header.height, down)))
+            for left, top, across, down in _PASSES
+        ]
+    else:
+        sizes = [(header.width, header.height)]
+    expected = sum(rows * (1 + (columns * header.bits + 7) // 8) for columns, rows in sizes if columns)
+    # As in libpng, data past the last row are not inflated. The stream is passed in slices, because zlib copies the
+    # input that it has not consumed.
+    inflate = zlib.decompressobj()
+    found, at = 0, 0
+    while at < len(stream) and not inflate.eof and found < expected:
+        remaining = stream[at : at + _SLICE]
+        at += len(remaining)
+        while remaining and found < expected:
+            found += len(inflate.decompress(remaining, _INFLATED))
+            remaining = inflate.unconsumed_tail
+    if found < expected:
+        raise ImageError(f"a truncated PNG image: expected {expected} bytes of pixels, found {found}")
+
+
+def _gray(colours: Pixels, gamma: int) -> Pixels:
+    """Convert RGB to gray by libpng's ``rgb_to_gray``: weighted as stored, or in linear light if `gamma` is known."""
+    bits = 8 * colours.dtype.itemsize
+    values = colours
+    # libpng ignores a gamma within five percent of 1.
+    curved = gamma > 0 and not 95_000 <= gamma <= 105_000
+    if curved:
+        inverse = int(1e10 / gamma + 0.5)
+        values = _curve(bits, inverse)[colours]
+    red, green, blue = (values[..., i : i + 1].astype(np.uint32) for i in range(3))
+    # libpng truncates stored values of 8 bits, and rounds otherwise.
+    half = 0 if bits == 8 and not curved else 1 << 14
+    gray = ((_RED * red + _GREEN * green + _BLUE * blue + half) >> 15).astype(colours.dtype)
+    if curved:
+        same = (colours == colours[..., :1]).all(axis=-1, keepdims=True)
+        gray = np.where(same, colours[..., :1], _curve(bits, int(1e10 / inverse + 0.5))[gray])
+    return gray
+
+
+def _curve(bits: int, gamma: int) -> Pixels:
+    """Table of all values of `bits` bits raised to ``gamma / 100000``."""
+    top = (1 << bits) - 1
+    kind = np.uint8 if bits == 8 else np.uint16
+    return np.floor(top * np.power(np.arange(top + 1) / top, gamma * 1e-5) + 0.5).astype(kind)

@@ -1,0 +1,1 @@
+"""Inference of schemas: payload types, content detection, survey, suggestions, report."""

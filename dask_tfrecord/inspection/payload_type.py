@@ -1,0 +1,390 @@
+"""Detection of the payload type from the wire format: Example, SequenceExample, another message or other data.
+
+protobuf parses almost any message as an Example without features, so a successful parse proves little; this module
+also inspects the fields at each level. Schema inference uses it, and so do error messages, which recommend a function
+for the detected type. Records that decode never pass through it.
+
+The wire format is specified at https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+
+from dask_tfrecord.errors import FeatureError, Location, plural
+from dask_tfrecord.messages import DecodeError, Example, SequenceExample, has_dropped_entries
+
+__all__ = [
+    "NoMessageError",
+    "detect_payload_type",
+    "is_probably_example",
+    "message_fields",
+    "parse_example",
+    "parse_record",
+    "payload_error",
+    "reading_advice",
+    "varint",
+]
+
+_VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
+_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"\x1f\x8b\x08", "gzip data"),
+    (b"\x93NUMPY", "a NumPy .npy file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"PAR1", "a Parquet file"),
+    (b"PK\x03\x04", "a zip archive"),
+)
+# Pickles of protocol 2 and later begin with their protocol number and end with a dot.
+_PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
+
+_BAG = "to_bag(urlpath, decode=…) calls a function on every payload"
+_MESSAGE = (
+    "to_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
+)
+# Advice on how to read payloads, by payload type.
+_ADVICE = {
+    "an Example": "features= describes Examples, sequence_features= only SequenceExamples",
+    "a damaged Example": "the writer produced an invalid message; read_records(urlpath) returns the payloads unparsed",
+    "a SequenceExample": (
+        "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
+        "sequence_features= for the feature lists"
+    ),
+    "an ExampleListWithContext": _MESSAGE.format("dask_tfrecord.messages.ExampleListWithContext.FromString"),
+    "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
+    "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
+    "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",
+    "UTF-8 text": "to_bag(urlpath, decode=bytes.decode) returns every payload as a string",
+    "a PNG image": f"{_BAG}, for example one that opens images",
+    "a JPEG image": f"{_BAG}, for example one that opens images",
+    "a GIF image": f"{_BAG}, for example one that opens images",
+    "gzip data": "to_bag(urlpath, decode=gzip.decompress) inflates every payload",
+    "a NumPy .npy file": "to_bag(urlpath, decode=lambda payload: numpy.load(io.BytesIO(payload))) returns the arrays",
+    "a pickle": "to_bag(urlpath, decode=pickle.loads) returns the objects; unpickling runs code chosen by the writer",
+    "an Arrow file": f"{_BAG}, for example pyarrow.ipc.open_file",
+    "an Arrow stream": f"{_BAG}, for example pyarrow.ipc.open_stream",
+    "an Avro file": f"{_BAG}, for example one that reads Avro",
+    "a Parquet file": f"{_BAG}, for example one that reads Parquet",
+    "a zip archive": f"{_BAG}, for example one that opens archives",
+    "raw bytes": f"read_records(urlpath) returns the payloads unparsed, and {_BAG}",
+    "an empty record": "read_records(urlpath) returns the payloads unparsed",
+}
+# Fields of tf.Event in TensorBoard logs: wall_time, step, and one of file_version, graph_def, summary, …
+_EVENT = {(1, _FIXED64), (2, _VARINT)} | {(number, _DELIMITED) for number in range(3, 11)}
+# Limits the time spent on a payload that happens to consist of millions of tiny fields.
+_MAX_FIELDS = 100_000
+# Plausible values of Event.wall_time, in seconds since 1970.
+_WALL_TIMES = (0.0, 1e11)
+# SequenceExamples without features: with an empty context and empty feature lists, as TensorFlow writes them, or
+# with the feature lists alone.
+_EMPTY = (b"\x0a\x00\x12\x00", b"\x12\x00")
+
+
+class NoMessageError(Exception):
+    """Bytes that are not a protobuf message."""
+
+
+def is_probably_example(payload: bytes) -> bool:
+    """Return whether the outer fields and the first feature of a payload are those of an Example.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of a record. An empty one returns False, since it can be a message of any type.
+
+    Returns
+    -------
+    bool
+        False for every other message type that is commonly stored in TFRecord files, even if protobuf would parse it.
+    """
+    try:
+        fields = list(message_fields(memoryview(payload)))
+        features = [data for number, wire_type, data in fields if (number, wire_type) == (1, _DELIMITED)]
+        if not features or any((number, wire_type) == (2, _DELIMITED) for number, wire_type, _ in fields):
+            return False
+        # An Example without features consists of an empty Features message alone.
+        return any(map(_is_features, features)) or (not any(features) and len(features) == len(fields))
+    except NoMessageError:
+        return False
+
+
+def parse_example(payload: bytes) -> Example | None:
+    """Parse an Example with the protobuf library; return None for another payload type.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of a record. An empty one is an Example without features.
+    """
+    if payload and not is_probably_example(payload):
+        return None
+    try:
+        return Example.FromString(payload)
+    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
+    except (DecodeError, UnicodeDecodeError):
+        return None
+
+
+def parse_record(payload: bytes) -> SequenceExample | None:
+    """Parse an Example or a SequenceExample; return None for another payload type.
+
+    The features of an Example have the field number of the context of a SequenceExample, so one parser reads both.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of a record. An empty one can be either message.
+
+    Returns
+    -------
+    SequenceExample or None
+        An Example is returned as a context without feature lists. The bytes of an Example and of a SequenceExample
+        without feature lists do not differ.
+    """
+    try:
+        record = SequenceExample.FromString(payload)
+        if has_dropped_entries(record):
+            record = SequenceExample.FromString(_known_entries(payload))
+    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
+    except (DecodeError, UnicodeDecodeError, NoMessageError):
+        return None
+    # A typed list at this depth is conclusive; without one, the fields decide.
+    for feature in record.context.feature.values():
+        if feature.WhichOneof("kind") is not None:
+            return record
+    for steps in record.feature_lists.feature_list.values():
+        if any(step.WhichOneof("kind") is not None for step in steps.feature):
+            return record
+    if not payload or payload in _EMPTY or detect_payload_type(payload) in ("an Example", "a SequenceExample"):
+        return record
+    return None
+
+
+def _known_entries(payload: bytes) -> bytes:
+    """Remove unknown fields from map entries.
+
+    The upb parser of protobuf treats an entry with an unknown field as an unknown entry, so its key is lost. Other
+    parsers, and the column decoder, skip the field alone.
+    """
+    kept = bytearray()
+    for number, wire_type, entries in message_fields(memoryview(payload), None):
+        if wire_type != _DELIMITED or number not in (1, 2):
+            continue
+        known_entries = bytearray()
+        for *key, entry in message_fields(entries, None):
+            if key == [1, _DELIMITED]:
+                known = bytearray()
+                for field, field_type, data in message_fields(entry, None):
+                    if field in (1, 2) and field_type == _DELIMITED:
+                        known += _delimited(field, data)
+                known_entries += _delimited(1, known)
+        kept += _delimited(number, known_entries)
+    return bytes(kept)
+
+
+def _delimited(number: int, data: bytearray | memoryview) -> bytes:
+    """Encode a length-delimited field with a number below 16."""
+    size, prefix = len(data), bytearray([number << 3 | _DELIMITED])
+    while size > 0x7F:
+        prefix.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes(prefix) + bytes([size]) + data
+
+
+def reading_advice(payload_type: str) -> str:
+    """Return advice on how to read payloads of a type that `detect_payload_type` returns."""
+    return _ADVICE[payload_type]
+
+
+def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
+    """Return the error for a record of an unexpected payload type.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of the record.
+    location : Location
+        Location of the record.
+    message : str, default "Example"
+        Expected message: "Example" or "SequenceExample".
+
+    Returns
+    -------
+    FeatureError
+        Reports the expected and the detected type, and how to read records of that type.
+    """
+    found = detect_payload_type(payload)
+    expected = f"{'an' if message == 'Example' else 'a'} {message}"
+    text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
+    if found in (expected, "a damaged Example"):
+        text += " that protobuf can't parse as one"
+        found = "a damaged Example"
+    return FeatureError(f"{text}; {reading_advice(found)}", location)
+
+
+def detect_payload_type(payload: bytes) -> str:
+    """Detect the payload type of a record.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of the record.
+
+    Returns
+    -------
+    str
+        Name with its article, as in the message "found a tf.Event": "an Example", "a damaged Example",
+        "a SequenceExample", "an ExampleListWithContext", "a tf.Event", "a protobuf message of another kind",
+        "JSON text", "UTF-8 text", "a PNG image", "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file",
+        "a pickle", "an Arrow file", "an Arrow stream", "an Avro file", "a Parquet file", "a zip archive", "raw bytes"
+        or "an empty record".
+    """
+    if not payload:
+        return "an empty record"
+    if is_probably_example(payload):
+        return "a damaged Example" if parse_example(payload) is None else "an Example"
+    try:
+        fields = list(message_fields(memoryview(payload)))
+    except NoMessageError:
+        fields = []
+    first, second = ([data for *key, data in fields if key == [number, _DELIMITED]] for number in (1, 2))
+    if any(map(_is_example, [*first, *second])):
+        return "an ExampleListWithContext"
+    if second and (any(map(_is_features, first)) or any(map(_is_feature_lists, second))):
+        return "a SequenceExample"
+    for signature, name in _SIGNATURES:
+        if payload.startswith(signature):
+            return name
+    if payload.startswith(_PICKLES) and payload.endswith(b"."):
+        return "a pickle"
+    if _is_arrow_stream(payload):
+        return "an Arrow stream"
+    if _is_event(fields):
+        return "a tf.Event"
+    text = _text(payload)
+    if text is not None and _is_json(text):
+        return "JSON text"
+    # A line feed is also the tag of field 1 if that is a message or a string.
+    if text is not None and not (fields and text.startswith("\n")):
+        return "UTF-8 text"
+    return "a protobuf message of another kind" if fields else "raw bytes"
+
+
+def message_fields(data: memoryview, limit: int | None = _MAX_FIELDS) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield the field number, wire type and content of the first fields of a message; of a group, an empty content."""
+    groups: list[int] = []
+    position = walked = 0
+    while position < len(data) and (limit is None or walked < limit):
+        tag, position = varint(data, position)
+        number, wire_type, begin = tag >> 3, tag & 7, position
+        if wire_type == _VARINT:
+            _, position = varint(data, position)
+        elif wire_type == _DELIMITED:
+            size, begin = varint(data, position)
+            position = begin + size
+        elif wire_type in _WIDTHS:
+            position += _WIDTHS[wire_type]
+        elif wire_type == _GROUP:
+            groups.append(number)
+        elif wire_type != _GROUP_END or not groups or groups.pop() != number:
+            raise NoMessageError
+        if not 0 < number < 2**29 or position > len(data):
+            raise NoMessageError
+        # Fields inside a group are not fields of this message.
+        if wire_type != _GROUP_END and len(groups) == (wire_type == _GROUP):
+            yield number, wire_type, data[begin:position]
+        walked += 1
+    if groups:
+        raise NoMessageError
+
+
+def varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Read a varint; return its value and the position after it."""
+    value = 0
+    for length, byte in enumerate(data[position : position + 10]):
+        value |= (byte & 0x7F) << 7 * length
+        if byte < 0x80:
+            return value, position + length + 1
+    raise NoMessageError
+
+
+def _has_field(data: memoryview, number: int, accepts: Callable[[memoryview], bool]) -> bool:
+    """Return whether `data` is a message with a length-delimited field of that number whose content is accepted."""
+    try:
+        return any(accepts(field) for *key, field in message_fields(data) if key == [number, _DELIMITED])
+    except NoMessageError:
+        return False
+
+
+def _is_example(data: memoryview) -> bool:
+    """Return whether the bytes are an Example with at least one feature."""
+    return _has_field(data, 1, _is_features)
+
+
+def _is_features(data: memoryview) -> bool:
+    """Return whether the bytes are a Features message with at least one entry that has a value."""
+    return _has_field(data, 1, lambda entry: _has_field(entry, 2, _is_feature))
+
+
+def _is_feature_lists(data: memoryview) -> bool:
+    """Return whether the bytes are a FeatureLists message with at least one list."""
+    return _has_field(data, 1, lambda entry: _has_field(entry, 2, _is_feature_list))
+
+
+def _is_feature_list(data: memoryview) -> bool:
+    return not data or _has_field(data, 1, _is_feature)
+
+
+def _is_feature(data: memoryview) -> bool:
+    """Return whether the bytes are a Feature: one of the three lists, or empty."""
+    return not data or any(_has_field(data, number, _is_list) for number in (1, 2, 3))
+
+
+def _is_list(data: memoryview) -> bool:
+    try:
+        return not data or any(number == 1 for number, _, _ in message_fields(data))
+    except NoMessageError:
+        return False
+
+
+def _is_event(fields: list[tuple[int, int, memoryview]]) -> bool:
+    if not fields or not {(number, wire_type) for number, wire_type, _ in fields} <= _EVENT:
+        return False
+    times = [struct.unpack("<d", data)[0] for number, _, data in fields if number == 1]
+    return bool(times) and all(_WALL_TIMES[0] <= time < _WALL_TIMES[1] for time in times)
+
+
+def _is_arrow_stream(payload: bytes) -> bool:
+    """Return whether the payload begins like an Arrow stream: a continuation marker and the length of its schema.
+
+    https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
+    """
+    length = int.from_bytes(payload[4:8], "little")
+    return payload.startswith(b"\xff" * 4) and 0 < length <= len(payload) - 8 and length % 8 == 0
+
+
+def _text(payload: bytes) -> str | None:
+    """Decode the payload as UTF-8; return None if it is not printable text."""
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\t\n\r" for char in text) else None
+
+
+def _is_json(text: str) -> bool:
+    # A single number or word counts as text.
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,355 @@
+"""Report on a survey of records: the inferred schema, conflicts, suggestions, and a spec to paste into code.
+
+The inferred schema reads values in the form in which they are stored. Detected content, for example an image, is a
+suggestion and never part of the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dask_tfrecord.errors import Location, SchemaError, plural
+from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.inspection.suggestions import Suggestion, suggestions
+from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, Survey
+from dask_tfrecord.metadata.tfmd_writing import to_tfmd
+from dask_tfrecord.schema import Sampling, Schema, align_columns
+
+__all__ = ["FeatureReport", "KindReport", "Report"]
+
+_Bins = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KindReport:
+    """Records in which a feature has one kind.
+
+    Attributes
+    ----------
+    kind : str
+        "bytes", "float32" or "int64".
+    records : int
+        Number of records.
+    shards : int
+        Number of shards with at least one of these records.
+    by_shard : tuple of (str, int)
+        Path and number of records of the first ten of these shards.
+    first : Location
+        Location of the first record.
+    """
+
+    kind: str
+    records: int
+    shards: int
+    by_shard: tuple[tuple[str, int], ...]
+    first: Location
+
+    @classmethod
+    def from_counts(cls, kind: str, counts: KindCounts) -> KindReport:
+        """Return the report of the counts of one kind."""
+        shards = tuple(counts.shards.items())
+        return cls(kind, counts.records, len(shards) + counts.more, shards, counts.first)
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{file}: {records:,}" for file, records in self.by_shard)
+        more = f", … {self.shards - len(self.by_shard):,} more" if self.shards > len(self.by_shard) else ""
+        return f"{self.kind} in {plural(self.records, 'record')} of {plural(self.shards, 'shard')} ({named}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureReport:
+    """Report on one feature or feature list.
+
+    Attributes
+    ----------
+    name : str
+        Key of the feature.
+    in_lists : bool
+        True for a feature list of SequenceExamples.
+    present : int
+        Number of records that set the feature.
+    unset : int
+        Number of records that have the key without a kind; for a feature list, number of steps without a kind.
+    kinds : tuple of KindReport
+        Kinds of the values, the most frequent first. A column can hold only one kind.
+    counts : tuple of (int, int, int)
+        Histogram of the number of values per record, or per step of a feature list: first number, last number and
+        frequency of each bin. Exact up to 64 distinct numbers, then by powers of two.
+    steps : tuple of (int, int, int)
+        Histogram of the number of steps of a feature list.
+    extent : (int, int)
+        Minimum and maximum number of values.
+    feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature or None
+        Inferred feature; None if the feature has no kind or several kinds.
+    suggestions : tuple of Suggestion
+        Other features that fit all values.
+    mixed : int
+        Number of records whose feature list has steps of several kinds.
+    """
+
+    name: str
+    in_lists: bool
+    present: int
+    unset: int
+    kinds: tuple[KindReport, ...]
+    counts: _Bins
+    steps: _Bins
+    extent: tuple[int, int]
+    feature: Feature | None
+    suggestions: tuple[Suggestion, ...]
+    mixed: int = 0
+
+    @classmethod
+    def from_counts(cls, name: str, counts: FeatureCounts, records: int, *, in_lists: bool) -> FeatureReport:
+        """Return the report of one feature from its counts over a number of records."""
+        kinds = sorted(counts.kinds.items(), key=lambda item: -item[1].records)
+        feature = _inferred(counts, records, in_lists=in_lists) if len(kinds) == 1 else None
+        return cls(
+            name=name,
+            in_lists=in_lists,
+            present=counts.present,
+            unset=counts.unset,
+            kinds=tuple(KindReport.from_counts(kind, of_kind) for kind, of_kind in kinds),
+            counts=counts.value_counts.bins(),
+            steps=counts.steps.bins(),
+            extent=counts.value_counts.extent(),
+            feature=feature,
+            suggestions=() if feature is None else suggestions(counts, feature),
+            mixed=counts.mixed,
+        )
+
+    @property
+    def kind(self) -> str:
+        """Kind of the values, or several kinds separated by commas."""
+        return ", ".join(kind.kind for kind in self.kinds)
+
+    @property
+    def values(self) -> str:
+        """Range of the number of values, and of steps, as text."""
+        low, high = self.extent
+        values = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        if not self.in_lists or not self.steps:
+            return values
+        fewest, most = self.steps[0][0], self.steps[-1][1]
+        steps = plural(most, "step") if fewest == most else f"{fewest:,} to {plural(most, 'step')}"
+        return f"{values} in each of {steps}"
+
+    def conflict(self) -> SchemaError:
+        """Return the error for values of several kinds."""
+        files = [file for kind in self.kinds for file, _ in kind.by_shard]
+        together = len(set(files)) == 1
+        # The location of the error already names the file.
+        kinds = [f"{kind.kind} in {plural(kind.records, 'record')}" if together else str(kind) for kind in self.kinds]
+        text = (
+            f"feature {self.name!r} holds values of {len(self.kinds)} kinds, and a column has one: {'; '.join(kinds)}"
+        )
+        without = "features= without it"
+        if self.in_lists:
+            without = "features= and sequence_features= without it ({} for no feature lists)"
+        if self.mixed:
+            text += (
+                f"; steps of one record differ in {plural(self.mixed, 'record')}. No column holds this feature list:"
+            )
+        elif len(set(files)) == len(files):
+            text += ". Read the shards of one kind, or"
+        else:
+            text += ". Read the records of one kind with a feature of that kind, or"
+        return SchemaError(
+            f"{text} give {without}, as inspect_records(urlpath).spec() writes them; "
+            f"inspect_records(urlpath, sample=None) reports all records",
+            replace(self.kinds[-1].first, feature=self.name),
+        )
+
+
+def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool) -> Feature:
+    """Infer a feature of one kind, without a default value."""
+    (kind,) = counts.kinds
+    low, high = counts.value_counts.extent()
+    fixed = low == high and low > 0 and not (in_lists and counts.unset)
+    shape = () if low == 1 else (low,)
+    if fixed and in_lists:
+        return FixedLenSequenceFeature(shape, kind, allow_missing=counts.present < records)
+    if fixed and counts.present == records:
+        return FixedLenFeature(shape, kind)
+    return VarLenFeature(kind)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """Features of records: presence, kinds, numbers of values, conflicts and suggestions.
+
+    Printing a report shows a table and a spec.
+
+    Attributes
+    ----------
+    message : str
+        "Example" or "SequenceExample".
+    records : int
+        Number of records read.
+    sequences : int
+        Number of these records that have feature lists.
+    shards : int
+        Number of shards the records came from.
+    features : tuple of FeatureReport
+        All keys sorted by name; keys of contexts precede keys of feature lists.
+    searched : tuple of str
+        Paths of the shards if all of them were empty.
+
+    Examples
+    --------
+    >>> report = dtf.inspect_records("train-*.tfrecord", sample=None)
+    >>> print(report.spec())
+    features = {
+        "image": dtf.FixedLenFeature((), "bytes"),  # 192 bytes each, all 20 values (could be ..., uint8 (8, 8, 3))
+        "label": dtf.FixedLenFeature((), "int64"),
+        "text": dtf.FixedLenFeature((), "bytes"),  # or dtf.TextFeature(): text, all 20 values
+        "tokens": dtf.VarLenFeature("int64"),
+    }
+    """
+
+    message: str
+    records: int
+    sequences: int
+    shards: int
+    features: tuple[FeatureReport, ...]
+    searched: tuple[str, ...] = ()
+
+    @classmethod
+    def from_survey(cls, survey: Survey, searched: Sequence[str] = ()) -> Report:
+        """Return the report on a survey of the shards `searched`."""
+        features = [
+            FeatureReport.from_counts(name, counts[name], survey.records, in_lists=in_lists)
+            for counts, in_lists in ((survey.context, False), (survey.lists, True))
+            for name in sorted(counts)
+        ]
+        message = "SequenceExample" if survey.sequences else "Example"
+        empty = () if survey.records else tuple(searched)
+        return cls(message, survey.records, survey.sequences, len(survey.shards), tuple(features), empty)
+
+    @property
+    def conflicts(self) -> tuple[FeatureReport, ...]:
+        """Features with values of several kinds."""
+        return tuple(feature for feature in self.features if len(feature.kinds) > 1)
+
+    @property
+    def unset(self) -> tuple[str, ...]:
+        """Keys that occur, but never with a kind."""
+        return tuple(sorted({feature.name for feature in self.features if not feature.kinds}))
+
+    @property
+    def schema(self) -> Schema:
+        """Inferred schema.
+
+        Raises
+        ------
+        SchemaError
+            If no schema can be inferred: a feature holds values of several kinds, a key occurs in contexts and in
+            feature lists, or no record sets a feature.
+        """
+        if not self.records:
+            shards = f" (all {len(self.searched):,} shards are empty)" if len(self.searched) > 1 else ""
+            raise SchemaError(
+                f"found no record to infer features from: give features={shards}",
+                Location(self.searched[0]) if self.searched else None,
+            )
+        for conflict in self.conflicts:
+            raise conflict.conflict()
+        known = [feature for feature in self.features if feature.feature is not None]
+        if not known:
+            raise SchemaError(f"no feature is set in {plural(self.records, 'record')}: give features=")
+        context = {feature.name: feature.feature for feature in known if not feature.in_lists}
+        lists = {feature.name: feature.feature for feature in known if feature.in_lists}
+        for name in context.keys() & lists.keys():
+            raise SchemaError(
+                f"{name!r} is both a context feature and a feature list, and column names are unique: give features= "
+                f"and sequence_features=, with {name!r} in one of them"
+            )
+        present = tuple((feature.name, feature.present) for feature in known)
+        sampling = Sampling(self.records, self.shards, present, self.unset)
+        sequences = lists if self.message == "SequenceExample" else None
+        return Schema(context, sampling, sequence_features=sequences, report=self)
+
+    def spec(self) -> str:
+        """Format the inferred features as Python code, with suggestions as comments at the ends of lines.
+
+        Returns
+        -------
+        str
+            Code that assigns `features`, and `sequence_features` for SequenceExamples, to be passed to
+            `read_tfrecord`. Features with no kind or several kinds are comments.
+        """
+        parts = [_mapping("features", [feature for feature in self.features if not feature.in_lists])]
+        if self.message == "SequenceExample":
+            parts.append(_mapping("sequence_features", [feature for feature in self.features if feature.in_lists]))
+        return "\n".join(parts)
+
+    def to_json(self) -> str:
+        """Serialize the report as JSON text."""
+        document = {
+            "message": self.message,
+            "records": self.records,
+            "sequences": self.sequences,
+            "shards": self.shards,
+            "features": [_to_json_values(feature) for feature in self.features],
+        }
+        return json.dumps(document, ensure_ascii=False)
+
+    def to_tfmd(self) -> str:
+        """Format the inferred schema as the text of a `schema.pbtxt` of TensorFlow Metadata; see `to_tfmd`."""
+        return to_tfmd(self.schema)
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """List the features as table rows of text: name, kinds, records that set it, numbers of values, suggestions."""
+        return [
+            (
+                feature.name or "''",
+                feature.kind or "(never set)",
+                f"{feature.present:,} of {self.records:,}",
+                feature.values if feature.kinds else "",
+                "; ".join(suggestion.what for suggestion in feature.suggestions),
+            )
+            for feature in self.features
+        ]
+
+    def __repr__(self) -> str:
+        title = f"Report on {plural(self.records, self.message)} of {plural(self.shards, 'shard')}"
+        if 0 < self.sequences < self.records:
+            title += f", {plural(self.records - self.sequences, 'record')} without feature lists"
+        table = [("feature", "kind", "present", "values", "looks like"), *self.rows()]
+        conflicts = [f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}" for feature in self.conflicts]
+        return "\n".join(
+            [title, *align_columns(table), *(["values of several kinds:", *conflicts] if conflicts else [])]
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n\n{self.spec()}"
+
+
+def _mapping(name: str, features: Sequence[FeatureReport]) -> str:
+    return "\n".join([f"{name} = {{", *(f"    {_line(feature)}" for feature in features), "}"])
+
+
+def _line(feature: FeatureReport) -> str:
+    """Format one feature as a line of a dict."""
+    # repr escapes every character that would end the string literal.
+    name = repr(feature.name)
+    if name.startswith("'") and '"' not in name:
+        name = f'"{name[1:-1]}"'
+    if not feature.kinds:
+        return f"# {name}: never set"
+    if feature.feature is None:
+        kinds = "; ".join(f"{kind.kind} in {plural(kind.records, 'record')}" for kind in feature.kinds)
+        return f"# {name}: {kinds}"
+    comment = "; ".join(map(str, feature.suggestions))
+    code = repr(feature.feature).replace("'", '"')
+    return f"{name}: dtf.{code}," + (f"  # {comment}" if comment else "")
+
+
+def _to_json_values(feature: FeatureReport) -> dict[str, Any]:
+    """Return the report on a feature as JSON values."""
+    document = asdict(feature)
+    document["feature"] = None if feature.feature is None else f"dtf.{feature.feature!r}"
+    return document

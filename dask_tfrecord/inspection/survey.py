@@ -1,0 +1,415 @@
+"""Survey of records: presence, kinds and value counts of every feature, and the detected content of its bytes.
+
+A `Survey` adds one record after the other in bounded memory. Workers survey parts of a collection independently, and
+the surveys are merged in order; `report.py` turns the result into a `Report`. Records are parsed by the protobuf
+library, so that inference is independent of the column decoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_tfrecord.errors import Location
+from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, detect_tensor, is_probably_text
+from dask_tfrecord.inspection.payload_type import parse_record, payload_error
+from dask_tfrecord.messages import Feature
+
+__all__ = ["BytesSummary", "FeatureCounts", "Histogram", "IntegersSummary", "KindCounts", "Survey", "survey"]
+
+_KINDS = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
+# Limits of a histogram's distinct numbers and of the shards that are listed by name.
+_MAX_NUMBERS = 64
+_MAX_SHARDS = 10
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Frequencies of numbers: exact for up to 64 distinct numbers, then by powers of two.
+
+    Attributes
+    ----------
+    exact : dict of int to int, or None
+        Frequency by number; None after the 65th distinct number.
+    ranges : dict of int to int
+        Frequency by bit length after that: key 3 counts the numbers 4 to 7.
+    low, high, divisor : int
+        Minimum, maximum and greatest common divisor of the numbers counted in `ranges`.
+    """
+
+    exact: dict[int, int] | None = field(default_factory=dict)
+    ranges: dict[int, int] = field(default_factory=dict)
+    low: int = 0
+    high: int = 0
+    divisor: int = 0
+
+    def add(self, number: int, times: int = 1) -> None:
+        """Count a number `times` times."""
+        exact = self.exact
+        if exact is None:
+            self._add_to_ranges(number, times)
+        elif number in exact:
+            exact[number] += times
+        else:
+            exact[number] = times
+            if len(exact) > _MAX_NUMBERS:
+                self._switch_to_ranges()
+
+    def merge(self, other: Histogram) -> None:
+        """Add the frequencies of another histogram."""
+        if other.exact is not None:
+            for number, times in other.exact.items():
+                self.add(number, times)
+            return
+        if self.exact == {}:
+            self.low = other.low
+        if self.exact is not None:
+            self._switch_to_ranges()
+        for bits, times in other.ranges.items():
+            self.ranges[bits] = self.ranges.get(bits, 0) + times
+        self._widen(other.low, other.high, other.divisor)
+
+    def extent(self) -> tuple[int, int]:
+        """Return the minimum and the maximum."""
+        return (min(self.exact), max(self.exact)) if self.exact else (self.low, self.high)
+
+    def common_divisor(self) -> int:
+        """Return the greatest common divisor, or 1 if fewer than three distinct non-zero numbers were counted."""
+        if self.exact is None:
+            return self.divisor
+        return math.gcd(*self.exact) if len(self.exact.keys() - {0}) >= 3 else 1
+
+    def bins(self) -> tuple[tuple[int, int, int], ...]:
+        """Return (first number, last number, frequency) of each bin in ascending order."""
+        if self.exact is not None:
+            return tuple((number, number, times) for number, times in sorted(self.exact.items()))
+        return tuple((1 << bits >> 1, (1 << bits) - 1, times) for bits, times in sorted(self.ranges.items()))
+
+    def _switch_to_ranges(self) -> None:
+        exact, self.exact = self.exact or {}, None
+        if exact:
+            self.low = self.high = next(iter(exact))
+        for number, times in exact.items():
+            self._add_to_ranges(number, times)
+
+    def _add_to_ranges(self, number: int, times: int) -> None:
+        bits = number.bit_length()
+        self.ranges[bits] = self.ranges.get(bits, 0) + times
+        self._widen(number, number, number)
+
+    def _widen(self, low: int, high: int, divisor: int) -> None:
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.divisor = math.gcd(self.divisor, divisor)
+
+
+@dataclass(slots=True)
+class KindCounts:
+    """Number and location of the records in which a feature has one kind.
+
+    Attributes
+    ----------
+    first : Location
+        Location of the first record.
+    records : int
+        Number of records.
+    shards : dict of str to int
+        Number of records by shard, for the first ten shards.
+    more : int
+        Number of shards after the first ten.
+    last : str
+        Last shard that was counted.
+    """
+
+    first: Location
+    records: int = 0
+    shards: dict[str, int] = field(default_factory=dict)
+    more: int = 0
+    last: str = ""
+
+    def add(self, file: str, records: int = 1) -> None:
+        """Count records of a shard. Each shard's records are consecutive."""
+        self.records += records
+        if file in self.shards:
+            self.shards[file] += records
+        elif len(self.shards) < _MAX_SHARDS:
+            self.shards[file] = records
+        elif file != self.last:
+            self.more += 1
+        self.last = file
+
+    def merge(self, other: KindCounts) -> None:
+        """Add the counts of the part of the collection that follows."""
+        records, last = self.records + other.records, other.last
+        for file, count in other.shards.items():
+            self.add(file, count)
+        self.records, self.more, self.last = records, self.more + other.more, last
+
+
+@dataclass(slots=True)
+class BytesSummary:
+    """Properties that all bytes values of a feature share.
+
+    Attributes
+    ----------
+    values : int
+        Number of values.
+    low, high : int
+        Size of the shortest and of the longest value, in bytes.
+    text : bool
+        All values are UTF-8 text.
+    image, tensor : BytesContent, None or False
+        Content that all values share; None before the first value, False if they share none.
+    """
+
+    values: int = 0
+    low: int = 0
+    high: int = 0
+    text: bool = True
+    image: BytesContent | bool | None = None
+    tensor: BytesContent | bool | None = None
+
+    def add(self, values: Iterable[bytes]) -> None:
+        """Add values. A content type that one value has ruled out is not tested again."""
+        for value in values:
+            size = len(value)
+            if not self.values:
+                self.low = self.high = size
+            elif size < self.low:
+                self.low = size
+            elif size > self.high:
+                self.high = size
+            self.values += 1
+            if self.text:
+                self.text = is_probably_text(value)
+            if self.image is not False:
+                self.image = _common(self.image, detect_image(value) or False)
+            if self.tensor is not False:
+                self.tensor = _common(self.tensor, detect_tensor(value) or False)
+
+    def merge(self, other: BytesSummary) -> None:
+        """Restrict to the properties that hold for both."""
+        if not other.values:
+            return
+        self.low = min(self.low, other.low) if self.values else other.low
+        self.high = max(self.high, other.high)
+        self.values += other.values
+        self.text = self.text and other.text
+        self.image = _common(self.image, other.image)
+        self.tensor = _common(self.tensor, other.tensor)
+
+
+def _common(known: BytesContent | bool | None, found: BytesContent | bool | None) -> BytesContent | bool | None:
+    """Return the content that both operands share, where None means no values yet and False no shared content."""
+    if known is None or found is None:
+        return found if known is None else known
+    if isinstance(known, BytesContent) and isinstance(found, BytesContent):
+        return known.common(found) or False
+    return False
+
+
+@dataclass(slots=True)
+class IntegersSummary:
+    """Integers of a feature, as long as all of them are 0 or 1.
+
+    Attributes
+    ----------
+    distinct : set of int, or None
+        Distinct integers; None after an integer other than 0 and 1.
+    """
+
+    distinct: set[int] | None = field(default_factory=set)
+
+    def add(self, values: Iterable[int]) -> None:
+        """Add values."""
+        if self.distinct is None:
+            return
+        self.distinct.update(values)
+        if not self.distinct <= {0, 1}:
+            self.distinct = None
+
+    def merge(self, other: IntegersSummary) -> None:
+        """Restrict to the properties that hold for both."""
+        self.distinct = None if self.distinct is None or other.distinct is None else self.distinct | other.distinct
+
+
+@dataclass(slots=True)
+class FeatureCounts:
+    """Counts of one feature or feature list.
+
+    Attributes
+    ----------
+    present : int
+        Records that have the key and set a kind. For a feature list, all records that have the key.
+    unset : int
+        Records that have the key without a kind. For a feature list, the steps without a kind.
+    kinds : dict of str to KindCounts
+        Records by kind.
+    mixed : int
+        Records whose feature list has steps of several kinds.
+    value_counts : Histogram
+        Number of values per record, or per step of a feature list.
+    steps : Histogram
+        Number of steps of a feature list.
+    bytes_summary : BytesSummary
+        Shared properties of bytes values.
+    integers : IntegersSummary
+        Shared properties of int64 values.
+    """
+
+    present: int = 0
+    unset: int = 0
+    kinds: dict[str, KindCounts] = field(default_factory=dict)
+    mixed: int = 0
+    value_counts: Histogram = field(default_factory=Histogram)
+    steps: Histogram = field(default_factory=Histogram)
+    bytes_summary: BytesSummary = field(default_factory=BytesSummary)
+    integers: IntegersSummary = field(default_factory=IntegersSummary)
+
+    def add(self, feature: Feature, location: Location) -> None:
+        """Count a feature of one record."""
+        kind = self._add_values(feature)
+        if kind is None:
+            self.unset += 1
+            return
+        self.present += 1
+        self._add_kind(kind, location)
+
+    def add_list(self, steps: Iterable[Feature], location: Location) -> None:
+        """Count a feature list of one record."""
+        self.present += 1
+        kinds = [self._add_values(step) for step in steps]
+        self.steps.add(len(kinds))
+        self.unset += kinds.count(None)
+        distinct = dict.fromkeys(kind for kind in kinds if kind is not None)
+        self.mixed += len(distinct) > 1
+        for kind in distinct:
+            self._add_kind(kind, location)
+
+    def _add_values(self, feature: Feature) -> str | None:
+        name = feature.WhichOneof("kind")
+        if name is None:
+            return None
+        values = getattr(feature, name).value
+        self.value_counts.add(len(values))
+        if name == "bytes_list":
+            self.bytes_summary.add(values)
+        elif name == "int64_list":
+            self.integers.add(values)
+        return _KINDS[name]
+
+    def _add_kind(self, kind: str, location: Location) -> None:
+        counts = self.kinds.get(kind)
+        if counts is None:
+            counts = self.kinds[kind] = KindCounts(location)
+        counts.add(location.file)
+
+    def merge(self, other: FeatureCounts) -> None:
+        """Add the counts of the part of the collection that follows."""
+        self.present += other.present
+        self.unset += other.unset
+        self.mixed += other.mixed
+        for kind, counts in other.kinds.items():
+            if kind in self.kinds:
+                self.kinds[kind].merge(counts)
+            else:
+                self.kinds[kind] = counts
+        self.value_counts.merge(other.value_counts)
+        self.steps.merge(other.steps)
+        self.bytes_summary.merge(other.bytes_summary)
+        self.integers.merge(other.integers)
+
+
+@dataclass(slots=True)
+class Survey:
+    """Counts over the records of a collection or of a part of it.
+
+    Attributes
+    ----------
+    records : int
+        Number of records.
+    sequences : int
+        Number of records with feature lists, which are SequenceExamples for certain.
+    shards : dict of str to int
+        Number of records by shard.
+    context : dict of str to FeatureCounts
+        Features of Examples, or of the contexts of SequenceExamples.
+    lists : dict of str to FeatureCounts
+        Feature lists of SequenceExamples.
+    """
+
+    records: int = 0
+    sequences: int = 0
+    shards: dict[str, int] = field(default_factory=dict)
+    context: dict[str, FeatureCounts] = field(default_factory=dict)
+    lists: dict[str, FeatureCounts] = field(default_factory=dict)
+
+    def add(self, location: Location, payload: bytes) -> None:
+        """Count a record.
+
+        Raises
+        ------
+        FeatureError
+            If the record is neither an Example nor a SequenceExample.
+        """
+        record = parse_record(payload)
+        if record is None:
+            raise payload_error(payload, location)
+        self.records += 1
+        self.shards[location.file] = self.shards.get(location.file, 0) + 1
+        _add_each(self.context, record.context.feature, FeatureCounts.add, location)
+        if record.HasField("feature_lists"):
+            self.sequences += 1
+            lists = {name: steps.feature for name, steps in record.feature_lists.feature_list.items()}
+            _add_each(self.lists, lists, FeatureCounts.add_list, location)
+
+    def merge(self, other: Survey) -> None:
+        """Add the survey of the part of the collection that follows. The other survey must not be used afterwards."""
+        self.records += other.records
+        self.sequences += other.sequences
+        for file, records in other.shards.items():
+            self.shards[file] = self.shards.get(file, 0) + records
+        for mine, theirs in ((self.context, other.context), (self.lists, other.lists)):
+            for name, counts in theirs.items():
+                if name in mine:
+                    mine[name].merge(counts)
+                else:
+                    mine[name] = counts
+
+
+def _add_each(
+    counts_by_name: dict[str, FeatureCounts],
+    features: Mapping[str, Any],
+    add: Callable[[FeatureCounts, Any, Location], None],
+    location: Location,
+) -> None:
+    for name, feature in features.items():
+        counts = counts_by_name.get(name)
+        if counts is None:
+            counts = counts_by_name[name] = FeatureCounts()
+        add(counts, feature, location)
+
+
+def survey(payloads: Iterable[tuple[Location, bytes]]) -> Survey:
+    """Survey records.
+
+    Parameters
+    ----------
+    payloads : iterable of (Location, bytes)
+        Location and payload of each record.
+
+    Returns
+    -------
+    Survey
+        Counts over all records.
+
+    Raises
+    ------
+    FeatureError
+        If a record is neither an Example nor a SequenceExample.
+    """
+    found = Survey()
+    for location, payload in payloads:
+        found.add(location, payload)
+    return found

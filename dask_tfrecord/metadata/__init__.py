@@ -1,0 +1,1 @@
+"""Schemas and metadata files of TFDS and TensorFlow Metadata."""

@@ -1,0 +1,309 @@
+// Python bindings of the decoder: column specifications, the records fed to it, and the output of each column.
+#include <nanobind/stl/string.h>
+
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "binding.hpp"
+#include "example.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using binding::Bytes;
+using binding::ExclusiveUse;
+using binding::Integers;
+using binding::OutputBytes;
+
+namespace {
+
+void check(const dtf::ColumnSpec& spec) {
+    using dtf::Kind;
+    using dtf::ValueLayout;
+    const bool fixed = spec.layout == ValueLayout::fixed;
+    const bool encoded = spec.layout == ValueLayout::raw || spec.layout == ValueLayout::tensor;
+    const bool located = spec.layout == ValueLayout::located;
+    if ((encoded || spec.text) && spec.kind != Kind::bytes) {
+        throw nb::value_error("raw, tensor and text columns need Kind.BYTES");
+    }
+    if (spec.text && (encoded || located)) throw nb::value_error("text columns have a fixed or ragged layout");
+    if (located && (spec.kind == Kind::int64 || spec.kind == Kind::none || spec.count == 0)) {
+        throw nb::value_error("located columns need Kind.FLOATS or Kind.BYTES and a count of at least 1");
+    }
+    if (spec.count > dtf::most_values) throw nb::value_error("count exceeds 2**59");
+    if (spec.swap == 0 || (spec.layout == ValueLayout::raw && spec.count % spec.swap != 0)) {
+        throw nb::value_error("the count of a raw column must be a multiple of swap");
+    }
+    if (spec.layout == ValueLayout::ragged && spec.count == 0) throw nb::value_error("ragged columns need count >= 1");
+    if (spec.list && !fixed && spec.layout != ValueLayout::ragged && spec.layout != ValueLayout::skipped) {
+        throw nb::value_error("feature lists have a fixed or ragged layout");
+    }
+    if (spec.cast != dtf::Cast::none) {
+        const bool integers = spec.cast < dtf::Cast::float16;
+        if (!fixed && spec.layout != ValueLayout::ragged) throw nb::value_error("only fixed and ragged columns cast");
+        if (spec.kind != (integers ? Kind::int64 : Kind::floats)) {
+            throw nb::value_error("integer casts need Kind.INT64, float casts Kind.FLOATS");
+        }
+    }
+}
+
+void check_fallback(const dtf::ColumnSpec& spec) {
+    if (spec.fallback.empty()) return;
+    const dtf::Column column(spec);
+    if (spec.layout != dtf::ValueLayout::fixed || spec.list) {
+        throw nb::value_error("only fixed columns that are not feature lists have a fallback");
+    }
+    if (column.stores_bytes() ? spec.fallback.size() != spec.count
+                              : spec.fallback.size() != 1 || spec.fallback[0].size() != column.slot()) {
+        throw nb::value_error("the fallback must hold as many values as a record");
+    }
+}
+
+void check_counted(const dtf::ColumnSpec& spec) {
+    if (!spec.counted) return;
+    const dtf::Column column(spec);
+    if (spec.text || !(column.has_rows() || column.stores_bytes())) {
+        throw nb::value_error("only columns with splits that are not text can be counted");
+    }
+}
+
+void check_tensor(const dtf::TensorSpec& spec) {
+    std::size_t left = dtf::most_values;
+    if (spec.item > 16) throw nb::value_error("tensor_item exceeds 16 bytes");
+    for (const std::int64_t size : spec.shape) {
+        if (size < -1) throw nb::value_error("sizes of tensor_shape must be non-negative, or -1 for an open size");
+        if (size > 0) left /= static_cast<std::size_t>(size);
+    }
+    if (left == 0) throw nb::value_error("tensor_shape holds more than 2**59 elements");
+}
+
+void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kind, dtf::ValueLayout layout,
+                      std::size_t count, std::size_t swap, bool text, bool boolean, bool list, bool optional,
+                      bool counted, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
+                      std::optional<dtf::DataType> tensor_dtype, std::size_t tensor_item,
+                      const nb::typed<nb::sequence, int>& tensor_shape) {
+    dtf::ColumnSpec spec;
+    spec.key = binding::string_of(key);
+    spec.kind = kind;
+    spec.layout = layout;
+    spec.count = count;
+    spec.swap = swap;
+    spec.text = text;
+    spec.boolean = boolean;
+    spec.list = list;
+    spec.optional = optional;
+    spec.counted = counted;
+    spec.cast = cast;
+    for (nb::handle item : fallback) {
+        nb::bytes value;
+        if (!nb::try_cast(item, value)) throw nb::type_error("fallback must hold bytes");
+        spec.fallback.push_back(binding::string_of(value));
+    }
+    if (tensor_dtype) spec.tensor.dtype = static_cast<int>(*tensor_dtype);
+    spec.tensor.item = tensor_item;
+    for (nb::handle size : tensor_shape) {
+        spec.tensor.shape.push_back(0);
+        if (!nb::try_cast(size, spec.tensor.shape.back())) throw nb::type_error("tensor_shape must hold integers");
+    }
+    check(spec);
+    check_fallback(spec);
+    check_counted(spec);
+    check_tensor(spec.tensor);
+    new (self) dtf::ColumnSpec(std::move(spec));
+}
+
+using ColumnSpecs = nb::typed<nb::sequence, dtf::ColumnSpec>;
+
+std::vector<dtf::ColumnSpec> column_specs(const ColumnSpecs& items) {
+    std::vector<dtf::ColumnSpec> specs;
+    std::unordered_set<std::string> keys[2];
+    for (nb::handle item : items) {
+        specs.push_back(nb::cast<dtf::ColumnSpec>(item));
+        if (!keys[specs.back().list].insert(specs.back().key).second) {
+            throw nb::value_error("two columns have the same key");
+        }
+    }
+    return specs;
+}
+
+// Arrays of one column; None for those that its layout lacks.
+struct ColumnOutput {
+    nb::object values, value_splits, step_splits, row_splits, shapes;
+};
+
+template <class T>
+nb::object array_of(dtf::Buffer& buffer) {
+    const std::size_t size = buffer.size() / sizeof(T);
+    std::uint8_t* memory = buffer.release();
+    nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(memory, {size}, owner));
+}
+
+nb::object splits_of(bool exists, dtf::Buffer& buffer) { return exists ? array_of<std::int64_t>(buffer) : nb::none(); }
+
+// A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
+class PyDecoder {
+public:
+    PyDecoder(const ColumnSpecs& columns, bool check_crc, bool closed, bool sequence_example)
+        : decoder_(column_specs(columns), check_crc, closed,
+                   sequence_example ? dtf::Message::sequence_example : dtf::Message::example) {}
+    PyDecoder(const PyDecoder&) = delete;
+    PyDecoder& operator=(const PyDecoder&) = delete;
+
+    void set_output(std::size_t index, const OutputBytes& memory) {
+        const ExclusiveUse use(busy_);
+        dtf::Column& column = writable(index, memory);
+        const dtf::ValueLayout layout = column.spec().layout;
+        if (column.stores_bytes() || column.has_rows() || layout == dtf::ValueLayout::skipped ||
+            layout == dtf::ValueLayout::unset) {
+            throw nb::value_error("set_output needs a column whose rows have one size: fixed numbers or raw bytes");
+        }
+        const std::size_t slot = column.slot();
+        if (slot != 0 && memory.size() % slot != 0) {
+            throw nb::value_error("the size of the output buffer must be a multiple of the row size");
+        }
+        column.values = dtf::Buffer(memory.data(), memory.size());
+        outputs_.append(memory);
+    }
+
+    void offer_output(std::size_t index, const OutputBytes& memory) {
+        const ExclusiveUse use(busy_);
+        dtf::Column& column = writable(index, memory);
+        if (!(column.stores_bytes() || column.has_rows()) || !column.values.keeps()) {
+            throw nb::value_error("offer_output needs a column that keeps values of rows of different sizes");
+        }
+        column.values = dtf::Buffer::offered(memory.data(), memory.size());
+        outputs_.append(memory);
+    }
+
+    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t offset) {
+        return decode(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit), offset);
+        });
+    }
+
+    dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
+                            const Integers& selected, std::uint64_t offset) {
+        return decode(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.feed_selected(data, size, first, selected.data(), selected.size(), offset);
+        });
+    }
+
+    void preallocate(double factor) {
+        const ExclusiveUse use(busy_);
+        decoder_.preallocate(factor);
+    }
+
+    void set_memory_limit(std::size_t nbytes) {
+        const ExclusiveUse use(busy_);
+        for (dtf::Column& column : decoder_.columns()) column.set_memory_limit(nbytes);
+    }
+
+    dtf::Problem problem() {
+        const ExclusiveUse use(busy_);
+        return decoder_.problem();
+    }
+
+    ColumnOutput take_output(std::size_t index) {
+        const ExclusiveUse use(busy_);
+        dtf::Column& column = at(index);
+        if (!taken_.insert(index).second) throw nb::value_error("the output of a column can be taken only once");
+        const bool owns_values = !column.values.borrowed() && column.values.keeps();
+        return {owns_values ? array_of<std::uint8_t>(column.values) : nb::none(),
+                splits_of(column.stores_bytes(), column.value_splits), splits_of(column.has_steps(), column.step_splits),
+                splits_of(column.has_rows(), column.row_splits), splits_of(column.has_shapes(), column.shapes)};
+    }
+
+private:
+    template <class Decode>
+    dtf::Walk decode(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t offset, Decode work) {
+        const ExclusiveUse use(busy_);
+        binding::check_range(buffer, begin, end);
+        if (offset > dtf::absurd_length) throw nb::value_error("offset exceeds 2**62");
+        if (!taken_.empty()) throw nb::value_error("an output was already taken: create another Decoder");
+        fed_ = true;
+        return binding::without_gil([&] { return work(buffer.data() + begin, end - begin); });
+    }
+
+    // The column that `memory` becomes the output buffer of.
+    dtf::Column& writable(std::size_t index, const OutputBytes& memory) {
+        dtf::Column& column = at(index);
+        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
+        const bool uncast = column.spec().kind == dtf::Kind::int64 && column.spec().cast == dtf::Cast::none;
+        if (uncast && reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::int64_t) != 0) {
+            throw nb::value_error("the output buffer of int64 values must be aligned to 8 bytes");
+        }
+        return column;
+    }
+
+    dtf::Column& at(std::size_t index) {
+        if (index >= decoder_.columns().size()) throw nb::index_error("column index out of range");
+        return decoder_.columns()[index];
+    }
+
+    dtf::Decoder decoder_;
+    nb::list outputs_;  // keeps the arrays alive
+    std::unordered_set<std::size_t> taken_;
+    bool fed_ = false;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+};
+
+void add_results(nb::module_& module) {
+    nb::class_<dtf::Problem>(module, "Problem", "Content that the decoder refused.")
+        .def_ro("fault", &dtf::Problem::fault, "What is wrong.")
+        .def_ro("column", &dtf::Problem::column, "Index of the column, or -1.")
+        .def_ro("step", &dtf::Problem::step, "Step of a feature list, or -1.")
+        .def_ro("found", &dtf::Problem::found, "A Kind, count, size or value, depending on the fault.")
+        .def_prop_ro(
+            "text", [](const dtf::Problem& problem) { return nb::bytes(problem.text.data(), problem.text.size()); },
+            "Key of an unknown feature, or description of a tensor; UTF-8.");
+    const auto rv = nb::rv_policy::reference;
+    nb::class_<ColumnOutput>(module, "ColumnOutput", "Decoded rows of one column.")
+        .def_ro("values", &ColumnOutput::values, rv,
+                nb::sig("def values(self) -> numpy.typing.NDArray[numpy.uint8] | None"),
+                "Bytes of the values; None if they are in an output buffer of the caller, or only counted.")
+        .def_ro("value_splits", &ColumnOutput::value_splits, rv,
+                nb::sig("def value_splits(self) -> numpy.typing.NDArray[numpy.int64] | None"),
+                "Splits of bytes values.")
+        .def_ro("step_splits", &ColumnOutput::step_splits, rv,
+                nb::sig("def step_splits(self) -> numpy.typing.NDArray[numpy.int64] | None"),
+                "Splits of the values by the steps of a ragged feature list.")
+        .def_ro("row_splits", &ColumnOutput::row_splits, rv,
+                nb::sig("def row_splits(self) -> numpy.typing.NDArray[numpy.int64] | None"),
+                "Splits of the values, or the steps, by records.")
+        .def_ro("shapes", &ColumnOutput::shapes, rv,
+                nb::sig("def shapes(self) -> numpy.typing.NDArray[numpy.int64] | None"),
+                "Shapes of the tensors, flattened.");
+}
+
+}  // namespace
+
+void binding::add_decoder(nb::module_& module) {
+    add_results(module);
+    nb::class_<dtf::ColumnSpec>(module, "ColumnSpec", "One key of the records: kind and layout of its values.")
+        .def("__init__", &make_column_spec, "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
+             "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
+             "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
+             "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
+    nb::class_<PyDecoder>(module, "Decoder", "Decodes records to columns.")
+        .def(nb::init<const ColumnSpecs&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
+             "sequence_example"_a = false)
+        .def("set_output", &PyDecoder::set_output, "column"_a, "memory"_a.noconvert(),
+             "Decode a dense column to `memory`, which holds all rows.")
+        .def("offer_output", &PyDecoder::offer_output, "column"_a, "memory"_a.noconvert(),
+             "Decode the values of a ragged column to `memory`, or to memory of the decoder once they do not fit.")
+        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0,
+             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.\n\n"
+             "`offset` is the position of ``buffer[begin]`` in the stream.")
+        .def("feed_selected", &PyDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
+             "selected"_a.noconvert(), "offset"_a = 0,
+             "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
+             "Other records are skipped by their headers.")
+        .def("preallocate", &PyDecoder::preallocate, "factor"_a,
+             "Allocate memory for about `factor` times the values decoded so far.")
+        .def("set_memory_limit", &PyDecoder::set_memory_limit, "nbytes"_a,
+             "Refuse tensors and fallbacks that would grow the memory of a column beyond `nbytes`: `Fault.FULL`.")
+        .def("problem", &PyDecoder::problem, "Return why the last record was refused, after `Stop.FEATURE`.")
+        .def("take_output", &PyDecoder::take_output, "column"_a,
+             "Return the arrays of a column and give up their memory; records can no longer be fed.");
+}

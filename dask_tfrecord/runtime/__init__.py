@@ -1,0 +1,1 @@
+"""Active dask scheduler: workers and memory, progress, cancellation."""

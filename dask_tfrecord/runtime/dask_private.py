@@ -1,0 +1,80 @@
+"""Private attributes of dask, distributed and the standard library: the only place that reads them.
+
+Each function states why no public API does the same and links to the definition upstream.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import dask
+from dask.base import get_scheduler
+
+__all__ = ["active_client", "array_meta", "pool_threads", "refuse_query_planning", "worker_memory"]
+
+
+def active_client() -> Any:
+    """Return the distributed client of the active scheduler; None on local schedulers.
+
+    The active scheduler of a cluster is the bound method `Client.get`. dask returns the method, and
+    `distributed.get_client` ignores the setting ``scheduler=``:
+    https://github.com/dask/dask/blob/main/dask/base.py (`get_scheduler`).
+    """
+    client = getattr(get_scheduler(), "__self__", None)
+    return client if hasattr(client, "scheduler_info") else None
+
+
+def pool_threads() -> int | None:
+    """Return the number of threads of the pool in the configuration of dask; None without a pool.
+
+    `concurrent.futures` has no public attribute for it, and dask reads the same one:
+    https://github.com/dask/dask/blob/main/dask/threaded.py (`get`).
+    """
+    return getattr(dask.config.get("pool", None), "_max_workers", None)
+
+
+def worker_memory() -> int | None:
+    """Return the memory limit of the distributed worker that runs this task; None outside of workers and without limit.
+
+    `distributed.get_worker` is public, the limit of a worker is not:
+    https://github.com/dask/distributed/blob/main/distributed/worker_memory.py (`WorkerMemoryManager`).
+    """
+    distributed = sys.modules.get("distributed.worker")
+    if distributed is None:
+        return None
+    try:
+        worker = distributed.get_worker()
+    except ValueError:
+        return None
+    limit = worker.memory_manager.memory_limit
+    return None if limit is None else int(limit)
+
+
+def array_meta(array: Any) -> Any:
+    """Return the empty array that has the type of the chunks of a dask array.
+
+    dask documents ``meta=`` as a parameter of constructors, without a public attribute:
+    https://github.com/dask/dask/blob/main/dask/array/core.py (`Array._meta`).
+    """
+    return array._meta
+
+
+def refuse_query_planning() -> None:
+    """Refuse dask's experimental array expressions, for which `dask.array.Array` is another class.
+
+    https://github.com/dask/dask/blob/main/dask/array/__init__.py
+
+    Raises
+    ------
+    RuntimeError
+        If they were enabled when `dask.array` was imported.
+    """
+    import dask.array
+    from dask.array.core import Array
+
+    if dask.array.Array is not Array:
+        raise RuntimeError(
+            "dask_tfrecord builds graphs of dask's arrays, not of its experimental array expressions: leave the dask "
+            "configuration array.query-planning unset, or set it to False before dask.array is imported"
+        )

@@ -1,0 +1,228 @@
+"""Progress of tasks on the active scheduler, displayed as a bar in terminals and notebooks.
+
+Local schedulers call a callback after each task. On a cluster, tasks log events that the scheduler forwards.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import dask
+from dask.callbacks import Callback
+
+from dask_tfrecord.runtime.dask_private import active_client
+
+if TYPE_CHECKING:
+    from dask_tfrecord.runtime.progress_display import Display
+
+__all__ = [
+    "DISPLAY_DELAY",
+    "TOPIC",
+    "ProgressBar",
+    "follow_tasks",
+    "is_displayed",
+    "report_progress",
+    "show_immediately",
+]
+
+# Seconds before a bar appears.
+DISPLAY_DELAY = 2.0
+# Seconds between two updates of a bar.
+_UPDATE_INTERVAL = 0.1
+# Topic of the events of all tasks on a cluster: one, because a scheduler never forgets a topic.
+TOPIC = "dask-tfrecord"
+
+_display_delay: ContextVar[float] = ContextVar("display_delay", default=DISPLAY_DELAY)
+
+
+def is_displayed() -> bool:
+    """Return whether this process shows progress: in a terminal or notebook, if ``dask-tfrecord.progress`` is on."""
+    # Workers inherit the terminal of the process that started them.
+    if multiprocessing.parent_process() is not None or not dask.config.get("dask-tfrecord.progress", True):
+        return False
+    return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook, by the rule of `rich.console.Console.is_jupyter`."""
+    # Not imported: IPython is loaded in every process that it runs in.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else type(ipython.get_ipython())
+    if shell is None or shell is type(None):
+        return False
+    hosted = "google.colab" in str(shell) or bool(os.getenv("DATABRICKS_RUNTIME_VERSION"))
+    return hosted or shell.__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def show_immediately() -> Iterator[None]:
+    """Show bars without delay, for commands whose user waits for the result."""
+    token = _display_delay.set(0.0)
+    try:
+        yield
+    finally:
+        _display_delay.reset(token)
+
+
+class ProgressBar:
+    """A progress bar that appears after `DISPLAY_DELAY` and disappears at the end; none where `is_displayed` is false.
+
+    Parameters
+    ----------
+    label : str
+        Name of the activity.
+    total : float
+        Amount of work.
+    before : float, default 0
+        Amount that was done earlier, which does not count for the remaining time.
+    line : callable, optional
+        Returns the text below the bar.
+    """
+
+    def __init__(self, label: str, total: float, *, before: float = 0.0, line: Callable[[], str] | None = None) -> None:
+        self.shown = False
+        self._label, self._total, self._before, self._line = label, total, before, line
+        self._delay, self._final_text = _display_delay.get(), ""
+        self._over = threading.Event()
+        self._display: Display | None = None
+        self._thread: threading.Thread | None = None
+
+    def advance(self, step: float = 1.0) -> None:
+        """Add an amount of finished work."""
+        if self._display is not None:
+            self._display.advance(step)
+
+    def end_with(self, text: str) -> None:
+        """Leave a line of text in place of the bar, if the bar was shown."""
+        self._final_text = text
+
+    def _draw(self, display: Display) -> None:
+        delay = self._delay
+        # The terminal may close while the tasks continue.
+        with suppress(OSError):
+            while not self._over.wait(delay):
+                self.shown = True
+                display.draw()
+                delay = _UPDATE_INTERVAL
+
+    def __enter__(self) -> Self:
+        if is_displayed():
+            # rich takes a tenth of the time of `import dask_tfrecord.arrays.read`, and few processes draw.
+            from dask_tfrecord.runtime.progress_display import NotebookDisplay, TerminalDisplay
+
+            display = NotebookDisplay if _in_notebook() else TerminalDisplay
+            self._display = display(self._label, self._total, self._before, self._line)
+            # Notebooks find the cell of a thread by its context.
+            run = copy_context().run
+            self._thread = threading.Thread(target=run, args=(self._draw, self._display), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.shown and self._display is not None:
+            with suppress(OSError):
+                self._display.end("" if error else self._final_text)
+
+
+TaskDone = Callable[[int, Any], None]
+
+# Callback of each task name that is followed, and the number of names per client.
+_followers: dict[str, TaskDone] = {}
+_listening: Counter[str] = Counter()
+_lock = threading.Lock()
+
+
+@contextmanager
+def follow_tasks(name: str, done: TaskDone) -> Iterator[None]:
+    """Call a function when a task of a name ends, once per task, on the active scheduler.
+
+    Parameters
+    ----------
+    name : str
+        Keys of the tasks are ``(name, 0)``, ``(name, 1)`` and so on.
+    done : callable
+        Called with the number of a task and its result; on a cluster, with the argument of `report_progress`. The
+        call may come from another thread.
+    """
+    seen: set[int] = set()
+
+    def once(number: int, report: Any) -> None:
+        # A task runs again if its worker is lost.
+        if number not in seen:
+            seen.add(number)
+            done(number, report)
+
+    client = active_client()
+    followed: AbstractContextManager[Any] = _TaskCallback(name, once)
+    if client is not None:
+        followed = _cluster_events(client, name, once)
+    with followed:
+        yield
+
+
+class _TaskCallback(Callback):
+    """Callback of local schedulers."""
+
+    def __init__(self, name: str, done: TaskDone) -> None:
+        self._name, self._done = name, done
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        if isinstance(key, tuple) and key[0] == self._name:
+            self._done(key[1], result)
+
+
+@contextmanager
+def _cluster_events(client: Any, name: str, done: TaskDone) -> Iterator[None]:
+    """Subscribe to the events of a cluster."""
+    with _lock:
+        _followers[name] = done
+        _listening[client.id] += 1
+        if _listening[client.id] == 1:
+            client.subscribe_topic(TOPIC, _on_event)
+    try:
+        yield
+    finally:
+        with _lock:
+            del _followers[name]
+            _listening[client.id] -= 1
+            if not _listening[client.id]:
+                del _listening[client.id]
+                # The cluster may have failed.
+                with suppress(Exception):
+                    client.unsubscribe_topic(TOPIC)
+
+
+def _on_event(event: tuple[float, dict[str, Any]]) -> None:
+    report = event[1]
+    done = _followers.get(report["task"])
+    if done is not None:
+        done(report["number"], pickle.loads(report["report"]))
+
+
+def report_progress(report: object = None) -> None:
+    """Report the end of the running task to `follow_tasks`; no-op outside of a distributed worker."""
+    distributed: Any = sys.modules.get("distributed")
+    if distributed is None:
+        return
+    try:
+        worker = distributed.get_worker()
+        key = worker.get_current_task()
+    except (ValueError, KeyError):  # not a worker, or not in a task
+        return
+    if isinstance(key, tuple) and len(key) == 2:
+        worker.log_event(TOPIC, {"task": key[0], "number": key[1], "report": pickle.dumps(report)})

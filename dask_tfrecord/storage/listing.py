@@ -1,0 +1,372 @@
+"""Search for the files of a collection: paths, URLs, globs, directories and shard templates become `Shards`.
+
+Local and remote files are listed through fsspec, with one listing per directory. `dask_tfrecord.storage.streams` opens
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import stringify_path
+
+from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, plural
+from dask_tfrecord.schema import near_misses
+from dask_tfrecord.storage.clients import file_system
+from dask_tfrecord.storage.retry import MIN_LOOKUPS_TO_LIST, list_directory, with_retries
+from dask_tfrecord.storage.shard import Shard, Shards, is_local, normalize_compression, split_chain, version_of
+
+__all__ = ["Shard", "Shards", "find_shards", "is_local"]
+
+
+# Files next to shards that are not shards: hidden files, files of Spark and Hadoop (_SUCCESS, _temporary), indexes and
+# metadata.
+_SIDE_PREFIXES = (".", "_")
+_SIDE_SUFFIXES = (".idx", ".gzidx", ".json", ".pbtxt")
+# Files that this library writes for a shard; they are also removed from lists of paths.
+_SIDECARS = (".idx", ".gzidx", ".damage.json")
+# Metadata files of Zarr groups and arrays.
+_ZARR = {"zarr.json", ".zgroup", ".zarray"}
+
+_BROKEN_LINK = "broken symbolic link; remove it or restore its target"
+
+# train@8, train@8.gz; train-?????-of-00008, train-?????-of-00008.gz
+_COUNTED = re.compile(r"(?P<stem>.+)@(?P<count>0*[1-9][0-9]{0,5})(?P<suffix>(\.[^/@]+)?)")
+_MASKED = re.compile(r"(?P<stem>.+)-(?P<mask>\?+)-of-(?P<count>0*[1-9][0-9]{0,5})(?P<suffix>(\.[^/*?\[]+)?)")
+
+
+def find_shards(
+    urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Shards:
+    """Find the files that `urlpath` names.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``). An existing literal
+        path takes precedence over template and glob. Directories and globs exclude hidden files, ``_*``, ``.idx``,
+        ``.gzidx``, ``.json`` and ``.pbtxt``, unless the glob contains the prefix or suffix. Lists exclude ``.idx``,
+        ``.gzidx`` and ``.damage.json``.
+    compression : {"infer", None, "gzip", "zlib"}
+        Compression of every shard; ``"infer"`` detects it when the shard is opened.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    Shards
+        Files in natural order (``part-2`` before ``part-10``), or in the order of the given list.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If a path does not exist, a template has missing or unexpected shards, or a directory contains only other files.
+    """
+    compression = normalize_compression(compression, "infer")
+    options = {} if storage_options is None else storage_options
+    names = [urlpath] if isinstance(urlpath, str | os.PathLike) else _without_sidecars(list(_each(urlpath)))
+    if not names:
+        raise ShardNotFoundError("an empty list of paths was given; expected at least one file")
+    searches = [_Search.from_name(name, options) for name in names]
+    _list_together(searches)
+    found = [pair for search in searches for pair in search.files()]
+    paths, infos = zip(*found, strict=True)
+    sizes = np.fromiter((info["size"] for info in infos), np.int64, len(infos))
+    return Shards(paths, sizes, tuple(map(version_of, infos)), compression, options)
+
+
+def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
+    if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
+        raise TypeError(f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}")
+    for name in urlpath:
+        if not isinstance(name, str | os.PathLike):
+            raise TypeError(f"urlpath must contain paths; got {type(name).__name__}: {name!r}")
+        yield name
+
+
+def _without_sidecars(names: list[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """Remove sidecars, which globs of shells and of Python match together with the shards."""
+    shards = [name for name in names if _is_glob(os.fspath(name)) or not os.fspath(name).endswith(_SIDECARS)]
+    if names and not shards:
+        raise ShardNotFoundError(
+            f"the list contains only sidecars of shards: {_some([os.fspath(name) for name in names])}; expected at "
+            f"least one shard"
+        )
+    return shards
+
+
+@dataclass(slots=True)
+class _Search:
+    """Search for the files of one given path, URL, glob or template.
+
+    Attributes
+    ----------
+    given : str
+        Name that the caller gave.
+    fs : fsspec.AbstractFileSystem
+        File system of the name.
+    path : str
+        Path in the file system.
+    head, tail : str
+        Parts of a URL before and after the path of the file system; the tail is that of a chained URL.
+    known : dict
+        Properties by path from listings, shared by the searches of one directory.
+    """
+
+    given: str
+    fs: Any
+    path: str
+    head: str
+    tail: str
+    known: dict[str, dict[str, Any]]
+
+    @classmethod
+    def from_name(cls, name: str | os.PathLike[str], options: Mapping[str, Any]) -> _Search:
+        given = str(stringify_path(name))
+        if not given:
+            raise ShardNotFoundError("the path is an empty string; expected a file, directory, glob or URL")
+        if "\0" in given:
+            raise ShardNotFoundError(f"{given!r}: a path cannot contain a NUL character")
+        if ("::" in given or "://" in given) and Path(given).exists():
+            # A local file whose name has the form of a URL.
+            fs, path = LocalFileSystem(), Path(given).absolute().as_posix()
+        else:
+            fs, path = file_system(given, options)
+        head, tail = ("", "") if isinstance(fs, LocalFileSystem) else _url_around(given, path, fs)
+        # Cached listings describe the files at an earlier time.
+        fs.invalidate_cache()
+        return cls(given, fs, path.rstrip("/") or path, head, tail, {})
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path of the file system, or the path itself if it is local."""
+        if isinstance(self.fs, LocalFileSystem):
+            return path
+        return self.head + (path.lstrip("/") if self.head else str(self.fs.unstrip_protocol(path))) + self.tail
+
+    def files(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return path or URL and properties of each file, in natural order."""
+        info = self.info(self.path)
+        if info is not None:
+            infos = self._directory() if info["type"] == "directory" else [self._regular(info)]
+        else:
+            infos = self._template() or self._glob()
+        if not infos:
+            raise self.not_found()
+        infos.sort(key=lambda info: _natural(info["name"]))
+        return [(self.url(info["name"]), info) for info in infos]
+
+    def info(self, path: str) -> dict[str, Any] | None:
+        """Return the properties of one literal path; None if it does not exist."""
+        info = self.known.get(path)
+        if info is not None and info["size"] is not None and not info.get("islink"):
+            return info
+        try:
+            return dict(with_retries(lambda: self.fs.info(path), path, "look up the file"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except StorageError:
+            raise
+        except OSError:
+            # Some file systems reject patterns as file names; for other paths the error is relevant.
+            if _is_glob(path):
+                return None
+            raise
+
+    def _regular(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the properties of a regular file or directory; links are resolved."""
+        url = self.url(info["name"])
+        if info.get("islink") or info["size"] is None:
+            # Listings describe the link instead of its target, or omit the size.
+            target = self.info(info["name"])
+            if target is None:
+                raise ShardNotFoundError(_BROKEN_LINK, Location(url))
+            info = target
+        if info["type"] not in ("file", "directory"):
+            raise ShardNotFoundError("expected a regular file; this is a pipe, socket or device", Location(url))
+        if info["size"] is None:
+            raise TFRecordError(
+                "the server does not report the size of this file; read it through 'simplecache::' + URL", Location(url)
+            )
+        return info
+
+    def _files_of(self, infos: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the regular files of a listing; pipes and sockets are ignored."""
+        files = [
+            self._regular(info) if info.get("islink") or (info["size"] is None and info["type"] == "file") else info
+            for info in infos
+        ]
+        return [info for info in files if info["type"] == "file"]
+
+    def _directory(self) -> list[dict[str, Any]]:
+        listed = with_retries(lambda: self.fs.ls(self.path, detail=True), self.path, "list the directory")
+        inside = [info for info in listed if _base(info["name"]) != ""]
+        files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
+        if not files and _ZARR & {_base(info["name"]) for info in inside}:
+            raise ShardNotFoundError(
+                "the directory is a Zarr store, not a directory of shards; open it with from_zarr",
+                Location(self.url(self.path)),
+            )
+        if not files:
+            directories = sum(info["type"] == "directory" for info in inside)
+            others = plural(len(inside) - directories, "file")
+            raise ShardNotFoundError(
+                f"the directory contains no record files: {others}, hidden or metadata, and "
+                f"{plural(directories, 'subfolder')}; to search subfolders, pass "
+                f"{self.given.rstrip('/')}/**/*",
+                Location(self.url(self.path)),
+            )
+        return files
+
+    def _glob(self) -> list[dict[str, Any]]:
+        if not _is_glob(self.path):
+            return []
+        matched = with_retries(lambda: self.fs.glob(self.path, detail=True), self.path, "list its directory")
+        pattern = self.path.split("/")
+        fixed = next(index for index, part in enumerate(pattern) if _is_glob(part))
+        variable = pattern[fixed:]
+        files = self._files_of(
+            info
+            for path, info in matched.items()
+            if info["type"] != "directory" and not _is_side_file(path.split("/")[fixed:], variable)
+        )
+        if matched and not files:
+            shown = ", ".join(sorted(map(_base, matched))[:5])
+            raise ShardNotFoundError(
+                f"no record file matches {self.given!r}, only directories, hidden files or metadata: {shown}; "
+                f"to search the directories, add /*"
+            )
+        return files
+
+    def _template(self) -> list[dict[str, Any]]:
+        """Return the files of ``name@8`` or ``name-?????-of-00008``; empty if none exists or it is not a template."""
+        template = _template(self.path)
+        if template is None:
+            return []
+        expected, shape = template
+        listed = self.listing(expected[0].rpartition("/")[0] or self.fs.root_marker)
+        if listed:
+            existing = {path: info for path, info in listed.items() if shape.fullmatch(path)}
+        else:
+            # The server cannot list, or the directory does not exist.
+            existing = {path: info for path in expected if (info := self.info(path)) is not None}
+        if existing and existing.keys() != set(expected):
+            missing = sorted(set(expected) - existing.keys(), key=_natural)
+            surplus = sorted(existing.keys() - set(expected), key=_natural)
+            raise ShardNotFoundError(
+                f"{self.given!r} names {_span(expected)}; missing: {_some(missing)}; unexpected: {_some(surplus)}. "
+                f"Complete the set, or pass a list of the files to read"
+            )
+        return [self._regular(info) for info in existing.values()]
+
+    def listing(self, directory: str) -> dict[str, dict[str, Any]]:
+        """List a directory by path; empty if it cannot be listed."""
+        return {info["name"]: info for info in list_directory(self.fs, directory) or ()}
+
+    def not_found(self) -> ShardNotFoundError:
+        """Return an error that describes the search and the existing files."""
+        parts = self.path.split("/")
+        fixed = next((index for index, part in enumerate(parts) if _is_glob(part)), len(parts) - 1)
+        directory, wanted = "/".join(parts[:fixed]) or self.fs.root_marker, parts[fixed]
+        message = "no file matches the pattern" if _is_glob(self.path) else "no file or directory"
+        if (template := _template(self.path)) is not None:
+            message, wanted = f"none of {_span(template[0])} exists for", _base(template[0][0])
+        url = self.url(self.path)
+        message += f" {self.given!r}" + ("" if url == self.given else f" (that is {url})")
+        try:
+            names = {_base(path): path for path in sorted(self.listing(directory), key=_natural)}
+        except PermissionError:
+            return ShardNotFoundError(f"{message}; permission to list {directory!r} is denied")
+        if not names or directory in names.values():
+            return ShardNotFoundError(f"{message}; {directory!r} is empty or not a directory")
+        if wanted in names:
+            return ShardNotFoundError(_BROKEN_LINK, Location(url))
+        shown = [name for name in names if not _is_side_file([name], [])]
+        return ShardNotFoundError(f"{message} in {directory!r}{near_misses(wanted, shown)}")
+
+
+def _list_together(searches: Sequence[_Search]) -> None:
+    """List remote directories that contain many of the paths, instead of looking up each path."""
+    remote = [search for search in searches if not isinstance(search.fs, LocalFileSystem) and "/" in search.path]
+
+    def directory(search: _Search) -> tuple[int, str]:
+        return id(search.fs), search.path.rpartition("/")[0]
+
+    for _, group in groupby(sorted(remote, key=directory), directory):
+        together = list(group)
+        if len(together) >= MIN_LOOKUPS_TO_LIST:
+            known = together[0].listing(together[0].path.rpartition("/")[0])
+            for search in together:
+                search.known = known
+
+
+def _url_around(given: str, path: str, fs: Any) -> tuple[str, str]:
+    """Return the parts of a URL before and after the path in its file system.
+
+    They are added to the names of a listing, because file systems remove hosts and user info from names.
+    """
+    links, index = split_chain(given)
+    link, bare = links[index].rstrip("/"), path.strip("/")
+    before = "".join(part + "::" for part in links[:index])
+    after = "".join("::" + part for part in links[index + 1 :])
+    if link.endswith(bare):
+        return before + link[: len(link) - len(bare)], after
+    own = str(fs.unstrip_protocol(path)).rstrip("/")
+    return before + own[: len(own) - len(bare)], after
+
+
+def _template(path: str) -> tuple[list[str], re.Pattern[str]] | None:
+    """Return the shards that a template names, and the pattern of shards of that set; None if it is not a template."""
+    parent, slash, base = path.rpartition("/")
+    match = _COUNTED.fullmatch(base) or _MASKED.fullmatch(base)
+    if match is None or _is_glob(parent) or _is_glob(match["stem"]):
+        return None
+    count = int(match["count"])
+    mask = match.groupdict().get("mask")
+    width = len(mask) if mask else max(5, len(str(count)))
+    total = match["count"] if mask else f"{count:0{width}}"
+    stem, suffix = f"{parent}{slash}{match['stem']}", match["suffix"]
+    expected = [f"{stem}-{index:0{width}}-of-{total}{suffix}" for index in range(count)]
+    return expected, re.compile(rf"{re.escape(stem)}-[0-9]{{{width}}}-of-{total}{re.escape(suffix)}")
+
+
+def _is_side_file(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether a file is not a shard by its name, unless the pattern contains the prefix or suffix."""
+    prefixes = tuple(prefix for prefix in _SIDE_PREFIXES if not any(part.startswith(prefix) for part in pattern))
+    suffixes = tuple(suffix for suffix in _SIDE_SUFFIXES if not (pattern and pattern[-1].endswith(suffix)))
+    return any(part.startswith(prefixes) for part in parts) or parts[-1].endswith(suffixes)
+
+
+def _is_glob(path: str) -> bool:
+    return any(character in path for character in "*?[")
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _some(paths: Sequence[str]) -> str:
+    names = [_base(path) for path in paths] or ["none"]
+    return ", ".join(names[:20]) + (f", … ({len(names) - 20:,} more)" if len(names) > 20 else "")
+
+
+def _span(expected: Sequence[str]) -> str:
+    """Format the shards of a template as a range."""
+    return f"the {plural(len(expected), 'shard')} {_base(expected[0])} … {_base(expected[-1])}"
+
+
+def _natural(path: str) -> tuple[list[str | int], str]:
+    """Return a sort key that orders digits by value. Text and numbers alternate, so that keys are comparable."""
+    parts: list[str | int] = [*re.split(r"([0-9]+)", path)]
+    parts[1::2] = [int(digits) for digits in parts[1::2]]
+    return parts, path

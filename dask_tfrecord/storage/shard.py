@@ -1,0 +1,274 @@
+"""`Shard`, a file with its size and version when it was listed, and `Shards`, the files of a collection as columns.
+
+`has_changed` compares a shard with the current properties of its file. This module opens no files.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, overload
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import plural, redact, redact_url
+
+__all__ = [
+    "TIME_KEYS",
+    "Shard",
+    "Shards",
+    "has_changed",
+    "is_local",
+    "normalize_compression",
+    "split_chain",
+    "version_of",
+]
+
+# Properties of a file that change with its content, the most reliable first.
+_VERSION_KEYS = (
+    *("ETag", "etag", "generation", "sha", "md5", "CRC", "mtime"),
+    *("LastModified", "last_modified", "Last-Modified", "updated", "created"),
+)
+# Properties that hold the modification time.
+TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+# Prefix of the version of a file without any of these properties.
+_DIGEST = "properties-"
+# Prefix of the version of a local file, which includes the inode.
+_LOCAL = "mtime="
+
+# Query parameters that sign or authorize a request, as named by S3, Google, Azure, Alibaba, CloudFront and others. They
+# are not part of a file's identity, because signatures are renewed.
+_GRANTS = re.compile(
+    r"x-(amz|goog|oss|ms|cos)-.*|(google|aws)?access(key)?id|expires|policy|key-pair-id|hmac|"
+    r"s[a-z]|spr|sig|srt|ses|sdd|scid|sip|sk[a-z]{1,3}|saoid|suoid|"
+    r".*(sign|token|secret|passw|credential|auth|api[_-]?key).*|key|pwd|user|username",
+    re.IGNORECASE,
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def normalize_compression(compression: object, *others: str) -> str | None:
+    """Check and normalise a `compression` argument.
+
+    Parameters
+    ----------
+    compression : str or None
+        None, "gzip" or "zlib", in upper or lower case. An empty string is None, as for `tf.io.TFRecordWriter`.
+    *others : str
+        Further values that the caller accepts, for example "infer".
+
+    Raises
+    ------
+    ValueError
+        If the value is not one of these.
+    """
+    known = compression.lower() if isinstance(compression, str) else compression
+    if known is None or known == "":
+        return None
+    if isinstance(known, str) and known in ("gzip", "zlib", *others):
+        return known
+    accepted = ", ".join([*map(repr, others), "None", "'gzip'", "'zlib'"])
+    raise ValueError(f"compression is one of {accepted}; got {compression!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """File of a collection, as it was listed.
+
+    Attributes
+    ----------
+    path : str
+        Absolute local path, or URL.
+    size : int
+        Stored bytes.
+    version : str
+        Changes with the content: an ETag, a modification time or a digest of the file's properties.
+    compression : str or None
+        None, ``"gzip"``, ``"zlib"``, or ``"infer"`` to detect the compression when the file is opened.
+    storage_options : mapping
+        Options of the fsspec file system.
+    access : bool
+        True if the shard has a sidecar of access points into its gzip data.
+    """
+
+    path: str
+    size: int
+    version: str
+    compression: str | None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    access: bool = field(default=False, hash=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Shards(Sequence[Shard]):
+    """Files of a collection as columns, which serialize to a few buffers even for 100,000 files.
+
+    Attributes
+    ----------
+    paths : tuple of str
+        Absolute local paths, or URLs.
+    sizes : int64 array
+        Stored bytes of each file.
+    versions : tuple of str
+        Version of each file; see `Shard`.
+    compression : str or None
+        Requested compression of all files: None, ``"gzip"``, ``"zlib"`` or ``"infer"``.
+    storage_options : mapping
+        Options of the fsspec file system.
+    compressions : tuple of (str or None)
+        Detected compression of each file; empty if not detected yet.
+    access : tuple of bool
+        True for each file with access points; empty if not searched yet.
+    """
+
+    paths: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    versions: tuple[str, ...]
+    compression: str | None
+    storage_options: Mapping[str, Any]
+    compressions: tuple[str | None, ...] = ()
+    access: tuple[bool, ...] = ()
+
+    def __len__(self) -> int:
+        """Count the files."""
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> Shards: ...
+    def __getitem__(self, index: int | slice) -> Shard | Shards:
+        """Return one file, or a slice of the collection."""
+        if isinstance(index, slice):
+            columns = (self.paths[index], self.sizes[index], self.versions[index])
+            detected = (self.compressions[index], self.access[index])
+            return Shards(*columns, self.compression, self.storage_options, *detected)
+        return Shard(
+            self.paths[index],
+            int(self.sizes[index]),
+            self.versions[index],
+            self.compressions[index] if self.compressions else self.compression,
+            self.storage_options,
+            self.access[index] if self.access else False,
+        )
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Iterate over the files."""
+        for index in range(len(self)):
+            yield self[index]
+
+    def __repr__(self) -> str:
+        """Summarize the collection without listing its paths."""
+        return f"<Shards: {plural(len(self), 'file')}, {plural(int(self.sizes.sum()), 'byte')}>"
+
+    def __dask_tokenize__(self) -> tuple[object, ...]:
+        """Return names, sizes and versions; detected properties depend on the content only."""
+        options = dict(self.storage_options)
+        paths = tuple(map(_identity, self.paths))
+        return ("dask_tfrecord.Shards", paths, self.sizes.tolist(), self.versions, self.compression, options)
+
+    def resolved(self, compressions: Sequence[str | None], access: Sequence[bool]) -> Shards:
+        """Return the collection with detected properties, which tasks then do not detect again.
+
+        Parameters
+        ----------
+        compressions : sequence of (str or None)
+            Compression of each file.
+        access : sequence of bool
+            True for each file with access points.
+        """
+        return replace(self, compressions=tuple(compressions), access=tuple(access))
+
+
+def is_local(path: str) -> bool:
+    """Return whether a `Shard.path` is a local path and not a URL."""
+    return ("://" not in path and "::" not in path) or Path(path).is_absolute()
+
+
+def split_chain(path: str) -> tuple[list[str], int]:
+    """Split a chained URL into its links; return them and the index of the link that holds the path."""
+    links = [path] if is_local(path) else path.split("::")
+    return links, next((index for index, link in enumerate(links) if "://" in link), 0)
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """Return the version of a file, which changes with its content.
+
+    Parameters
+    ----------
+    info : mapping
+        Properties of the file, as a file system of fsspec reports them.
+    """
+    if info.get("ino") is not None and info.get("mtime") is not None:
+        # The inode distinguishes a replacement of the same size and modification time. The change time is not used,
+        # because permissions, links and renames change it.
+        version = f"{_LOCAL}{_text(info['mtime'])}"
+        return version + (f" inode={info['ino']}" if _keeps_inodes(os.path.dirname(info["name"])) else "")  # noqa: PTH120
+    known = _versions(info)
+    if known:
+        return known[0]
+    properties = sorted((str(key), redact(value)) for key, value in info.items())
+    return _DIGEST + hashlib.sha256(repr(properties).encode()).hexdigest()
+
+
+def has_changed(shard: Shard, info: Mapping[str, Any]) -> bool:
+    """Return whether a file differs from the one that was listed.
+
+    Parameters
+    ----------
+    shard : Shard
+        File as it was listed.
+    info : mapping
+        Current properties of the file; it may contain fewer properties than the listing.
+    """
+    size = info.get("size")
+    if size is not None and size != shard.size:
+        return True
+    known = _versions(info)
+    if shard.version.startswith(_LOCAL):
+        # The inode is not compared, because it may differ between the machines of a cluster.
+        return bool(known) and shard.version.split(" ")[0].removeprefix(_LOCAL) not in known
+    return bool(known) and not shard.version.startswith(_DIGEST) and shard.version not in known
+
+
+def _versions(info: Mapping[str, Any]) -> list[str]:
+    return [_text(info[key]) for key in _VERSION_KEYS if info.get(key) not in (None, "")]
+
+
+def _identity(path: str) -> str | tuple[object, ...]:
+    """Return a name of a file that does not depend on signatures and passwords in its URL."""
+    bare = path if is_local(path) else redact_url(path)
+    if bare == path:
+        return path
+    queries = (urlsplit(link).query for link in path.split("::"))
+    rest = [pair for query in queries for pair in parse_qsl(query, keep_blank_values=True)]
+    return bare, *sorted(pair for pair in rest if not _GRANTS.fullmatch(pair[0]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _keeps_inodes(directory: str) -> bool:
+    """Return whether inodes of a directory are stable; FUSE may assign new ones in each mount."""
+    try:
+        device = os.stat(directory or ".").st_dev  # noqa: PTH116
+        lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [line.partition(" - ")[2].split(" ")[0] for line in lines if line.split(" ")[2:3] == [number]]
+    return not any(kind.startswith("fuse") for kind in kinds)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime.datetime):
+        # File systems report times as datetime in some calls and as seconds in others.
+        value = value.timestamp()
+    return str(value).strip('"')

@@ -1,0 +1,201 @@
+"""Flat arrays of variable-length columns: splits, each indexing into the next, and values.
+
+Columns of bytes, ragged columns and columns of arrays with their own shapes are a chain of levels. Items of level 0 are
+rows; the first splits divide the items of level 1 among them, and so on. Items of the last level are the entries of
+``NAME.values``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.features import Feature
+from dask_tfrecord.schema import Schema
+
+__all__ = ["BorderCounts", "Levels", "flatten_block", "is_array_suffix", "is_flat"]
+
+# Limits of decoded bytes: an array in a write unit; flat features that a task reads at once; rows between two borders.
+UNIT_NBYTES = 8 << 20
+READ_NBYTES = 8 << 20
+GRANULE_NBYTES = 512 << 10
+
+_Ints = NDArray[np.int64]
+_SUFFIX = re.compile("values|shapes|byte_splits|row_splits(_[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The flat arrays of a column.
+
+    Attributes
+    ----------
+    splits : tuple of str
+        Suffixes of the splits, outermost first; none if the column is one array.
+    strides : tuple of int
+        Entries of each of them per item of its level; an item of a shape has several bytes values.
+    item_nbytes : int
+        Decoded bytes of an item of the last level.
+    axes : int
+        Axes of rows with shapes of their own, stored in ``NAME.shapes``; else 0.
+    """
+
+    splits: tuple[str, ...]
+    strides: tuple[int, ...]
+    item_nbytes: int
+    axes: int
+
+    @classmethod
+    def from_feature(cls, feature: Feature) -> Levels:
+        """Return the levels of the column of a feature."""
+        strides = [1] * (feature.ragged_rank + bool(feature.own_shapes))
+        item_nbytes = math.prod(feature.item_shape) * feature.item_dtype.itemsize
+        if feature.is_bytes:
+            strides.append(math.prod(feature.item_shape))
+            item_nbytes = 1
+        names = ["row_splits" if level == 0 else f"row_splits_{level}" for level in range(len(strides))]
+        if feature.is_bytes and len(names) > 1:
+            names[-1] = "byte_splits"
+        return cls(tuple(names), tuple(strides), item_nbytes, feature.own_shapes)
+
+    def level_and_stride(self, suffix: str) -> tuple[int, int]:
+        """Return the level of an array of the column, and its entries per item of that level."""
+        if suffix in self.splits:
+            level = self.splits.index(suffix)
+            return level, self.strides[level]
+        return (len(self.splits) if suffix == "values" else 0), 1
+
+    def entries(self, suffix: str, items: Sequence[int]) -> int:
+        """Return the entries of an array for these items of each level, without the final split."""
+        level, stride = self.level_and_stride(suffix)
+        return items[level] * stride
+
+    def items(self, block: Block) -> list[_Ints]:
+        """Return the items of each level before each row of a block, and after its last row."""
+        found = [np.arange(len(block) + 1)]
+        for splits, stride in zip(flatten_block(block)[0], self.strides, strict=True):
+            # The first splits have one entry per row.
+            found.append(splits if len(found) == stride == 1 else splits[found[-1] * stride])
+        return found
+
+    def nbytes(self, items: Sequence[_Ints]) -> _Ints:
+        """Return the decoded bytes of these items of each level."""
+        nbytes: _Ints = items[-1] * self.item_nbytes
+        for level, stride in zip(items, (self.strides[0] + self.axes, *self.strides[1:]), strict=False):
+            nbytes += level * (8 * stride)
+        return nbytes
+
+    def to_block(
+        self, feature: Feature, rows: int, splits: Sequence[_Ints], values: NDArray[Any], shapes: _Ints | None
+    ) -> Block:
+        """Assemble a block.
+
+        Parameters
+        ----------
+        feature : Feature
+            Feature of the column.
+        rows : int
+            Rows of the block.
+        splits : sequence of ndarray of int64
+            Splits, outermost first, each starting at 0.
+        values : ndarray
+            Items of the last level.
+        shapes : ndarray of int64, shape (rows, axes), or None
+            Shapes of rows; None if rows share one.
+        """
+        block: Any = values
+        *outer, last = splits
+        if feature.is_bytes:
+            items = int(outer[-1][-1]) if outer else rows
+            block = BytesBlock(values, last, (items, *feature.item_shape))
+        else:
+            outer.append(last)
+        if shapes is not None:
+            return ArraysBlock(block, outer[0], shapes)
+        for ends in reversed(outer):
+            block = RaggedBlock(block, ends)
+        made: Block = block
+        return made
+
+
+def flatten_block(block: Block) -> tuple[list[_Ints], NDArray[Any]]:
+    """Return the splits of a block, outermost first, and its values."""
+    splits = []
+    while isinstance(block, RaggedBlock | ArraysBlock):
+        splits.append(block.row_splits)
+        block = block.values
+    if isinstance(block, BytesBlock):
+        splits.append(block.splits)
+        block = block.values
+    return splits, block
+
+
+def is_flat(feature: Feature) -> bool:
+    """Return True if the column of a feature is stored as flat values and splits."""
+    return bool(feature.ragged_rank or feature.own_shapes or feature.is_bytes)
+
+
+def is_array_suffix(name: str) -> bool:
+    """Return True if a name is a suffix of flat arrays."""
+    return _SUFFIX.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BorderCounts:
+    """Items of the flat features before some borders between rows.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (nborders,)
+        The borders, ascending: the first row, the first row of each unit, the number of rows.
+    items : dict of str to ndarray of int64, shape (nborders, levels)
+        Items of each level of a feature before each border, rows first.
+    sizes : ndarray of int64, shape (nborders,)
+        Decoded bytes of all flat features before each border.
+    """
+
+    rows: NDArray[np.int64]
+    items: dict[str, NDArray[np.int64]]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def concatenate(cls, schema: Schema, counts: Sequence[BorderCounts]) -> BorderCounts:
+        """Concatenate the counts of consecutive rows; each starts at its own first row with zero items."""
+        none = np.zeros(1, np.int64)
+        flat = {name: Levels.from_feature(feature) for name, feature in schema.items() if is_flat(feature)}
+        items = {
+            name: _join_cumulative([each.items[name] for each in counts], (len(levels.splits) + 1,))
+            for name, levels in flat.items()
+        }
+        rows = np.concatenate([none, *(each.rows[1:] for each in counts)])
+        return cls(rows, items, _join_cumulative([each.sizes for each in counts], ()))
+
+    def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return the items of some features before a border."""
+        return {name: tuple(self.items[name][border].tolist()) for name in names}
+
+    def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
+        """Divide the rows between two borders into spans of at most `READ_NBYTES` and `most_rows` if possible."""
+        chosen = [low]
+        while chosen[-1] < high:
+            last = chosen[-1]
+            past = min(
+                int(np.searchsorted(self.sizes, self.sizes[last] + READ_NBYTES, side="right")),
+                int(np.searchsorted(self.rows, self.rows[last] + most_rows, side="right")),
+            )
+            chosen.append(min(max(past - 1, last + 1), high))
+        return tuple(pairwise(self.rows[chosen].tolist()))
+
+
+def _join_cumulative(totals: Sequence[NDArray[np.int64]], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Join cumulative sums of that shape that each start at zero."""
+    steps = [np.diff(part, axis=0) for part in totals]
+    return np.cumsum(np.concatenate([np.zeros((1, *shape), np.int64), *steps]), axis=0)

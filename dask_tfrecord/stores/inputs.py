@@ -1,0 +1,198 @@
+"""Inputs of writers as a `Dataset`: mappings of array-likes, xarray Datasets and pandas DataFrames.
+
+`dask_tfrecord.arrays.array_likes` converts each array; this module finds the arrays, the names of dimensions, the
+coordinates and the attributes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_tfrecord.arrays.array_likes import columns_from_arrays
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.columns.record_schema import column_forms
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import Feature
+
+__all__ = ["Inputs"]
+
+# Most names in a warning.
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """Rows to write, with the names and attributes of their collection.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        The rows.
+    rows : str or None
+        Name of the dimension of rows; None if the collection does not name it.
+    axes : mapping of str to tuple of str
+        Names of the other dimensions, by column.
+    coords : tuple of str
+        Columns that are coordinates.
+    attributes : mapping of str to mapping
+        Attributes by column.
+    collection_attributes : mapping
+        Attributes of the collection.
+    """
+
+    dataset: Dataset
+    rows: str | None = None
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coords: tuple[str, ...] = ()
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    collection_attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Any,
+        features: Mapping[str, Any] | None = None,
+        sequence_features: Mapping[str, Any] | None = None,
+    ) -> Inputs:
+        """Convert the arguments of a writer.
+
+        Parameters
+        ----------
+        arrays : Dataset, mapping of str to array-like, xarray Dataset or pandas DataFrame
+            The rows.
+        features, sequence_features : mapping of str to feature, optional
+            Features of columns; rows of objects and of Python lists get their dtypes.
+
+        Raises
+        ------
+        SchemaError
+            If `arrays` has another type, arrays differ in their number of rows, a dtype does not fit any feature, a
+            value is masked or missing, or a part of the collection cannot be written.
+        """
+        if isinstance(arrays, Dataset):
+            return cls(arrays)
+        forms = column_forms(features, sequence_features)
+        if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
+            return _from_xarray(arrays, forms)
+        if hasattr(arrays, "iloc") and hasattr(arrays, "columns"):
+            columns = _columns_of_frame(arrays)
+            return cls(_dataset(columns, forms), collection_attributes=dict(arrays.attrs))
+        if not isinstance(arrays, Mapping):
+            kind = f"{type(arrays).__module__}.{type(arrays).__name__}".removeprefix("builtins.")
+            raise SchemaError(
+                f"arrays must be a Dataset, a mapping of names to arrays, an xarray Dataset or a pandas DataFrame; got "
+                f"{kind}{_HINTS.get(type(arrays).__name__, '')}"
+            )
+        return _from_mapping(arrays, forms)
+
+    def warn_of_attributes(self, names: Sequence[str] | None = None) -> None:
+        """Warn of attributes that are not written.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Attributes that are not written; by default all.
+
+        Warns
+        -----
+        UserWarning
+            If there are any.
+        """
+        if names is None:
+            names = [
+                *self.collection_attributes,
+                *(f"{name}.{key}" for name, each in self.attributes.items() for key in each),
+            ]
+        if names:
+            warnings.warn(f"attributes are not written: {_list(names)}", UserWarning, stacklevel=4)
+
+
+def _dataset(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Dataset:
+    columns = columns_from_arrays(arrays, forms)
+    return Dataset(columns, list(columns.schema))
+
+
+_HINTS = {"DataArray": ": array.to_dataset(name='x') converts it to a Dataset"}
+
+
+def _list(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:_LISTED])) + (f", … ({len(names):,})" if len(names) > _LISTED else "")
+
+
+def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Inputs:
+    """Convert arrays by name; DataArrays must share their first dimension."""
+    labelled = {name: array for name, array in arrays.items() if _is_labelled(array)}
+    _dimension_of_rows(labelled)
+    dropped = [f"{name}.{coord}" for name, array in labelled.items() for coord in array.coords]
+    dataset = _dataset(arrays, forms)
+    if dropped:
+        warnings.warn(
+            f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are",
+            UserWarning,
+            stacklevel=4,
+        )
+    attributes = {name: dict(array.attrs) for name, array in labelled.items() if array.attrs}
+    return Inputs(dataset, attributes=attributes)
+
+
+def _is_labelled(array: Any) -> bool:
+    # HDF5 arrays also have `dims`, of another type.
+    return isinstance(getattr(array, "dims", None), tuple) and hasattr(array, "coords")
+
+
+def _dimension_of_rows(arrays: Mapping[str, Any]) -> str | None:
+    """Return the first dimension, which all DataArrays must share."""
+    first = {name: array.dims[:1] for name, array in arrays.items()}
+    if len(set(first.values())) > 1:
+        raise SchemaError(
+            f"rows are along the first dimension, which differs between variables: {first}; transpose them, or select "
+            f"the variables to write"
+        )
+    dims = next(iter(first.values()), ())
+    return str(dims[0]) if dims else None
+
+
+def _from_xarray(arrays: Any, forms: Mapping[str, Feature]) -> Inputs:
+    """Convert the variables of an xarray Dataset, and its coordinates along the rows."""
+    variables = dict(arrays.data_vars)
+    rows = _dimension_of_rows(variables)
+    coords = {name: array for name, array in arrays.coords.items() if array.dims[:1] == (rows,)}
+    others = [name for name in arrays.coords if name not in coords]
+    if variables and others:
+        raise SchemaError(
+            f"coordinates {_list(others)} do not have {rows!r}, the dimension of rows, first, and would be lost: "
+            f"ds.drop_vars({others!r}) drops them, ds.transpose({rows!r}, ...) moves {rows!r} to the front"
+        )
+    for name in coords:
+        if type(arrays.indexes.get(name)).__name__ == "MultiIndex":
+            raise SchemaError(
+                f"coordinate {name!r} is a MultiIndex, and a column holds one level: ds.reset_index({name!r}) converts "
+                f"its levels to coordinates"
+            )
+    columns = {**variables, **coords}
+    dataset = _dataset(columns, forms)
+    axes = {name: tuple(map(str, array.dims[1:])) for name, array in columns.items() if len(array.dims) > 1}
+    attributes = {name: dict(array.attrs) for name, array in columns.items() if array.attrs}
+    return Inputs(dataset, rows, axes, tuple(coords), attributes, dict(arrays.attrs))
+
+
+def _columns_of_frame(frame: Any) -> dict[str, Any]:
+    """Return the columns of a DataFrame, whose index must be row numbers."""
+    names = list(frame.columns)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise SchemaError(
+            f"columns of a DataFrame must be named by strings; got {wrong[0]!r}: frame.rename(columns=str)"
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SchemaError(f"the DataFrame has several columns {twice[0]!r}: names must be unique")
+    index = frame.index
+    numbers = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
+    if len(frame) and (not numbers or any(name is not None for name in index.names)):
+        raise SchemaError(
+            "the index of the DataFrame would be lost: frame.reset_index() converts it to a column, "
+            "frame.reset_index(drop=True) drops it"
+        )
+    return {name: frame[name] for name in names}

@@ -1,0 +1,306 @@
+"""Tasks over the rows of a data set, and the sizes of these rows.
+
+A source reads rows within the task; rows in memory are taken from chunks that exist already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import pairwise
+from typing import Any, Protocol
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.mapped_source import MappedSource
+from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
+from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.flat_arrays import GRANULE_NBYTES, UNIT_NBYTES, BorderCounts, Levels, is_flat
+
+__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items"]
+
+# Borders that are counted per unit of rows, and limit of all borders unless there are more units.
+_UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
+# Rows that are read to estimate the size of rows.
+_PROBE_ROWS = 64
+
+
+class RowSource(Protocol):
+    """Source of rows as blocks."""
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows ``start`` to ``stop`` of each span; arrays of `out` are filled span by span."""
+
+    def sizes_only(self) -> RowSource:
+        """Return a source of the sizes of these rows: values of variable-length columns may be zeros."""
+
+    def with_memory_limit(self, nbytes: int) -> RowSource:
+        """Return a source of these rows that raises `MemoryLimitError` if a column of a block exceeds `nbytes`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSizes:
+    """Decoded bytes of a row; estimated from the first rows where rows differ.
+
+    Attributes
+    ----------
+    columns : dict of str to float
+        Decoded bytes of a row, by column.
+    largest, by_rows : float
+        Decoded bytes of a row in the largest array that is chunked along rows, and in all of these.
+    read : float
+        Decoded bytes that are read for a row, the inputs of functions included.
+    """
+
+    columns: Mapping[str, float]
+    largest: float
+    by_rows: float
+    read: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """Rows of adjacent chunks.
+
+    Attributes
+    ----------
+    chunks : sequence of ndarray of object
+        One dict of blocks each.
+    borders : sequence of int
+        First row of each chunk, and the end of the last one.
+    schema : Schema
+        Schema of the blocks.
+    """
+
+    chunks: Sequence[NDArray[np.object_]]
+    borders: Sequence[int]
+    schema: Schema
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span."""
+        for rows, into in parts(spans, out):
+            yield fill({name: self._rows(name, rows.start, rows.stop) for name in names}, into)
+
+    def sizes_only(self) -> RowSource:
+        """Return the chunks unchanged: they are in memory."""
+        return self
+
+    def with_memory_limit(self, nbytes: int) -> RowSource:
+        """Return the chunks unchanged: they are in memory."""
+        return self
+
+    def _rows(self, name: str, start: int, stop: int) -> Block:
+        blocks: list[Block] = []
+        for chunk, (first, past) in zip(self.chunks, pairwise(self.borders), strict=True):
+            if max(start, first) < min(stop, past):
+                blocks.append(rows_of(chunk[0][name], max(start, first) - first, min(stop, past) - first))
+        rows: Block = concatenate(blocks or [zero_rows(self.schema[name])])
+        return rows
+
+
+class RowTasks:
+    """Builder of tasks over the rows of a data set.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows, counted.
+    token : str
+        Suffix of the names of tasks.
+    """
+
+    def __init__(self, dataset: Dataset, token: str) -> None:
+        self.dataset, self.schema, self.token = dataset, dataset.schema, token
+        self.source = dataset.source
+        self.borders = np.asarray(dataset.borders)
+        self.rows: Any = dataset.merged().chunks(tuple(dataset)) if self.source is None else None
+        if self.source is not None:
+            self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
+
+    def task_name(self, step: Callable[..., Any]) -> str:
+        """Return the name of the tasks of a step; their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
+        # Dashboards group tasks by the words before the token, if these are letters only.
+        return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{self.token}"
+
+    def build(
+        self,
+        step: Callable[..., Any],
+        arguments: Iterable[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
+        last: Callable[..., Any],
+        first: tuple[Any, ...],
+        *shared: Delayed,
+    ) -> Delayed:
+        """Build a task for each range of rows, and a last one of all their results.
+
+        Parameters
+        ----------
+        step : callable
+            Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` is a `RowSource`.
+        arguments : iterable of ((int, int), sequence of str, tuple)
+            Rows, columns and arguments of each task.
+        last : callable
+            Called as ``last(*first, results)``.
+        first : tuple
+            First arguments of the last task.
+        *shared : Delayed
+            Values that all tasks share.
+        """
+        # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
+        name, end = self.task_name(step), self.task_name(last)
+        keys = [delayed.key for delayed in shared]
+        copies: dict[Any, Any] = {}
+        tasks: dict[Any, Any] = {
+            (name, number): (step, *keys, *values, *self._rest(*rows, tuple(names), copies))
+            for number, (rows, names, values) in enumerate(arguments)
+        }
+        graph: dict[Any, Any] = {}
+        for collection in (self.rows, *shared):
+            graph |= dict(collection.__dask_graph__())
+        return Delayed(end, graph | copies | tasks | {end: (last, *first, list(tasks))})
+
+    def _rest(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> tuple[Any, ...]:
+        """Return the arguments that give a task its rows; add tasks to `copies` that copy rows out of chunks."""
+        if self.source is not None:
+            return _identity, self.rows.key
+        number = len(self.borders) - 1
+        low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, number - 1)
+        high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
+        chunks: list[Any] = [(self.rows.name, chunk) for chunk in range(low, high)]
+        borders = self.borders[low : high + 1].tolist()
+        # A task that waits for other chunks would keep this one in memory for a few rows or one column: copy these.
+        for index, (begin, end) in enumerate(list(pairwise(borders))):
+            first, past = max(start, begin), min(stop, end)
+            few = 2 * (stop - start) <= end - begin or len(names) < len(self.schema)
+            if len(chunks) > 1 and few:
+                copy = (f"tfrecord-cut-{self.token}", low + index, first, past, *names)
+                copies[copy] = (_copy_rows, chunks[index], first - begin, past - begin, names)
+                chunks[index], borders[index], borders[index + 1] = copy, first, past
+        return _Chunks, chunks, borders, self.schema
+
+    def count_borders(self, unit_rows: int, most_rows: int) -> BorderCounts:
+        """Count the items of the flat features in one pass over them."""
+        if not any(map(is_flat, self.schema.values())):
+            return BorderCounts.concatenate(self.schema, [])
+        spans = list(pairwise(self.borders.tolist()))
+        # A unit of flat values is read from border to border.
+        borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
+        every = unit_rows, max(1, unit_rows // borders_per_unit)
+        arguments = ((span, list(self.schema), (span, self.schema, every, most_rows)) for span in spans)
+        counting = self.build(count_items, arguments, BorderCounts.concatenate, (self.schema,))
+        with (
+            ProgressBar("Measuring", len(spans)) as bar,
+            follow_tasks(self.task_name(count_items), lambda *_: bar.advance()),
+        ):
+            counts: BorderCounts = dask.compute(counting)[0]
+        return counts
+
+    def held_rows(self, rows: int, threads: int) -> float:
+        """Return the rows of existing chunks that are in memory per thread, for tasks over that many rows."""
+        if self.source is not None:
+            return 0.0
+        # One chunk is written while the next one is computed; a task over several chunks holds all of them.
+        longest = max(2 * int(np.diff(self.borders).max(initial=0)), rows)
+        return min(float(longest), 2 * float(self.borders[-1]) / threads)
+
+    def row_sizes(self) -> RowSizes:
+        """Estimate the decoded bytes of a row."""
+        sizes = _row_nbytes(self.schema, self._probe_rows)
+        levels = {name: Levels.from_feature(feature) for name, feature in self.schema.items()}
+        by_rows = [
+            nbytes
+            for name, each in levels.items()
+            for nbytes in ((8.0 * each.strides[0], 8.0 * each.axes) if each.splits else (sizes[name],))
+        ]
+        read, source = sum(sizes.values()), self.source
+        while isinstance(source, MappedSource):
+            inputs = source.source.schema.select(source.columns)
+            source = source.source
+            read = max(read, sum(_row_nbytes(inputs, partial(probe_rows, source)).values()))
+        return RowSizes(sizes, max(by_rows, default=0.0), sum(by_rows), read)
+
+    def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:
+        if self.source is not None:
+            return probe_rows(self.source, names)
+        chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
+        blocks: Mapping[str, Block] = chunks[:1].compute()[0]
+        return len(blocks[names[0]]), {name: block_nbytes(blocks[name]) for name in names}
+
+
+def _copy_rows(chunk: Any, start: int, stop: int, names: Sequence[str]) -> Chunk:
+    """Copy some rows of a chunk, so that the chunk can be released."""
+    index = np.arange(start, stop)
+    return Chunk({name: take_rows(chunk[0][name], index) for name in names})
+
+
+def _identity(source: RowSource) -> RowSource:
+    return source
+
+
+def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapping[str, int]]]) -> dict[str, float]:
+    """Return the decoded bytes of a row by feature; variable-length features are probed."""
+    sizes = {
+        name: float(feature.block_dtype.itemsize * np.prod(feature.block_shape))
+        for name, feature in schema.items()
+        if feature.is_dense
+    }
+    others = [name for name in schema if name not in sizes]
+    if others:
+        rows, nbytes = probe(others)
+        sizes |= {name: nbytes[name] / max(rows, 1) for name in others}
+    return sizes
+
+
+def count_items(
+    rows: tuple[int, int],
+    schema: Schema,
+    every: tuple[int, int],
+    most_rows: int,
+    source: Callable[..., RowSource],
+    *rest: Any,
+) -> BorderCounts:
+    """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
+    levels = {name: Levels.from_feature(feature) for name, feature in schema.items() if is_flat(feature)}
+    counts: list[BorderCounts] = []
+    spans: list[tuple[int, int]] = []
+    step = min(_PROBE_ROWS, most_rows)
+
+    def growing() -> Iterator[tuple[int, int]]:
+        start = rows[0]
+        while start < rows[1]:
+            spans.append((start, min(start + step, rows[1])))
+            start = spans[-1][1]
+            yield spans[-1]
+
+    for blocks in source(*rest).sizes_only().read_spans(tuple(levels), growing()):
+        counts.append(_count_block(blocks, levels, spans[-1][0], every))
+        nbytes = int(counts[-1].sizes[-1]) / len(range(*spans[-1]))
+        # The size of the next rows is estimated; most rows are only counted, without memory for them.
+        step = max(1, int(min(UNIT_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
+    report_progress()
+    return BorderCounts.concatenate(schema, counts)
+
+
+def _count_block(
+    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]
+) -> BorderCounts:
+    """Count the items of blocks: at the borders of units, within units, and at least every `GRANULE_NBYTES`."""
+    items = {name: each.items(blocks[name]) for name, each in levels.items()}
+    sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
+    count = len(sizes) - 1
+    regular = [np.arange(-first % rows, count, rows) for rows in every]
+    granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
+    borders = np.unique(np.concatenate([[0], *regular, granules, [count]]))
+    before = {name: np.stack([each[borders] for each in found], axis=1) for name, found in items.items()}
+    return BorderCounts(borders + first, before, sizes[borders])

@@ -1,0 +1,1 @@
+"""Writers of TFRecord shards."""

@@ -1,0 +1,386 @@
+"""`to_tfrecord`: write columns to TFRecord shards, one task per shard.
+
+`dask_tfrecord.columns.record_schema` chooses the feature of each column, `dask_tfrecord.columns.encode` encodes the
+records, and `dask_tfrecord.stores.tfrecord.publish` makes each shard appear whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
+from dask_tfrecord.columns.encode import Encoder, RecordStream
+from dask_tfrecord.columns.record_schema import listed_features, record_schema
+from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_url
+from dask_tfrecord.features import ImageFeature
+from dask_tfrecord.images.encode_image import ImageEncoding
+from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames
+from dask_tfrecord.runtime.cancellation import add_path_to_errors
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.gzip_index import indexing_library
+from dask_tfrecord.storage.published import directory_of
+from dask_tfrecord.storage.shard import normalize_compression
+from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.stores.inputs import Inputs
+from dask_tfrecord.stores.rows import RowSource, RowTasks
+from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
+from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
+from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
+
+__all__ = ["ShardPlan", "check_options", "refuse_sources", "shard_borders", "to_tfrecord", "write_shard"]
+
+# Decoded bytes of the blocks that a task reads at once.
+_BLOCK_NBYTES = 2 << 20
+# Larger blocks are read again in smaller spans: their rows are larger than the previous ones.
+_MAX_BLOCK_NBYTES = 8 * _BLOCK_NBYTES
+# With more chunks than this, small neighbours share a shard of about this many decoded bytes.
+_MAX_CHUNK_SHARDS = 1_000
+_SHARED_NBYTES = 64 << 20
+
+Encodings = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardPlan:
+    """Arguments that all tasks share; sent once to each worker.
+
+    Attributes
+    ----------
+    encoder : Encoder
+        Converts blocks of columns to records.
+    publisher : Publisher
+        Publishes the shards.
+    """
+
+    encoder: Encoder
+    publisher: Publisher
+
+
+def to_tfrecord(
+    arrays: Mapping[str, Any],
+    urlpath: str | os.PathLike[str],
+    *,
+    features: Mapping[str, Any] | None = None,
+    sequence_features: Mapping[str, Any] | None = None,
+    encoding: Encodings | None = None,
+    compression: str | None = None,
+    records_per_shard: int | None = None,
+    index: bool = False,
+    mode: Literal["w", "w-"] = "w-",
+    tfds: Mapping[str, Any] | None = None,
+    compute: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Delayed | None:
+    """Write rows to TFRecord shards as Examples or SequenceExamples, one task per shard.
+
+    Parameters
+    ----------
+    arrays : Dataset, mapping of str to array-like, xarray Dataset or pandas DataFrame
+        Rows to write, the same number in each array: dask, NumPy, Zarr and HDF5 arrays, lists, pandas Series, and
+        ragged rows (lists of lists, `RaggedBlock`, object arrays of arrays). ``bytes``, ``bytearray`` and
+        ``memoryview`` are bytes. Coordinates of an xarray Dataset along the rows are columns. Numbers of Python lists
+        take the dtype of their feature.
+    urlpath : str or os.PathLike
+        A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
+        shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.
+    features : mapping of str to feature, optional
+        Feature of each column: the spec that reads it. By default a Dataset is written as it was read (with the
+        features given to `read_tfrecord`, also through a Zarr store), and other columns as in ``ds.schema``. Arrays
+        are written as lists of numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of
+        text.
+    sequence_features : mapping of str to feature, optional
+        Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
+        the number of steps in each row of a padded column.
+    encoding : str or mapping of str to str or mapping, optional
+        File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
+        all columns or by name; or with options of Pillow's writer, as in
+        ``{"photo": {"format": "jpeg", "quality": 90}}``.
+    compression : {None, "gzip", "zlib"}
+        Compression of the shards. File names do not depend on it.
+    records_per_shard : int, optional
+        Records of a shard. By default each chunk is a shard; past 1,000 chunks, small neighbours share one of about
+        64 MiB.
+    index : bool, default False
+        Write ``FILE.idx`` next to each shard, as `build_index` does (for gzip ``FILE.gzidx``, too).
+    mode : {"w-", "w"}
+        ``"w-"`` raises if one of the shards exists, ``"w"`` replaces existing shards.
+    tfds : mapping of str to str, optional
+        ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
+        `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
+        ``tensorflow_datasets.builder_from_directory`` opens the directory.
+    compute : bool, default True
+        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+
+    Returns
+    -------
+    None or dask.delayed.Delayed
+
+    Raises
+    ------
+    FileExistsError
+        If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
+    SchemaError
+        If the dtype or shape of a column does not fit its feature, or if a column needs a feature: an Example does not
+        list float64. Also if an array holds masked or missing values, an xarray Dataset has coordinates along other
+        dimensions, or the index of a DataFrame is not the row numbers.
+    FeatureError
+        If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
+    ValueError
+        If rows are not counted, ``{shard}`` is missing from the template of several shards, or shards would replace
+        their own input.
+    ImportError
+        If images are to be written and Pillow is not installed.
+
+    Warns
+    -----
+    UserWarning
+        If arrays have attributes, which records do not store.
+
+    Notes
+    -----
+    Shards are written under a hidden name and appear whole; after a failure, the published shards of this write are
+    removed. A task holds one block of 2 MiB of rows and one block of records; for arrays in chunks, also the chunks
+    that contain its rows.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+    >>> ds.to_tfrecord("again/train-{shard:05d}-of-{shards:05d}.tfrecord", compression="gzip", mode="w")
+    >>> dtf.read_tfrecord("again/train-*.tfrecord").nrecords == ds.nrecords
+    True
+    """
+    compression = check_options(compression, index, mode, records_per_shard)
+    dataset, schema = _rows_and_schema(arrays, features, sequence_features)
+    if dataset.nrecords is None:
+        raise ValueError("rows have to be counted to be written: open with counts='auto'")
+    if not schema and dataset.nrecords:
+        raise SchemaError(f"{plural(dataset.nrecords, 'record')} without a feature would be empty: there is no column")
+    encoder = Encoder(schema, dataset.schema, _image_encodings(encoding, schema))
+    _check_pillow(encoder)
+    metadata: TFDSMetadata | None = None
+    if tfds is None:
+        names = ShardNames.from_urlpath(urlpath, storage_options)
+    else:
+        names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
+    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    borders = shard_borders(row_tasks.borders, records_per_shard, names, lambda: row_tasks.row_sizes().read)
+    paths = names.paths(len(borders) - 1)
+    names.check_free(paths, mode)
+    refuse_sources(names, paths, dataset.origin.get("files", ()))
+    run = WriteRun(row_tasks.token, directory_of(paths[0]), names, mode, claimed=compute)
+    completion = Completion(run, tuple(paths), metadata)
+    plan = ShardPlan(encoder, Publisher(run, compression, index))
+    shared = dask.delayed(plan, name=f"tfrecord-plan-{row_tasks.token}", traverse=False)
+    spans = list(pairwise(borders.tolist()))
+    tasks = ((span, list(dataset.schema), (path, *span)) for span, path in zip(spans, paths, strict=True))
+    if not compute:
+        return row_tasks.build(write_shard, tasks, complete, (completion,), shared)
+    written = row_tasks.build(write_shard, tasks, collect, (), shared)
+    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrecords, spans)
+    name = row_tasks.task_name(write_shard)
+    work = WriteWork(names.display(paths), name, dataset.nrecords, len(schema), reading, len(spans))
+    publish(completion, written, work)
+    return None
+
+
+def check_options(compression: str | None, index: bool, mode: str, records_per_shard: int | None) -> str | None:
+    """Check arguments before any file is read; return the compression, normalized."""
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode is 'w-' (fail if a shard exists) or 'w' (replace existing shards); got {mode!r}")
+    compression = normalize_compression(compression)
+    if index and compression == "zlib":
+        raise ValueError("zlib data can be read only from its beginning, so an index is useless; write gzip instead")
+    if index and compression == "gzip":
+        indexing_library()
+    if records_per_shard is not None and (
+        isinstance(records_per_shard, bool)
+        or not isinstance(records_per_shard, int | np.integer)
+        or records_per_shard < 1
+    ):
+        raise ValueError(f"records_per_shard is a number of records, 1 or more; got {records_per_shard!r}")
+    return compression
+
+
+def _rows_and_schema(
+    arrays: Mapping[str, Any], features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None
+) -> tuple[Dataset, Schema]:
+    """Convert the input to a Dataset; find the features of its records."""
+    if isinstance(arrays, Dataset):
+        stored = arrays.origin.get("schema")
+        read = None if stored is None else Schema.from_json(json.dumps(stored))
+        return arrays, record_schema(arrays.schema, read, features, sequence_features)
+    inputs = Inputs.from_arrays(arrays, features, sequence_features)
+    inputs.warn_of_attributes()
+    schema = record_schema(inputs.dataset.schema, None, features, sequence_features)
+    specified = {*(features or {}), *(sequence_features or {})}
+    listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
+    return inputs.dataset, schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
+
+
+def _image_encodings(encoding: Encodings | None, schema: Schema) -> dict[str, ImageEncoding]:
+    """Return the encoding of each image feature that has one."""
+    if encoding is None:
+        return {}
+    if isinstance(encoding, str):
+        encoding = {name: encoding for name in schema if isinstance(schema[name], ImageFeature)}
+    return {name: ImageEncoding.from_argument(each, name) for name, each in encoding.items()}
+
+
+def _check_pillow(encoder: Encoder) -> None:
+    """Report a missing Pillow on the client. PNG of 16 bits per channel is written without it."""
+    for name, feature in encoder.schema.items():
+        encoding = encoder.encoding.get(name, ImageEncoding())
+        if isinstance(feature, ImageFeature) and (encoding.format != "png" or feature.item_dtype != np.uint16):
+            try:
+                require_pillow()
+            except ImportError as error:
+                raise ImportError(
+                    f"feature {name!r} is {feature}: encoding images needs Pillow: pip install 'dask-tfrecord[image]'",
+                    name="PIL",
+                ) from error
+
+
+def _tfds_names(
+    directory: str | os.PathLike[str],
+    tfds: Mapping[str, Any],
+    encoder: Encoder,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[ShardNames, TFDSMetadata]:
+    """Return the names of the shards of a TFDS split, and the metadata files to write next to them."""
+    split = TFDSNames.from_mapping(tfds)
+    names = ShardNames.from_directory(directory, split.template, storage_options)
+    formats = {name: encoding.format for name, encoding in encoder.encoding.items()}
+    metadata = TFDSMetadata.from_schema(names.directory, split, encoder.schema, formats)
+    metadata.check(names.storage_options)
+    return names, metadata
+
+
+def shard_borders(
+    borders: NDArray[np.int64], records: int | None, names: ShardNames, row_nbytes: Callable[[], float]
+) -> NDArray[np.int64]:
+    """Assign rows to shards.
+
+    Parameters
+    ----------
+    borders : ndarray of int64
+        First row of each chunk, and the number of rows.
+    records : int or None
+        Records per shard, if the user specified them.
+    names : ShardNames
+        Names of the shards.
+    row_nbytes : callable
+        Returns the decoded bytes of a row; called if there are more than `_MAX_CHUNK_SHARDS` chunks.
+
+    Returns
+    -------
+    ndarray of int64
+        First row of each shard, and the number of rows; at least one shard.
+
+    Raises
+    ------
+    ValueError
+        If several shards are needed, and `names` allows one.
+    """
+    rows = int(borders[-1])
+    if records is not None:
+        if not names.allows_many and rows > records:
+            raise ValueError(
+                f"{rows:,} records in shards of {records:,} are several files: give a template with {{shard:05d}} in "
+                f"place of {redact_url(names.template)!r}"
+            )
+        return np.append(np.arange(0, max(rows, 1), records), rows)
+    if not names.allows_many:
+        return np.array([0, rows])
+    if len(borders) - 1 <= _MAX_CHUNK_SHARDS:
+        return borders
+    shard_rows = max(1, int(_SHARED_NBYTES / max(row_nbytes(), 1.0)))
+    # Each shard ends with the last chunk that ends within `shard_rows` of its first row. A larger chunk is one shard.
+    cuts = [0]
+    while cuts[-1] < len(borders) - 1:
+        end = int(np.searchsorted(borders, borders[cuts[-1]] + shard_rows, side="right")) - 1
+        cuts.append(min(max(end, cuts[-1] + 1), len(borders) - 1))
+    return borders[cuts]
+
+
+def refuse_sources(names: ShardNames, paths: Sequence[str], sources: Sequence[str]) -> None:
+    """Raise if a shard that is read would be replaced, or if a directory would hold every record twice."""
+    read = {os.path.realpath(path) if "://" not in path else redact_url(path) for path in sources}
+    for path in paths:
+        if (os.path.realpath(path) if "://" not in path else redact_url(path)) in read:
+            raise ValueError(f"{redact_url(path)} can't be replaced by what is read from it: write to another path")
+    directory = redact_url(names.directory)
+    if names.has_default_name and directory in {os.path.dirname(path) for path in read}:  # noqa: PTH120
+        raise ValueError(
+            f"shards are read from {directory}, which would hold every record twice: write to another directory, or "
+            f"give a template of names"
+        )
+
+
+def write_shard(
+    plan: ShardPlan, path: str, start: int, stop: int, source: Callable[..., RowSource], *rest: Any
+) -> ShardWriteReport:
+    """Write rows `start` to `stop` of ``source(*rest)`` to the shard `path`."""
+
+    def fill(sink: ByteSink) -> tuple[int, int]:
+        stream, nbytes = RecordStream(plan.encoder, path), 0
+        reader = _BoundedReader(start, stop)
+        for blocks in reader.read(source(*rest), tuple(plan.encoder.columns)):
+            nbytes += reader.adapt(blocks)
+            plan.publisher.check_running()
+            for records in stream.framed(blocks):
+                with add_path_to_errors(path):
+                    sink.write(records)
+        return stop - start, nbytes
+
+    try:
+        return plan.publisher.write(path, fill)
+    finally:
+        release_memory()
+
+
+class _BoundedReader:
+    """Reads rows in blocks of about `_BLOCK_NBYTES`; the sizes of previous blocks determine the next span of rows."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._start = self._next = start
+        self._stop, self._step = stop, 1
+
+    def _spans(self, *, single: bool) -> Iterator[tuple[int, int]]:
+        while self._next < self._stop and (self._step == 1) == single:
+            self._start, self._next = self._next, min(self._next + self._step, self._stop)
+            yield self._start, self._next
+
+    def read(self, source: RowSource, names: Sequence[str]) -> Iterator[dict[str, Block]]:
+        """Read the rows; a span that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
+        limited = source.with_memory_limit(_MAX_BLOCK_NBYTES)
+        while self._next < self._stop:
+            # A single row may use all memory that the setting of the user allows.
+            yield from source.read_spans(names, self._spans(single=True))
+            try:
+                yield from limited.read_spans(names, self._spans(single=False))
+            except MemoryLimitError:
+                self._step = max(1, (self._next - self._start) // 8)
+                self._next = self._start
+
+    def adapt(self, blocks: Mapping[str, Block]) -> int:
+        """Set the number of rows of the next span; return the bytes of this one."""
+        nbytes = sum(map(block_nbytes, blocks.values()))
+        rows = len(next(iter(blocks.values())))
+        self._step = max(1, min(_BLOCK_NBYTES * rows // max(nbytes, 1), 8 * rows))
+        return nbytes

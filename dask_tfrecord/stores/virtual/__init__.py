@@ -1,0 +1,1 @@
+"""Zarr references to values within uncompressed shards."""

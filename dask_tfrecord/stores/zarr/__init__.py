@@ -1,0 +1,1 @@
+"""Conversion of a `Dataset` to a Zarr group, and the way back."""

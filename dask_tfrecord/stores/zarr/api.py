@@ -1,0 +1,246 @@
+"""Public functions that write Zarr: `to_zarr` converts at once, `plan_zarr` returns the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from dask.delayed import Delayed
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.stores.inputs import Inputs
+from dask_tfrecord.stores.zarr.chunking import ChunkRequest
+from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target, plan_conversion
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.layout import check_storable
+from dask_tfrecord.stores.zarr.options import AxisNames, Codecs, FillValues, UserAttributes, ZarrOptions
+from dask_tfrecord.stores.zarr.plan import ZarrPlan
+
+__all__ = ["plan_zarr", "to_zarr"]
+
+
+def plan_zarr(
+    arrays: Mapping[str, Any],
+    *,
+    chunks: int | str | Mapping[str, int] | None = None,
+    shards: int | str | Mapping[str, int] | None = None,
+    target_chunk_bytes: int | str | None = None,
+    target_shard_bytes: int | str | None = None,
+    compressors: Any = "auto",
+    filters: Any = "auto",
+    dimension_names: Mapping[str, Sequence[str]] | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    consolidated: bool = True,
+    memory_limit: int | str | None = "auto",
+) -> ZarrPlan:
+    """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
+
+    Parameters
+    ----------
+    arrays : Dataset or mapping of str to array-like
+        As for `to_zarr`.
+    chunks, shards : int, str or mapping of str to int, optional
+        As for `to_zarr`.
+    target_chunk_bytes, target_shard_bytes : int or str, optional
+        As for `to_zarr`.
+    compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
+        As for `to_zarr`.
+    dimension_names, fill_values : mapping, optional
+        As for `to_zarr`.
+    consolidated : bool, default True
+        As for `to_zarr`.
+    memory_limit : int, str or None, default "auto"
+        As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
+
+    Returns
+    -------
+    ZarrPlan
+        Displayed as a table; ``plan.to_zarr(store)`` writes it.
+
+    Raises
+    ------
+    SchemaError
+        As for `to_zarr`.
+    UnknownFeatureError
+        If an option names neither a feature nor a flat array.
+    ValueError
+        If rows are not counted, or an option is invalid.
+
+    Notes
+    -----
+    Variable-length columns are read once to count their values; of images only the headers are read. The compressed
+    size is unknown. The workers are those of the scheduler that is active when the plan is made. Threads of this
+    process have no memory limit.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> plan = dtf.plan_zarr({"x": np.zeros((1000, 8))}, chunks=100)
+    >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
+    ((100, 8), 10, 64000)
+    """
+    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
+    codecs = Codecs(compressors, filters)
+    request = _request(arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit)
+    return ZarrPlan.from_conversion(plan_conversion(request))
+
+
+def to_zarr(
+    arrays: Mapping[str, Any],
+    store: Any,
+    *,
+    component: str | None = None,
+    mode: Literal["w", "w-"] = "w-",
+    resume: bool = False,
+    chunks: int | str | Mapping[str, int] | None = None,
+    shards: int | str | Mapping[str, int] | None = None,
+    target_chunk_bytes: int | str | None = None,
+    target_shard_bytes: int | str | None = None,
+    compressors: Any = "auto",
+    filters: Any = "auto",
+    dimension_names: Mapping[str, Sequence[str]] | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    consolidated: bool = True,
+    memory_limit: int | str | None = "auto",
+    compute: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Delayed | None:
+    """Write columns to a Zarr group: one task per chunk or shard, without rechunking.
+
+    Dense and text columns become one array each. Columns of bytes and ragged columns become ``NAME.values`` and
+    ``NAME.row_splits``; nested rows add ``NAME.row_splits_1`` and so on, and rows of bytes add ``NAME.byte_splits``.
+    Columns whose rows have shapes of their own store these in ``NAME.shapes``. ``/`` in a name becomes ``.``. The
+    attributes of the group keep the true names, the schema with its class names, the sources and the version of this
+    library. Each array has the attributes ``feature``, ``feature_class`` and ``class_names``.
+
+    Parameters
+    ----------
+    arrays : Dataset or mapping of str to array-like
+        Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps the names of its dimensions, its
+        coordinates along the rows and its attributes.
+    store : str, Path or zarr store
+        A path, a URL or a store.
+    component : str, optional
+        Path of the group within the store.
+    mode : {"w-", "w"}
+        ``"w-"`` fails if the group exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Resume an interrupted conversion of the same files, features and options: only missing or damaged write units
+        are written, and none if the group is complete. A failure after that keeps what is written, to be resumed
+        again. Without an earlier conversion, start one.
+    chunks : int, str or mapping of str to int, optional
+        Rows of a chunk, for all features or by feature. All features share a unit of rows, so the given chunks and
+        shards must divide the largest of them. In a mapping, the name of a flat array that is not chunked along rows,
+        for example ``"tokens.values"``, takes a number of entries. A size like ``"8 MiB"`` sets `target_chunk_bytes`.
+    shards : int, str or mapping of str to int, optional
+        Rows of a shard, a multiple of `chunks`; by default arrays are not sharded. A size sets `target_shard_bytes`.
+    target_chunk_bytes : int or str, default "8 MiB"
+        Decoded bytes of a chunk in the largest array that is chunked along rows; ``"1 MiB"`` in shards. For the same
+        rows, all of these arrays together have at most four times this size. Long rows of bytes and ragged columns
+        reduce the number of rows. A chunk of flat values has at most this size. It covers as many values as these rows
+        have, or a half to a quarter of them, so that two tasks rarely read the same records.
+    target_shard_bytes : int or str, optional
+        Decoded bytes of a shard; arrays are sharded if it is given.
+    compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
+        ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
+    filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
+        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` is
+        no filter.
+    dimension_names : mapping of str to sequence of str, optional
+        Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
+        ``{"image": ("height", "width", "channel")}``, and axes of an item where rows differ in length. Axes of one name
+        have one length, and a name must differ from the names of arrays. Defaults to the names of an xarray Dataset,
+        else ``NAME.dim_1`` and so on.
+    fill_values : mapping of str to scalar, optional
+        Value of missing chunks, by feature or flat array; for a feature, that of its dense array or of its values.
+        Defaults to the scalar ``default_value`` of a dense feature, else zero or ``""``. All chunks are written, and
+        no value is masked: xarray masks by an attribute that is not set.
+    consolidated : bool, default True
+        Store the metadata of all arrays in that of the group, so that one request opens it. If False, pass
+        ``consolidated=False`` to xarray's `open_zarr`, too.
+    memory_limit : int, str or None, default "auto"
+        Memory of a worker in bytes, for example ``"2 GiB"``. ``"auto"`` is the limit of distributed workers; threads
+        and processes of this machine have no limit.
+    compute : bool, default True
+        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until it is computed
+        the group is marked incomplete, also if computing it fails.
+    storage_options : mapping, optional
+        Options of fsspec for a URL.
+
+    Returns
+    -------
+    None or dask.delayed.Delayed
+
+    Raises
+    ------
+    FileExistsError
+        If the group exists under ``mode="w-"``, or the path holds anything other than a Zarr group: only arrays and
+        groups are ever replaced.
+    StoreInUseError
+        If another run is writing the group. Also a `FileExistsError`.
+    SchemaError
+        If arrays differ in their number of rows, hold masked or missing values, or have a dtype without a feature or
+        without a Zarr name (bfloat16); an xarray Dataset has coordinates along other dimensions; or a name is too long
+        for a file.
+    UnknownFeatureError
+        If an option names neither a feature nor a flat array.
+    ValueError
+        If rows are not counted, `chunks` and `shards` do not fit each other, names of axes do not fit the arrays, a
+        fill value does not fit its dtype, workers have too little memory, or the group would replace the source of the
+        data set.
+    IncompleteStoreError
+        If tasks ran in other processes, and the store is in the memory of this one.
+
+    Warns
+    -----
+    UserWarning
+        If an attribute is not a JSON value, or its name is used by this library or xarray.
+    dask.array.PerformanceWarning
+        If an array is rechunked because its chunks differ from those of the rows; a plan reports it.
+
+    See Also
+    --------
+    plan_zarr : Plan the same conversion without writing.
+
+    Notes
+    -----
+    Columns of bytes and ragged columns are read once more, to count their sizes; of images that differ in size only the
+    headers are read. The group is marked incomplete until everything is written. A conversion that fails removes what
+    it wrote. Each task reads its rows in blocks, and holds what it writes and one block. Flat values are written by the
+    task that reads most of their rows.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> dtf.read_tfrecord("train-*.tfrecord").to_zarr("train.zarr", mode="w")
+    >>> dtf.from_zarr("train.zarr").nrecords > 0
+    True
+    """
+    origin = arrays.origin if isinstance(arrays, Dataset) else {}
+    target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
+    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
+    codecs = Codecs(compressors, filters)
+    request = _request(arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit)
+    return convert(target, request, mode=mode, resume=resume, compute=compute)
+
+
+def _request(
+    arrays: Mapping[str, Any],
+    chunks: ChunkRequest,
+    codecs: Codecs,
+    dimension_names: Mapping[str, Sequence[str]] | None,
+    fill_values: Mapping[str, Any] | None,
+    consolidated: bool,
+    memory_limit: int | str | None,
+) -> ConversionRequest:
+    """Validate the inputs and options of a conversion, before any row is read."""
+    inputs = Inputs.from_arrays(arrays)
+    dataset = inputs.dataset
+    if dataset.nrecords is None:
+        raise ValueError("rows must be counted before they are written: open the data set with counts='auto'")
+    check_storable(dataset.schema)
+    names, attributes = AxisNames.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
+    inputs.warn_of_attributes(attributes.omitted)
+    options = ZarrOptions(chunks, codecs, names, FillValues(fill_values), consolidated, attributes)
+    options.check(dataset.schema)
+    return ConversionRequest(dataset, options, Fingerprint.from_dataset(dataset, options.to_json()), memory_limit)

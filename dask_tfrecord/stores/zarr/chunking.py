@@ -1,0 +1,234 @@
+"""Chunk grid of a conversion, from the options of the user and the size of rows.
+
+All features share a unit of rows, so that a task reads records once for all of them. The chunks and shards of each
+feature divide it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.utils import parse_bytes
+
+from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels
+from dask_tfrecord.stores.rows import RowSizes
+from dask_tfrecord.stores.zarr.layout import CHUNK_NBYTES, GridOverrides, RowGrid, array_name, default_rows
+
+__all__ = ["ChunkRequest", "array_names", "check_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """Chunk and shard sizes that the user requests.
+
+    Attributes
+    ----------
+    chunks, shards : int, mapping of str to int, or None
+        Rows, for all features or by feature; entries, by the name of a flat array.
+    target_chunk_bytes, target_shard_bytes : int, str or None
+        Decoded bytes of a chunk and of a shard whose number of rows is not given.
+    """
+
+    chunks: int | Mapping[str, int] | None = None
+    shards: int | Mapping[str, int] | None = None
+    target_chunk_bytes: int | str | None = None
+    target_shard_bytes: int | str | None = None
+
+    @classmethod
+    def from_arguments(
+        cls,
+        chunks: int | str | Mapping[str, int] | None,
+        shards: int | str | Mapping[str, int] | None,
+        target_chunk_bytes: int | str | None,
+        target_shard_bytes: int | str | None,
+    ) -> ChunkRequest:
+        """Check the arguments of `to_zarr`; a size for `chunks` or `shards` is its `target_*_bytes`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is neither a number of rows nor a size, or rows and a size are both given.
+        """
+        chunk_rows, chunk_bytes = _rows_or_size("chunks", chunks, "target_chunk_bytes", target_chunk_bytes)
+        shard_rows, shard_bytes = _rows_or_size("shards", shards, "target_shard_bytes", target_shard_bytes)
+        return cls(chunk_rows, shard_rows, chunk_bytes, shard_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        named = {"chunks": self.chunks, "shards": self.shards}
+        sizes = {"target_chunk_bytes": self.target_chunk_bytes, "target_shard_bytes": self.target_shard_bytes}
+        return {
+            **{
+                option: {name: int(rows) for name, rows in value.items()} if isinstance(value, Mapping) else _int(value)
+                for option, value in named.items()
+            },
+            **{option: _nbytes(option, value) for option, value in sizes.items()},
+        }
+
+    def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
+        """Choose the grid of rows, and the grids of arrays that differ from it.
+
+        Raises
+        ------
+        ValueError
+            If a number is invalid, a shard is not a multiple of its chunk, or features do not share a unit of rows.
+        UnknownFeatureError
+            If a name belongs neither to a feature nor to a flat array.
+        """
+        chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
+        chunk_nbytes = _nbytes("target_chunk_bytes", self.target_chunk_bytes)
+        shard_nbytes = _nbytes("target_shard_bytes", self.target_shard_bytes)
+        requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
+
+        def rows_of(nbytes: int) -> int:
+            return default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
+
+        all_rows = max(nrows, 1)
+        small, large = rows_of(chunk_nbytes or CHUNK_NBYTES), rows_of(chunk_nbytes or UNIT_NBYTES)
+        # Equal units, so that tasks take equally long.
+        large = math.ceil(all_rows / math.ceil(all_rows / large))
+        shard_rows = None
+        if shard_nbytes is not None:
+            shard_rows = min(small, all_rows) * math.ceil(min(rows_of(shard_nbytes), all_rows) / min(small, all_rows))
+        unit = _shared_unit(requested, shard_rows, large)
+
+        def chunk_and_shard(chunk: int | None, shard: int | None) -> tuple[int, int]:
+            if shard is None and shard_rows is not None:
+                shard = unit
+            chunk = chunk or (_divisor(unit, large) if shard is None else _divisor(shard, small))
+            return chunk, shard or chunk
+
+        rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
+        most = default_rows(UNIT_NBYTES, sizes.read, sizes.read, sizes.read)
+        grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
+        entries = _entries(schema, chunks, shards)
+        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes)
+
+
+def array_names(schema: Schema) -> dict[str, str]:
+    """Return the feature of each flat array that is not chunked along rows, by the name of the array."""
+    found: dict[str, str] = {}
+    for name, feature in schema.items():
+        splits = Levels.from_feature(feature).splits
+        found |= {f"{array_name(name)}.{part}": name for part in (*splits[1:], "values") if splits}
+    return found
+
+
+def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
+    """Refuse names that belong neither to a feature nor to a flat array.
+
+    Raises
+    ------
+    UnknownFeatureError
+        If a name is unknown; the message has similar names.
+    """
+    known = [*schema, *array_names(schema)]
+    for name in names:
+        if name not in known:
+            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")
+
+
+def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema) -> Mapping[str, int]:
+    """Return the number of rows or entries by name."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(schema, _number(option, value))
+    check_names(option, value, schema)
+    return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}
+
+
+def _rows_or_size(
+    option: str, value: int | str | Mapping[str, int] | None, size_option: str, size: int | str | None
+) -> tuple[int | Mapping[str, int] | None, int | str | None]:
+    """Split a `chunks` or `shards` argument into rows and bytes."""
+    if value is None:
+        return None, size
+    if isinstance(value, Mapping):
+        return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}, size
+    if not isinstance(value, str):
+        return _number(option, value, ", a size such as '8 MiB' or a mapping of names to rows"), size
+    if size is not None:
+        raise ValueError(f"{option}={value!r} and {size_option}={size!r} are both sizes: pass only one of them")
+    _nbytes(option, value)
+    return None, value
+
+
+def _number(option: str, value: Any, more: str = "") -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{option} must be a number of rows, 1 or more{more}; got {value!r:.100}")
+    return int(value)
+
+
+def _int(value: int | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _nbytes(option: str, value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        # dask parses a unit without a number as one of that unit.
+        no_number = isinstance(value, str) and not any(character.isdigit() for character in value)
+        nbytes = 0 if isinstance(value, bool) or no_number else int(parse_bytes(value))
+    except (ValueError, TypeError):
+        nbytes = 0
+    if nbytes < 1:
+        raise ValueError(f"{option} must be a number of bytes, for example 4194304 or '4 MiB'; got {value!r:.100}")
+    return nbytes
+
+
+def _shared_unit(requested: Mapping[str, tuple[int | None, int | None]], shard_rows: int | None, large: int) -> int:
+    """Return the rows of a unit: a multiple of the chunk or shard of each feature."""
+    for name, (chunk, shard) in requested.items():
+        _check_multiple(chunk, shard, name)
+    writes = {name: shard or chunk or 0 for name, (chunk, shard) in requested.items() if shard or chunk}
+    if not writes:
+        return shard_rows or large
+    most = max(writes, key=writes.__getitem__)
+    for name, rows in writes.items():
+        if writes[most] % rows:
+            raise ValueError(
+                f"features share a unit of rows, which one task reads: {rows:,} rows of {name!r} do not divide "
+                f"{writes[most]:,} of {most!r}"
+            )
+    # Default rows of the features without a request, or without shards.
+    defaults = [
+        shard_rows or large for chunk, shard in requested.values() if shard is None and (shard_rows or chunk is None)
+    ]
+    return writes[most] * max(1, max(defaults, default=1) // writes[most])
+
+
+def _check_multiple(chunk: int | None, shard: int | None, name: str) -> None:
+    if chunk is not None and shard is not None and shard % chunk:
+        raise ValueError(
+            f"a shard must be a multiple of its chunk; {shard:,} rows are not a multiple of {chunk:,} ({name!r})"
+        )
+
+
+def _divisor(unit: int, wanted: int) -> int:
+    """Return the divisor of a unit that is nearest to a number of rows."""
+    if wanted >= unit:
+        return unit
+    divisors = [part for n in range(1, math.isqrt(unit) + 1) if unit % n == 0 for part in (n, unit // n)]
+    return min(divisors, key=lambda size: abs(math.log(size / wanted)))
+
+
+def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return chunk and shard of the flat arrays whose entries the user specifies."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in array_names(schema):
+        if name in schema or not (name in chunks or name in shards):
+            continue
+        chunk, shard = chunks.get(name), shards.get(name)
+        if chunk is None:
+            raise ValueError(f"shards of {name!r} need chunks={{{name!r}: …}}, too: both count its entries")
+        _check_multiple(chunk, shard, name)
+        found[name] = (chunk, shard or chunk)
+    return found

@@ -1,0 +1,226 @@
+"""Private API and process-wide settings of zarr and fsspec, each with its reason and the upstream issue."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar, TypeVarTuple
+
+import zarr
+import zarr.abc.store
+import zarr.api.asynchronous
+import zarr.storage
+from zarr.core.sync import sync
+from zarr.storage._common import make_store_path
+
+from dask_tfrecord.storage.credentials import without_credentials
+
+__all__ = [
+    "calling_thread_loop",
+    "check_creatable",
+    "chunk_key",
+    "create_if_absent",
+    "open_for_writing",
+    "run_sync",
+    "store_and_path",
+    "write_sequentially",
+]
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+# zarr omits chunks that hold only the fill value otherwise, and complex chunks of negative zeros with them.
+ARRAY_CONFIG: Any = {"write_empty_chunks": True}
+# Clients of fsspec with a conditional put.
+_CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
+# Arguments that do not affect whether zarr creates an array.
+_DESCRIPTIVE = ("dimension_names", "attributes")
+
+
+def run_sync(call: Coroutine[Any, Any, Result]) -> Result:
+    """Await a call of a store in zarr's event loop; remove credentials from its errors.
+
+    Stores have only asynchronous methods: https://github.com/zarr-developers/zarr-python/issues/3637
+    """
+    try:
+        return sync(call)
+    except Exception as error:
+        failed = error
+    raise without_credentials(failed)
+
+
+def store_and_path(store: Any, path: str, storage_options: dict[str, Any] | None) -> tuple[zarr.abc.store.Store, str]:
+    """Open the store of a path or URL whose group may not exist; return it with the path of the group.
+
+    The public functions of zarr open a store only with a group or an array:
+    https://github.com/zarr-developers/zarr-python/issues/2905
+    """
+    found = run_sync(make_store_path(store, path=path, mode="a", storage_options=storage_options))
+    return found.store, found.path
+
+
+def chunk_key(array: Any, index: int) -> str:
+    """Return the key of a chunk or shard within its array, by the index along the first axis.
+
+    zarr has no public function for it: https://github.com/zarr-developers/zarr-python/issues/4268
+    """
+    key: str = array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1))))
+    return key
+
+
+async def create_if_absent(store: zarr.abc.store.Store, key: str, value: bytes) -> bool:
+    """Put an object unless it exists, by the conditional put of fsspec clients.
+
+    `FsspecStore.set_if_not_exists` tests and then writes; the public `pipe_file` of fsspec blocks the event loop:
+    https://github.com/fsspec/filesystem_spec/issues/1693
+
+    Returns
+    -------
+    bool
+        False if the client or the server has no conditional put. True also if the object exists.
+    """
+    fs = getattr(store, "fs", None)
+    if not {kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL or not isinstance(
+        store, zarr.storage.FsspecStore
+    ):
+        return False
+    try:
+        await store.fs._pipe_file(f"{store.path}/{key}".strip("/"), value, mode="create")
+    except FileExistsError:
+        pass
+    except NotImplementedError:
+        return False
+    except OSError as error:
+        if "PreconditionFailed" not in repr(error) and "ConditionalRequestConflict" not in repr(error):
+            raise
+    return True
+
+
+def open_for_writing(array: zarr.Array[Any]) -> Any:
+    """Reopen an array so that it writes chunks of the fill value.
+
+    `zarr.open_array` ignores this setting for arrays that exist, so the array is built from its metadata.
+    """
+    metadata: Any = array.metadata
+    return zarr.Array(zarr.AsyncArray(metadata, array.store_path, ARRAY_CONFIG))
+
+
+class _SequentialSettings:
+    """Count of tasks in this process that write sequentially, and the settings before the first of them."""
+
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "async.concurrency": 1,
+        "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+    }
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tasks = 0
+        self.before: dict[str, Any] = {}
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.tasks:
+                self.before = {name: zarr.config.get(name) for name in self.SETTINGS}
+                zarr.config.set(self.SETTINGS)
+            self.tasks += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.tasks -= 1
+            if not self.tasks:
+                # Keep a setting that the user changed meanwhile.
+                ours = (name for name, value in self.SETTINGS.items() if zarr.config.get(name) == value)
+                zarr.config.set({name: self.before[name] for name in ours})
+
+
+_SETTINGS = _SequentialSettings()
+
+
+@contextmanager
+def write_sequentially() -> Iterator[None]:
+    """Make zarr encode and write one chunk after the other in each task.
+
+    By default zarr holds up to ten encoded chunks in memory at once:
+    https://github.com/zarr-developers/zarr-python/issues/2904. Other codec pipelines may omit chunks of the fill value
+    whatever the array is configured to, and negative zeros with them. The settings are process-wide: the first task to
+    enter changes them, and the last one to leave restores them.
+    """
+    _SETTINGS.enter()
+    try:
+        yield
+    finally:
+        _SETTINGS.leave()
+
+
+class _EagerSelector(selectors.DefaultSelector):
+    """Selector that polls the system only if the loop is idle: each poll releases the GIL."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return ready events; none if the loop has other work."""
+        return [] if timeout == 0 else super().select(timeout)
+
+
+class _CallingThreadLoop(asyncio.SelectorEventLoop):
+    """Event loop that runs work for executors in its own thread."""
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
+    ) -> asyncio.Future[Result]:
+        """Run the function now and return a finished future."""
+        future: asyncio.Future[Result] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def calling_thread_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Return an event loop that runs zarr entirely in the calling thread.
+
+    zarr moves each chunk to another thread and back, which takes longer than writing a small chunk:
+    https://github.com/zarr-developers/zarr-python/issues/4293
+    """
+    loop = _CallingThreadLoop(_EagerSelector())
+    loop.set_debug(False)  # debug mode warns of each long step
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+def check_creatable(arguments: Mapping[str, Mapping[str, Any]]) -> None:
+    """Create arrays in memory, so that errors of zarr are raised before anything is written or replaced.
+
+    Parameters
+    ----------
+    arguments : mapping of str to mapping
+        Arguments of `zarr.Group.create_array`, by the name of the array.
+
+    Raises
+    ------
+    ValueError
+        If zarr cannot create an array; the error of zarr is its cause.
+    """
+    # Columns are often many of one kind, and each array takes a millisecond.
+    kinds: dict[str, str] = {}
+    for name, options in arguments.items():
+        kinds.setdefault(repr([options[option] for option in options if option not in _DESCRIPTIVE]), name)
+    store, create = zarr.storage.MemoryStore(), zarr.api.asynchronous.create_array
+    with calling_thread_loop() as loop:
+        for name in kinds.values():
+            options = arguments[name]
+            try:
+                loop.run_until_complete(create(store, name=name, **options))
+            except Exception as error:
+                codecs = ", ".join(f"{option}={options[option]!r}" for option in ("compressors", "filters"))
+                raise ValueError(
+                    f"zarr cannot create array {name!r} of {options['dtype']} with {codecs}: {error}. Codecs are "
+                    f"objects of zarr.codecs, for example zarr.codecs.ZstdCodec(level=3), or their JSON values"
+                ) from error

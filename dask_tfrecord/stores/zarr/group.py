@@ -1,0 +1,433 @@
+"""Zarr groups: their location, the attributes of this library, creation of arrays, and writing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import fsspec.core
+import zarr
+import zarr.api.asynchronous
+import zarr.errors
+import zarr.storage
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError, redact, redact_url
+from dask_tfrecord.schema import near_misses
+from dask_tfrecord.storage.clients import explain_missing_extra
+from dask_tfrecord.storage.credentials import without_credentials
+from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, calling_thread_loop, open_for_writing
+from dask_tfrecord.stores.zarr.objects import (
+    CLAIM,
+    DirectoryObjects,
+    GroupObjects,
+    StoreObjects,
+    objects_at,
+    read_entries,
+)
+
+__all__ = ["CHECKPOINT_FOLDER", "FORMAT", "Put", "TargetGroup"]
+
+_ATTRIBUTE = "dask_tfrecord"
+FORMAT = 1
+# Folder of the checkpoint within the group, until the group is complete.
+CHECKPOINT_FOLDER = ".dask_tfrecord"
+# Temporary file that zarr leaves when its process is killed.
+_TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
+# Metadata files: each identifies a directory as an array or a group, and a group has only these files.
+_METADATA_FILES = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
+_NO_GROUPS = (
+    zarr.errors.GroupNotFoundError,
+    zarr.errors.ContainsArrayError,
+    FileNotFoundError,
+    NotADirectoryError,
+    json.JSONDecodeError,
+    UnicodeDecodeError,
+)
+# Bytes of a file name, on every common file system.
+_NAME_NBYTES = 255
+_NOT_A_GROUP = "exists and is not a Zarr group: pass another path"
+
+# Function of an array, the first entry, the end of the range, and the entries to write.
+Put = Callable[[Any, int, int, NDArray[Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGroup:
+    """Location of a Zarr group, sent to workers.
+
+    Attributes
+    ----------
+    store : object
+        A path, a URL or a zarr store.
+    component : str or None
+        Path of the group in the store.
+    storage_options : dict or None
+        Options for a URL.
+    """
+
+    store: Any
+    component: str | None
+    storage_options: dict[str, Any] | None
+
+    @classmethod
+    def from_arguments(
+        cls, store: Any, component: str | None, storage_options: Mapping[str, Any] | None
+    ) -> TargetGroup:
+        """Locate the group of the arguments of `to_zarr`."""
+        if component is not None and not isinstance(component, str):
+            raise TypeError(f"component is the path of a group within the store, a string; got {component!r:.100}")
+        parts = [part for part in (component or "").replace("\\", "/").split("/") if part]
+        if {".", ".."} & set(parts):
+            raise ValueError(f"component is the path of a group within the store; got {component!r}")
+        if store is None:
+            raise TypeError("store is a path, a URL or a zarr store; got None")
+        options = dict(storage_options or {}) or None
+        if type(store) is zarr.storage.LocalStore and not store.read_only:
+            store = store.root
+        if isinstance(store, os.PathLike):
+            store = os.fspath(store)
+        if isinstance(store, str) and store.startswith(("file://", "local://")):
+            store, options = fsspec.core.url_to_fs(store)[1], None
+        if isinstance(store, str) and not _is_url(store):
+            store = str(Path(store).expanduser().absolute())  # workers may have another working directory
+        if isinstance(store, str) and store.startswith(("s3://", "gs://", "gcs://")):
+            with explain_missing_extra():
+                fsspec.core.get_filesystem_class(store.partition("://")[0])
+        return cls(store, "/".join(parts) or None, options)
+
+    def __str__(self) -> str:
+        text = redact_url(self.store) if isinstance(self.store, str) else redact(self.store)
+        return text + (f"/{self.component}" if self.component else "")
+
+    @property
+    def location(self) -> Location:
+        """The group, for errors."""
+        return Location(str(self))
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the group; None if it is not in the local file system."""
+        local = isinstance(self.store, str) and not _is_url(self.store)
+        return Path(self.store, self.component or "") if local else None
+
+    def open(self, mode: Literal["r", "r+"]) -> zarr.Group:
+        """Open the group.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it does not exist.
+        IncompleteStoreError
+            If its metadata is not JSON.
+        """
+        try:
+            return self._open_group(mode)
+        except Exception as error:
+            failed = error
+        # Errors of zarr and its stores contain the URL with its credentials.
+        raise without_credentials(failed)
+
+    def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
+        try:
+            with explain_missing_extra():
+                return zarr.open_group(
+                    self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
+                )
+        except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
+            raise FileNotFoundError(f"no Zarr group at {self}, but an array") from error
+        except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"no Zarr group of format 3 at {self}{self._found_instead()}") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise IncompleteStoreError(f"the metadata of the group is not JSON ({error})", self.location) from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise IncompleteStoreError(
+                f"cannot read the metadata of the group ({type(error).__name__}: {error})", self.location
+            ) from error
+
+    def _found_instead(self) -> str:
+        """Describe a local path without a group."""
+        directory = self.directory
+        if directory is None:
+            return ""
+        if directory.is_file():
+            return ", but a file; read_tfrecord opens TFRecord shards"
+        if directory.exists():
+            return ", but a directory without one; component= names a group within a store"
+        if self.component and Path(self.store).exists():
+            return f": the store exists, but does not have a group at {self.component!r}"
+        siblings = (path.name for path in directory.parent.iterdir()) if directory.parent.is_dir() else ()
+        return f": the path does not exist{near_misses(directory.name, sorted(siblings))}"
+
+    def create(
+        self, mode: Literal["w", "w-"], own: Mapping[str, Any], others: Mapping[str, Any] | None = None
+    ) -> zarr.Group:
+        """Create the group with the attributes of this library and others. Under ``"w"``, delete all but claims before.
+
+        Raises
+        ------
+        FileExistsError
+            If it exists and `mode` is ``"w-"``.
+        """
+        if mode == "w":
+            self.unopened_objects().clear("zarr.json")
+        try:
+            # `open_group` with mode "w-" refuses a directory that holds a claim.
+            return zarr.create_group(
+                self.store,
+                path=self.component,
+                zarr_format=3,
+                attributes={**(others or {}), _ATTRIBUTE: {"format": FORMAT, **own}},
+                storage_options=self.storage_options,
+            )
+        except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
+            raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
+
+    def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
+        """Refuse a path that must not be written; return the mode to create the group with.
+
+        Raises
+        ------
+        FileExistsError
+            If the group exists and `mode` is ``"w-"``; or the path holds anything but arrays and groups, which zarr
+            would delete.
+        ValueError
+            If the group is, or holds, the source of the rows.
+        """
+        try:
+            with explain_missing_extra():
+                zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
+        except _NO_GROUPS as error:
+            # A missing path and an empty directory are free.
+            directory = self.directory
+            if directory is not None and directory.exists() and not _is_empty(directory):
+                raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
+            return "w-"
+        if mode == "w-":
+            if self.is_incomplete():
+                raise FileExistsError(
+                    f"{self} holds an interrupted conversion: resume=True continues it, mode='w' replaces it, "
+                    f"component= writes next to it"
+                )
+            raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes next to it")
+        if f"{_real_path(origin.get('store', ''))}/".startswith(f"{_real_path(str(self))}/"):
+            raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
+        other = next(_others(self.directory), None) if self.directory is not None else None
+        if other is not None:
+            raise FileExistsError(
+                f"{self} holds {other.name!r}, which does not belong to a Zarr group and would be deleted"
+            )
+        return "w"
+
+    def check_rewritable(self) -> None:
+        """Refuse a store whose objects cannot be replaced.
+
+        Raises
+        ------
+        TypeError
+            If the store is a zip file.
+        """
+        if isinstance(self.store, zarr.storage.ZipStore):
+            raise TypeError(
+                f"cannot write {self}: entries of a ZipStore are written once and by one process; write a directory "
+                f"and zip it afterwards"
+            )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Refuse names of arrays that are too long for files."""
+        for name in names if self.directory is not None else ():
+            nbytes = len(name.encode())
+            if nbytes > _NAME_NBYTES:
+                raise SchemaError(
+                    f"feature {name[:40]!r}… becomes a file name of {nbytes} bytes, more than the {_NAME_NBYTES} bytes "
+                    f"of a file name: rename it, for example by map_blocks(lambda blocks: {{'x': blocks[name]}})"
+                )
+
+    def own_attributes(self, group: zarr.Group) -> dict[str, Any]:
+        """Return the attributes that this library wrote to the group."""
+        attributes = group.attrs.asdict().get(_ATTRIBUTE)
+        return dict(attributes) if isinstance(attributes, Mapping) else {}
+
+    def stored_attributes(self) -> dict[str, Any]:
+        """Return the attributes that this library wrote; none if the group does not exist."""
+        try:
+            found = self.own_attributes(self.open("r"))
+        except (FileNotFoundError, IncompleteStoreError):
+            return {}
+        return found if found.get("format") == FORMAT else {}
+
+    def is_incomplete(self) -> bool:
+        """Return True if the group holds an interrupted conversion of this library."""
+        attributes = self.stored_attributes()
+        return bool(attributes) and not attributes.get("complete")
+
+    def update_attributes(self, identity: str, **changes: Any) -> dict[str, Any]:
+        """Change attributes of this library on the group of a conversion; return all of them.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If the group belongs to another conversion.
+        """
+        group = self.open("r+")
+        attributes = self.own_attributes(group)
+        if attributes.get("id") != identity:
+            raise IncompleteStoreError("another conversion has replaced this group: call to_zarr again", self.location)
+        if attributes | changes != attributes:
+            group.attrs[_ATTRIBUTE] = attributes | changes
+        return attributes | changes
+
+    def consolidate(self) -> None:
+        """Store the metadata of all arrays in that of the group."""
+        with warnings.catch_warnings():
+            # zarr warns that the specification is not final; xarray reads consolidated metadata.
+            warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
+            # zarr warns of the claim of this run.
+            warnings.filterwarnings("ignore", rf"Object at .*{re.escape(CLAIM)}", UserWarning)
+            zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
+
+    def create_arrays(self, group: zarr.Group, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Create the arrays of the group; in a directory, within the calling thread.
+
+        Parameters
+        ----------
+        group : zarr.Group
+            The group.
+        arguments : mapping of str to mapping
+            Arguments of `zarr.create_array`, by the name of the array.
+        """
+        created = {name: {**options, "config": ARRAY_CONFIG} for name, options in arguments.items()}
+        if self.directory is None:
+            return {name: group.create_array(name, **options) for name, options in created.items()}
+        create = zarr.api.asynchronous.create_array
+        with calling_thread_loop() as loop:
+            return {
+                name: zarr.Array(loop.run_until_complete(create(group.store_path, name=name, **options)))
+                for name, options in created.items()
+            }
+
+    def open_for_writing(self, group: zarr.Group, name: str) -> Any:
+        """Open an array of the group for writing.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If it does not exist.
+        """
+        array = group.get(name)
+        if not isinstance(array, zarr.Array):
+            raise IncompleteStoreError(
+                f"{name!r} is not an array of the group: mode='w' writes the group again", self.location
+            )
+        return open_for_writing(array)
+
+    def unopened_objects(self) -> GroupObjects:
+        """Return the objects at the path of the group, which may not exist."""
+        if self.directory is not None:
+            return DirectoryObjects(str(self.directory))
+        return objects_at(self.store, self.component, self.storage_options)
+
+    def objects(self, group: zarr.Group) -> GroupObjects:
+        """Return the objects of the group."""
+        return (
+            StoreObjects(group.store, group.path) if self.directory is None else DirectoryObjects(str(self.directory))
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[Put]:
+        """Return a function that writes to arrays of the group; in a directory, within the calling thread."""
+        if self.directory is None:
+            # Connections of a store belong to the event loop of zarr.
+            yield lambda array, start, stop, entries: array.__setitem__(slice(start, stop), entries)
+            return
+        with calling_thread_loop() as loop:
+            yield lambda array, start, stop, entries: loop.run_until_complete(
+                array.async_array.setitem(slice(start, stop), entries)
+            )
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if the store is in the memory of the process that created it."""
+        return isinstance(self.store, zarr.storage.MemoryStore | dict)
+
+    def remove_torn(self) -> None:
+        """Delete temporary files that zarr left when a process was killed."""
+        for folder, _, files in os.walk(self.directory or ""):
+            for name in files:
+                if _TORN.fullmatch(name):
+                    Path(folder, name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the group except for claims; a store of the caller keeps an empty, incomplete group."""
+        if self.directory is not None or isinstance(self.store, str):
+            self.unopened_objects().clear("zarr.json")
+            return
+        self.create("w", {"complete": False})
+
+    def array(self, group: zarr.Group, name: str) -> Any:
+        """Open an array of the group to read it.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If it is missing, or its metadata cannot be read.
+        """
+        try:
+            array = group.get(name)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise IncompleteStoreError(
+                f"the metadata of array {name!r} cannot be read ({type(error).__name__}: {error}); "
+                f"to_zarr(…, mode='w') writes the group again",
+                self.location,
+            ) from error
+        if not isinstance(array, zarr.Array):
+            raise IncompleteStoreError(f"{name!r} is not an array of the group", self.location)
+        return array
+
+    def read(self, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read entries of one array.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If the array is missing, or one of its chunks is damaged or missing.
+        """
+        array = self.array(group, name)
+        return read_entries(array, self.objects(group), Location(f"{self}/{name}"), start, stop)
+
+
+def _is_url(store: str) -> bool:
+    return "://" in store or "::" in store
+
+
+def _real_path(store: str) -> str:
+    return store if _is_url(store) else os.path.realpath(store)
+
+
+def _others(directory: Path) -> Iterator[Path]:
+    """Yield paths in the directory of a group that do not belong to it."""
+    for path in directory.iterdir():
+        own = (
+            path.name in _METADATA_FILES
+            or path.name.startswith((CHECKPOINT_FOLDER, CLAIM))
+            or _TORN.fullmatch(path.name)
+        )
+        if not (own or any((path / name).is_file() for name in _METADATA_FILES) or _is_partial(path)):
+            yield path
+
+
+def _is_empty(directory: Path) -> bool:
+    """Return True for a directory that holds only claims."""
+    return directory.is_dir() and all(path.name.startswith(CLAIM) for path in directory.iterdir())
+
+
+def _is_partial(path: Path) -> bool:
+    """Return True for a directory that holds only temporary files of zarr."""
+    return path.is_dir() and all(_TORN.fullmatch(inner.name) for inner in path.iterdir())

@@ -1,0 +1,365 @@
+"""Layout of a Zarr group: names, shapes and chunks of its arrays. Pure values; no store is accessed.
+
+All arrays are in one group. Dense and text columns are one array each. Columns of bytes, ragged columns and columns of
+arrays with their own shapes become flat ``NAME.values`` and splits (see `dask_tfrecord.stores.flat_arrays`).
+``NAME.row_splits`` and ``NAME.shapes`` are chunked along rows; other splits and the values have grids of their own. A
+write unit is a shard, or a chunk of an array without shards; exactly one task writes each.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features import Feature, TextFeature
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, BorderCounts, Levels, is_array_suffix, is_flat
+
+__all__ = [
+    "ArraySpec",
+    "Dimensions",
+    "GridOverrides",
+    "RowGrid",
+    "ZarrLayout",
+    "array_name",
+    "check_storable",
+    "default_rows",
+    "zarr_layout",
+]
+
+# Default limit of the decoded bytes of a chunk within a shard. UNIT_NBYTES is that of a write unit.
+CHUNK_NBYTES = 1 << 20
+# Limit for all arrays that are chunked along rows, as a multiple of UNIT_NBYTES: with many arrays each gets less.
+ARRAYS_TOGETHER = 4
+# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
+SPAN_NBYTES = 32 << 20
+# Approximate units of a flat array per unit of rows, and the least decoded bytes of each if there are several.
+FLAT_UNITS = 4
+FLAT_NBYTES = 128 << 10
+
+_PLURAL = re.compile("s(?=(_[0-9]+)?$)")
+_BY_ROWS = ("dense", "row_splits", "shapes")
+# Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
+_FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dimensions:
+    """Names of the dimensions of a store.
+
+    Attributes
+    ----------
+    given : mapping of str to sequence of str, or None
+        Names of the axes of a row of a dense feature, or of an item of a ragged one, by feature.
+    rows : str
+        Name of the dimension of rows.
+    indexed : bool
+        The feature of that name is the coordinate of the rows.
+    """
+
+    given: Mapping[str, Sequence[str]] | None = None
+    rows: str = "record"
+    indexed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """Chunk grid along rows.
+
+    Attributes
+    ----------
+    chunk : int
+        Rows of a chunk.
+    unit : int
+        Rows of a write unit: a chunk, or a shard of chunks.
+    most : int
+        Most rows that a task reads at once.
+    """
+
+    chunk: int
+    unit: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridOverrides:
+    """Chunks and shards of arrays that differ from the grid of rows and the default sizes.
+
+    Attributes
+    ----------
+    rows : dict of str to (int, int)
+        Rows of a chunk and of a shard (of the chunk if there is no shard), by feature. A unit is a multiple of each.
+    entries : dict of str to (int, int)
+        Entries of a chunk and of a shard, by the name of a flat array.
+    chunk_nbytes, shard_nbytes : int or None
+        Decoded bytes of a chunk and of a shard of flat arrays.
+    """
+
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    chunk_nbytes: int | None = None
+    shard_nbytes: int | None = None
+
+    def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
+        """Return the entries of a chunk and of a write unit of a flat array.
+
+        The array has `length` entries, in `units` units of rows.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        item = max(1, item_nbytes)
+        # Flat units begin and end near units of rows: rows across the end of a task are read by two tasks.
+        share = max(1, math.ceil(length / max(units, 1.0)))
+        parts = max(1, min(FLAT_UNITS, share * item // FLAT_NBYTES))
+        most = max(1, min(math.ceil(share / parts), length))
+        chunk = max(1, (self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES)) // item)
+        if not sharded:
+            return (_even(most, chunk),) * 2
+        shard = _even(most, max(1, (self.shard_nbytes or UNIT_NBYTES) // item))
+        chunk = _even(shard, chunk)
+        return chunk, chunk * math.ceil(shard / chunk)
+
+
+def _even(length: int, most: int) -> int:
+    """Return the length of equal parts of at most `most` entries."""
+    return math.ceil(length / math.ceil(length / most))
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of the group.
+
+    Attributes
+    ----------
+    name : str
+        Name in the group.
+    feature : str
+        Feature that the array belongs to.
+    part : str
+        ``"dense"``, or the suffix of the name: ``"values"``, ``"row_splits"``, ``"row_splits_1"`` and so on,
+        ``"byte_splits"``, ``"shapes"``.
+    shape : tuple of int
+        Shape.
+    dtype : str
+        A NumPy dtype, or ``"string"``.
+    chunk : int
+        Length of a chunk along the first axis; other axes are whole.
+    unit : int
+        Length of a write unit: a shard, or the chunk.
+    dimensions : tuple of str
+        Names of the axes.
+    """
+
+    name: str
+    feature: str
+    part: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunk: int
+    unit: int
+    dimensions: tuple[str, ...]
+
+    @property
+    def by_rows(self) -> bool:
+        """True if the array is chunked along rows."""
+        return self.part in _BY_ROWS
+
+    def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
+        """Return the decoded bytes of an entry along the first axis.
+
+        Parameters
+        ----------
+        column_nbytes : mapping of str to float
+            Decoded bytes of a row, by feature.
+        """
+        if self.dtype == "string":
+            return column_nbytes[self.feature]
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrLayout:
+    """Arrays of a group, and counts for its write units.
+
+    Attributes
+    ----------
+    nrows : int
+        Rows.
+    grid : RowGrid
+        Chunk grid along rows.
+    arrays : tuple of ArraySpec
+        Arrays, in the order of the features.
+    border_counts : BorderCounts
+        Item counts of the flat features at borders between rows.
+    """
+
+    nrows: int
+    grid: RowGrid
+    arrays: tuple[ArraySpec, ...]
+    border_counts: BorderCounts
+
+    @property
+    def nunits(self) -> int:
+        """Number of write units."""
+        flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
+        return self.nrow_units + sum(flat)
+
+    @property
+    def nrow_units(self) -> int:
+        """Number of units of rows; without rows there is one, which holds the first split."""
+        return max(1, math.ceil(self.nrows / self.grid.unit))
+
+
+def default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
+    """Return the number of rows of a unit or a chunk in which an array has at most `nbytes`.
+
+    Parameters
+    ----------
+    nbytes : int
+        Decoded bytes of the largest array.
+    largest, by_rows, altogether : float
+        Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
+    """
+    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * UNIT_NBYTES / SPAN_NBYTES, 1.0)
+    return max(1, int(nbytes / each))
+
+
+def check_storable(schema: Schema) -> None:
+    """Refuse dtypes without a name in Zarr.
+
+    Raises
+    ------
+    SchemaError
+        If a column has one; the message has a conversion.
+    """
+    for name, feature in schema.items():
+        if feature.item_dtype.kind not in "biufcOT":
+            block = f"blocks[{name!r}]"
+            cast = f"{block}.astype('float32')"
+            if feature.ragged_rank == 1:
+                cast = f"RaggedBlock({block}.values.astype('float32'), {block}.row_splits)"
+            elif feature.block_dtype.kind == "O":
+                cast = f"[row.astype('float32') for row in {block}] and a template"
+            raise SchemaError(
+                f"cannot write column {name!r}: Zarr has no name for dtype {feature.item_dtype}; convert it to float32 "
+                f"with map_blocks and {cast}"
+            )
+
+
+def array_name(feature: str) -> str:
+    """Return the name of a feature in the group: ``/`` becomes ``.``, other forbidden characters are percent-encoded.
+
+    Names of arrays are unique, suffixes included. The attributes of the group keep the true names.
+    """
+    if not feature:
+        return "%"
+    *parents, leaf = feature.split("/")
+    # "x/values" must differ from the values of a ragged "x".
+    joined = "%2F" if is_array_suffix(leaf) else "."
+    head = ".".join(map(_quoted, parents))
+    name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
+    if name.startswith("__"):  # reserved by Zarr
+        name = "%5F" + name[1:]
+    if set(name) == {"."} or name == "zarr.json":
+        name = name.replace(".", "%2F")
+    return name[:-1] + "%20" if name.endswith(" ") else name
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
+
+
+def zarr_layout(
+    schema: Schema,
+    nrows: int,
+    grid: RowGrid,
+    border_counts: BorderCounts,
+    overrides: GridOverrides | None = None,
+    names: Dimensions = Dimensions(),
+) -> ZarrLayout:
+    """Lay out the arrays of a group.
+
+    Parameters
+    ----------
+    schema : Schema
+        Features.
+    nrows : int
+        Rows.
+    grid : RowGrid
+        Chunk grid along rows.
+    border_counts : BorderCounts
+        Item counts of the flat features, with a border at each unit of rows.
+    overrides : GridOverrides, optional
+        Grids of arrays that differ from the grid of rows.
+    names : Dimensions, optional
+        Names of the dimensions.
+    """
+    arrays: list[ArraySpec] = []
+    overrides = overrides or GridOverrides()
+    for feature_name, feature in schema.items():
+        name = array_name(feature_name)
+        if is_flat(feature):
+            arrays += _flat_arrays(name, feature_name, feature, nrows, grid, border_counts, overrides, names.rows)
+            continue
+        dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
+        shape = (nrows, *feature.block_shape)
+        dimensions = (names.rows, *_axes(name, len(shape) - 1))
+        grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
+        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions))
+    return ZarrLayout(nrows, grid, tuple(_with_own_dimensions(arrays, names)), border_counts)
+
+
+def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iterator[ArraySpec]:
+    """Rename dimensions that have the name of an array: xarray would read that array as a coordinate."""
+    names = {array.name for array in arrays}
+    if given.indexed:
+        names.discard(given.rows)
+    for array in arrays:
+        # The name of an array never ends with a percent sign.
+        first, *inner = (name + "%" if name in names else name for name in array.dimensions)
+        if array.part in ("dense", "values"):
+            inner = list((given.given or {}).get(array.feature, inner))
+        yield replace(array, dimensions=(first, *inner))
+
+
+def _flat_arrays(
+    name: str,
+    feature_name: str,
+    feature: Feature,
+    nrows: int,
+    grid: RowGrid,
+    border_counts: BorderCounts,
+    overrides: GridOverrides,
+    rows_name: str,
+) -> Iterator[ArraySpec]:
+    levels, items = Levels.from_feature(feature), border_counts.items[feature_name][-1].tolist()
+
+    def spec(part: str, length: int, dtype: str, grid_of_array: tuple[int, int], *inner: int) -> ArraySpec:
+        dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
+        if part == "shapes":
+            dimensions = (rows_name, f"{name}.axis")
+        return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
+
+    rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
+    sharded = rows[0] != rows[1]
+
+    def flat(part: str, item_nbytes: int, length: int) -> tuple[int, int]:
+        return overrides.flat_grid(f"{name}.{part}", item_nbytes, length, nrows / grid.unit, sharded)
+
+    dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
+    yield spec("values", items[-1], dtype, flat("values", levels.item_nbytes, items[-1]), *inner)
+    for part, stride in zip(levels.splits, levels.strides, strict=True):
+        length = levels.entries(part, items) + 1
+        by_rows = max(1, rows[0] * stride), max(1, rows[1] * stride)
+        yield spec(part, length, "<i8", by_rows if part in _BY_ROWS else flat(part, 8, length))
+    if levels.axes:
+        yield spec("shapes", nrows, "<i8", rows, levels.axes)
+
+
+def _axes(name: str, number: int) -> Iterator[str]:
+    return (f"{name}.dim_{axis}" for axis in range(1, number + 1))

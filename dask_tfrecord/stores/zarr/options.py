@@ -1,0 +1,433 @@
+"""Options of a conversion: codecs, names of axes, fill values and attributes, validated and resolved per array."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.stores.flat_arrays import BorderCounts, is_flat
+from dask_tfrecord.stores.inputs import Inputs
+from dask_tfrecord.stores.zarr.chunking import ChunkRequest, check_names
+from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, ZarrLayout, array_name, zarr_layout
+
+__all__ = [
+    "AxisNames",
+    "Codecs",
+    "FillValues",
+    "UserAttributes",
+    "ZarrOptions",
+    "codec_documents",
+    "codec_names",
+    "json_value",
+]
+
+# Compression must not slow down the conversion. zarr finds the size of items.
+_AUTO = ({"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}},)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codecs:
+    """Compressors and filters.
+
+    Attributes
+    ----------
+    compressors, filters : object
+        ``"auto"``, None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array.
+    """
+
+    compressors: Any = "auto"
+    filters: Any = "auto"
+
+    def check(self, schema: Schema) -> None:
+        """Refuse names that belong neither to a feature nor to a flat array (row splits included).
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name is unknown.
+        """
+        for option, value in (("compressors", self.compressors), ("filters", self.filters)):
+            if _is_by_name(value):
+                splits = {f"{array_name(name)}.row_splits" for name in schema if is_flat(schema[name])}
+                check_names(option, [name for name in value if name not in splits], schema)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        return {
+            option: {name: _document(each) for name, each in value.items()} if _is_by_name(value) else _document(value)
+            for option, value in (("compressors", self.compressors), ("filters", self.filters))
+        }
+
+    def resolve(self, spec: ArraySpec) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return compressors and filters of one array; filters of a feature do not apply to its splits."""
+        compressors = _pick(self.compressors, spec)
+        filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
+        filters = _pick(self.filters, spec) if filterable else ()
+        if isinstance(filters, str) and filters == "auto":
+            filters = ()
+        return _as_tuple(_AUTO if isinstance(compressors, str) and compressors == "auto" else compressors), _as_tuple(
+            filters
+        )
+
+
+def codec_documents(codecs: tuple[Any, ...]) -> list[Any]:
+    """Convert codecs to JSON values."""
+    return [_codec_document(codec) for codec in codecs]
+
+
+def codec_names(codecs: tuple[Any, ...]) -> str:
+    """Format codecs for display: a name with its settings."""
+    formatted = []
+    for value in codec_documents(codecs):
+        settings = [f"{key}={setting}" for key, setting in (value.get("configuration") or {}).items()]
+        formatted.append(str(value.get("name", "?")) + (f"({', '.join(settings)})" if settings else ""))
+    return ", ".join(formatted) or "none"
+
+
+def _document(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else codec_documents(_as_tuple(value))
+
+
+def _is_by_name(value: Any) -> bool:
+    # A mapping may be a codec, which has a name; no codec is named "auto".
+    if not isinstance(value, Mapping):
+        return False
+    name = value.get("name")
+    return not isinstance(name, str) or name == "auto"
+
+
+def _pick(value: Any, spec: ArraySpec) -> Any:
+    if not _is_by_name(value):
+        return value
+    return value.get(spec.feature, "auto") if spec.name not in value or spec.part == "dense" else value[spec.name]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _codec_document(codec: Any) -> dict[str, Any]:
+    if isinstance(codec, Mapping):
+        return dict(codec)
+    return dict(codec.to_dict()) if hasattr(codec, "to_dict") else {"name": type(codec).__name__}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AxisNames(Dimensions):
+    """Names of axes by feature; other axes are named after their array."""
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> AxisNames:
+        """Combine the names of the user with those of an xarray Dataset."""
+        rows = "record" if inputs.rows is None else inputs.rows
+        # `check` refuses other types.
+        merge = inputs.axes and (given is None or isinstance(given, Mapping))
+        return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        axes = {name: list(axes) for name, axes in self.given.items()} if self.given else None
+        return {"dimension_names": axes} | ({} if self.rows == "record" else {"rows_name": self.rows})
+
+    def check(self, schema: Schema, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse names that do not fit the arrays of a group; the axes of `arrays` have generated names.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a key is not a feature.
+        ValueError
+            If there is not one string per axis, two axes of an array have one name, a name is that of an array of the
+            group, or axes of one name differ in length.
+        """
+        if self.given is None:
+            return
+        if not isinstance(self.given, Mapping):
+            raise ValueError(f"dimension_names must map features to names of axes; got {self.given!r}")
+        for name, axes in self.given.items():
+            if name not in schema:
+                raise UnknownFeatureError(
+                    f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
+                )
+            if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
+                raise ValueError(f"dimension_names[{name!r}] must be a tuple of names, one for each axis; got {axes!r}")
+        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
+        for name, axes in self.given.items():
+            _check_axes(name, axes, inner[name], arrays)
+        self._check_lengths(arrays)
+
+    def _check_lengths(self, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse one name for axes of two lengths, which an xarray Dataset cannot have."""
+        found: dict[str, tuple[int, str]] = {}
+        for array in arrays:
+            axes = array.dimensions[1:]
+            if array.part in ("dense", "values"):
+                axes = tuple((self.given or {}).get(array.feature, axes))
+            for axis, length in zip(axes, array.shape[1:], strict=True):
+                other, owner = found.setdefault(axis, (length, array.feature))
+                if other != length:
+                    raise ValueError(
+                        f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
+                        f"{array.feature!r}: axes of one name must have one length"
+                    )
+
+
+def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
+    """Check the names of the axes of one array."""
+    option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
+    if len(axes) != number:
+        unit = "a row" if array.part == "dense" else "an item"
+        raise ValueError(
+            f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has "
+            f"{number} {'axis' if number == 1 else 'axes'}, of shape {array.shape[1:]}"
+        )
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
+    names = {each.name for each in arrays}
+    along = {each.dimensions[0]: each for each in reversed(arrays)}
+    for axis in axes:
+        if axis in names:
+            raise ValueError(
+                f"{option}: {axis!r} is an array of the group, which xarray would read as the coordinate of that axis"
+            )
+        if axis in along:
+            raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
+
+
+# Kinds of values that are accepted for each kind of dtype.
+_FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillValues:
+    """Fill values by feature or flat array.
+
+    Attributes
+    ----------
+    given : mapping of str to scalar, or None
+        Values that differ from the defaults.
+    """
+
+    given: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        return {"fill_values": {name: json_value(value) for name, value in self.given.items()} if self.given else None}
+
+    def check(self, schema: Schema) -> None:
+        """Refuse names that belong neither to a feature nor to a flat array.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name is unknown.
+        """
+        if self.given is not None and not isinstance(self.given, Mapping):
+            raise ValueError(f"fill_values must map features or flat arrays to values; got {self.given!r}")
+        check_names("fill_values", self.given or {}, schema)
+
+    def resolve(self, spec: ArraySpec, schema: Schema) -> Any:
+        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
+
+        Raises
+        ------
+        ValueError
+            If the dtype of the array cannot hold it.
+        """
+        given = self.given or {}
+        if spec.name in given and spec.name not in schema:
+            return _checked(given[spec.name], spec.dtype, spec.name)
+        if spec.feature in given and spec.part in ("dense", "values"):
+            return _checked(given[spec.feature], spec.dtype, spec.feature)
+        default = getattr(schema[spec.feature], "default_value", None)
+        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
+            return _checked(default, spec.dtype, spec.feature)
+        return "" if spec.dtype == "string" else np.dtype(spec.dtype).type(0)
+
+
+def json_value(value: Any) -> Any:
+    """Convert a scalar to JSON as the metadata of Zarr does."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, complex):
+        return [json_value(plain.real), json_value(plain.imag)]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if plain != plain else "Infinity" if plain > 0 else "-Infinity"
+    return plain if plain is None or isinstance(plain, bool | int | float | str) else repr(plain)
+
+
+def _checked(value: Any, dtype: str, name: str) -> Any:
+    """Convert a value to a dtype; only floats may be rounded."""
+    if dtype == "string":
+        if isinstance(value, str):
+            return str(value)
+    elif isinstance(value, bool | int | float | complex | np.generic):
+        wanted, given = np.dtype(dtype), np.asarray(value)
+        if given.dtype.kind in _FROM[wanted.kind]:
+            with np.errstate(all="ignore"):
+                cast = given.astype(wanted)
+            rounded = wanted.kind in "fc" and bool(np.isfinite(cast)) == bool(np.isfinite(given))
+            if rounded or cast.item() == given.item():
+                return cast[()]
+    raise ValueError(f"fill_values[{name!r}]: {value!r:.100} is not a value of dtype {dtype}")
+
+
+# Attributes of arrays and groups that this library or xarray uses.
+_RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordinates"}
+
+
+@dataclass(frozen=True, slots=True)
+class UserAttributes:
+    """Attributes and coordinates of what is written, as JSON values.
+
+    Attributes
+    ----------
+    arrays : mapping of str to mapping
+        Attributes by feature.
+    group : mapping
+        Attributes of the group.
+    coords : tuple of str
+        Features that are coordinates.
+    omitted : tuple of str
+        Attributes that cannot be written.
+    """
+
+    arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    group: Mapping[str, Any] = field(default_factory=dict)
+    coords: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs) -> UserAttributes:
+        """Collect the attributes and coordinates of the inputs."""
+        omitted: list[str] = []
+        arrays = {name: _kept(each, f"{name}.", omitted) for name, each in inputs.attributes.items()}
+        group = _kept(inputs.collection_attributes, "", omitted)
+        return cls(arrays, group, inputs.coords, tuple(omitted))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        if not (self.arrays or self.group or self.coords):
+            return {}
+        return {"attributes": json.dumps([self.arrays, self.group, self.coords], sort_keys=True)}
+
+    def of_group(self, schema: Schema) -> dict[str, Any]:
+        """Return the attributes of the group; xarray expects the names of coordinates separated by spaces."""
+        names = [array_name(name) for name in self.coords if not is_flat(schema[name])]
+        coords = " ".join(name for name in names if " " not in name)
+        return {**self.group, **({"coordinates": coords} if coords else {})}
+
+
+def _kept(attributes: Mapping[str, Any], owner: str, omitted: list[str]) -> dict[str, Any]:
+    """Convert attributes to JSON values; append the names of others to `omitted`."""
+    kept = {}
+    for name, value in attributes.items():
+        try:
+            json.dumps(value := _plain(value))
+        except (TypeError, ValueError):
+            omitted.append(f"{owner}{name}")
+            continue
+        if isinstance(name, str) and name not in _RESERVED:
+            kept[name] = value
+        else:
+            omitted.append(f"{owner}{name}")
+    return kept
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy scalars and arrays to JSON values."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrOptions:
+    """Options of a conversion.
+
+    Attributes
+    ----------
+    chunks : ChunkRequest
+        Chunk and shard sizes.
+    codecs : Codecs
+        Compressors and filters.
+    names : AxisNames
+        Names of the axes after rows.
+    fill_values : FillValues
+        Values of missing chunks.
+    consolidated : bool
+        Store the metadata of all arrays in that of the group.
+    attributes : UserAttributes
+        Attributes and coordinates.
+    """
+
+    chunks: ChunkRequest = field(default_factory=ChunkRequest)
+    codecs: Codecs = field(default_factory=Codecs)
+    names: AxisNames = field(default_factory=AxisNames)
+    fill_values: FillValues = field(default_factory=FillValues)
+    consolidated: bool = True
+    attributes: UserAttributes = field(default_factory=UserAttributes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        parts = (self.chunks, self.codecs, self.names, self.fill_values, self.attributes)
+        return {name: value for part in parts for name, value in part.to_json().items()} | {
+            "consolidated": bool(self.consolidated)
+        }
+
+    def check(self, schema: Schema) -> None:
+        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name belongs neither to a feature nor to a flat array.
+        ValueError
+            If names of axes do not fit the arrays, or a fill value does not fit its dtype.
+        """
+        self.codecs.check(schema)
+        self.fill_values.check(schema)
+        # A layout without rows suffices: only axes after the first are checked.
+        generated = Dimensions(None, self.names.rows, self.names.indexed)
+        arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
+        self.names.check(schema, arrays)
+        for spec in arrays:
+            self.fill_values.resolve(spec, schema)
+
+    def create_arguments(self, layout: ZarrLayout, schema: Schema) -> dict[str, dict[str, Any]]:
+        """Return the arguments of `zarr.create_array` for each array, by its name."""
+        return {spec.name: self._create_arguments(spec, schema) for spec in layout.arrays}
+
+    def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
+        inner = tuple(max(1, size) for size in spec.shape[1:])
+        compressors, filters = self.codecs.resolve(spec)
+        return {
+            "shape": spec.shape,
+            "dtype": spec.dtype,
+            "chunks": (spec.chunk, *inner),
+            "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
+            "compressors": compressors,
+            "filters": filters,
+            "fill_value": self.fill_values.resolve(spec, schema),
+            "dimension_names": spec.dimensions,
+            "attributes": self._array_attributes(spec, schema),
+        }
+
+    def _array_attributes(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
+        """Return the attributes of an array: plain values, which xarray displays and netCDF can store."""
+        attributes = {"feature": spec.feature, "feature_class": type(schema[spec.feature]).__name__}
+        if spec.part not in ("dense", "values"):
+            return attributes
+        classes = schema.classes.get(spec.feature)
+        user = self.attributes.arrays.get(spec.feature, {})
+        return {**user, **attributes, **({"class_names": list(classes)} if classes else {})}

@@ -1,0 +1,296 @@
+"""Plan of a conversion to Zarr, displayed as a table."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from dask.delayed import Delayed
+from dask.utils import format_bytes
+
+from dask_tfrecord.arrays.backing import Rechunked
+from dask_tfrecord.arrays.display import html_table, stack_columns
+from dask_tfrecord.errors import plural
+from dask_tfrecord.runtime.memory import MemoryBudget
+from dask_tfrecord.schema import align_columns
+from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target
+from dask_tfrecord.stores.zarr.options import codec_documents, codec_names, json_value
+
+__all__ = ["ArrayPlan", "ZarrPlan", "text_plan"]
+
+_HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
+_RIGHT = [_HEADER.index("bytes")]
+# Columns that get lines of their own in a narrow terminal.
+_LONG = [_HEADER.index("dimensions"), _HEADER.index("codecs")]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlan:
+    """One array that will be written.
+
+    Attributes
+    ----------
+    name : str
+        Name in the group.
+    feature : str
+        Feature that the array belongs to.
+    shape : tuple of int
+        Shape.
+    dtype : str
+        A NumPy dtype, or ``"string"``.
+    chunks : tuple of int
+        Shape of a chunk.
+    shards : tuple of int or None
+        Shape of a shard; None if the array is not sharded.
+    compressors, filters : tuple
+        Arguments of `zarr.create_array`.
+    dimensions : tuple of str
+        Names of the axes.
+    fill_value : scalar
+        Value of missing chunks.
+    nbytes : int
+        Decoded bytes.
+    exact : bool
+        `nbytes` is exact; that of text is estimated from the first rows.
+    """
+
+    name: str
+    feature: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    compressors: tuple[Any, ...]
+    filters: tuple[Any, ...]
+    dimensions: tuple[str, ...]
+    fill_value: Any
+    nbytes: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrPlan:
+    """Arrays, tasks and memory of a conversion to Zarr. `to_zarr` writes it.
+
+    Made by `plan_zarr`. Displayed as a table.
+
+    Attributes
+    ----------
+    nrecords : int
+        Rows.
+    unit_rows : int
+        Rows of a unit, which one task writes for all features.
+    write_units : int
+        Number of write units, of rows and of each flat array. A unit is written whole and recorded in the checkpoint.
+    tasks : int
+        Number of tasks that write. A task writes flat values with the rows that hold most of them, unless rows are in
+        memory.
+    arrays : tuple of ArrayPlan
+        Arrays that will be written.
+    memory : MemoryBudget
+        Peak memory of a worker, as a sum.
+    memory_limit : int or None
+        Memory of a worker in bytes; None without a limit.
+    rechunks : tuple of Rechunked
+        Arrays that are rechunked, because their chunks differ from those of the rows.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> plan = dtf.read_tfrecord("train-*.tfrecord")[["label", "tokens"]].plan_zarr()
+    >>> [(array.name, array.shape) for array in plan.arrays]
+    [('label', (20,)), ('tokens.values', (90,)), ('tokens.row_splits', (21,))]
+    >>> plan.write_units, plan.nbytes
+    (2, 1048)
+    """
+
+    nrecords: int
+    unit_rows: int
+    write_units: int
+    tasks: int
+    arrays: tuple[ArrayPlan, ...]
+    memory: MemoryBudget
+    memory_limit: int | None
+    rechunks: tuple[Rechunked, ...]
+    _conversion: Conversion = field(repr=False)
+
+    @classmethod
+    def from_conversion(cls, conversion: Conversion) -> ZarrPlan:
+        """Describe a planned conversion."""
+        layout, options = conversion.layout, conversion.request.options
+        created = options.create_arguments(layout, conversion.request.dataset.schema)
+        arrays = tuple(
+            ArrayPlan(
+                spec.name,
+                spec.feature,
+                spec.shape,
+                spec.dtype,
+                arguments["chunks"],
+                arguments["shards"],
+                arguments["compressors"],
+                arguments["filters"],
+                spec.dimensions,
+                arguments["fill_value"],
+                int(spec.shape[0] * spec.entry_nbytes(conversion.sizes.columns)),
+                exact=spec.dtype != "string",
+            )
+            for spec, arguments in zip(layout.arrays, created.values(), strict=True)
+        )
+        return cls(
+            layout.nrows,
+            layout.grid.unit,
+            layout.nunits,
+            conversion.ntasks,
+            arrays,
+            conversion.memory,
+            conversion.memory_limit,
+            conversion.rechunks,
+            conversion,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all arrays; the compressed size is unknown."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def fits(self) -> bool:
+        """True if a worker has enough memory."""
+        return self.memory.excess(self.memory_limit) is None
+
+    def check(self) -> None:
+        """Refuse a conversion that exceeds the memory of workers.
+
+        Raises
+        ------
+        ValueError
+            If it does; the message has the sum and the remedies.
+        """
+        self._conversion.check_memory()
+
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        component: str | None = None,
+        mode: Literal["w", "w-"] = "w-",
+        resume: bool = False,
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write the planned arrays without counting again. See `dask_tfrecord.to_zarr` for arguments and errors.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr(chunks=5)
+        >>> plan.to_zarr("planned.zarr")
+        >>> dtf.from_zarr("planned.zarr").npartitions
+        4
+        """
+        request = self._conversion.request
+        target = open_target(store, component, storage_options, request.dataset.origin, mode=mode, resume=resume)
+        return convert(target, request, self._conversion, mode=mode, resume=resume, compute=compute)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, sizes in bytes.
+
+        Examples
+        --------
+        >>> import json
+        >>> import dask_tfrecord as dtf
+        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr()
+        >>> json.loads(plan.to_json())["nrecords"]
+        20
+        """
+        arrays = []
+        for array in self.arrays:
+            values = {name: getattr(array, name) for name in ArrayPlan.__slots__}
+            values["compressors"] = codec_documents(array.compressors)
+            values["filters"] = codec_documents(array.filters)
+            values["fill_value"] = json_value(array.fill_value)
+            arrays.append(values)
+        return json.dumps(
+            {
+                "nrecords": self.nrecords,
+                "unit_rows": self.unit_rows,
+                "write_units": self.write_units,
+                "tasks": self.tasks,
+                "nbytes": self.nbytes,
+                "arrays": arrays,
+                "consolidated": self._conversion.request.options.consolidated,
+                "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
+                "memory_limit": self.memory_limit,
+                "rechunks": [
+                    {"name": each.name, "from": each.largest(each.before), "to": each.largest(each.after)}
+                    | {"held_nbytes": each.held_nbytes}
+                    for each in self.rechunks
+                ],
+            },
+            ensure_ascii=False,
+        )
+
+    def __repr__(self) -> str:
+        return text_plan(self)
+
+    def _repr_html_(self) -> str:
+        return _html_plan(self)
+
+
+def text_plan(plan: ZarrPlan, width: int | None = None) -> str:
+    """Return a title, a line per array and the memory as text; cells are not broken in a terminal of `width`."""
+    table = [_HEADER, *map(_cells, plan.arrays)]
+    lines = [f"  {line}" for line in align_columns(table, _RIGHT)]
+    if width is None:
+        return "\n".join([_title(plan), *lines, *_memory(plan)])
+    if max(map(len, lines)) > width:
+        lines = stack_columns(_HEADER, table[1:], width, _LONG)
+    title, *memory = (
+        textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+        for text in (_title(plan), *_memory(plan))
+    )
+    return "\n".join([title, *lines, *memory])
+
+
+def _html_plan(plan: ZarrPlan) -> str:
+    """Return the plan as an HTML table."""
+    return html_table(_title(plan), _HEADER, map(_cells, plan.arrays), _memory(plan), _RIGHT)
+
+
+def _title(plan: ZarrPlan) -> str:
+    parts = [
+        plural(plan.nrecords, "record"),
+        plural(len(plan.arrays), "array"),
+        f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
+        f"{plural(plan.write_units, 'write unit')}, those of rows {plural(plan.unit_rows, 'record')} each, "
+        f"in {plural(plan.tasks, 'task')}",
+    ]
+    return f"<dask_tfrecord.ZarrPlan: {', '.join(parts)}>"
+
+
+def _memory(plan: ZarrPlan) -> list[str]:
+    limit = "no limit" if plan.memory_limit is None else f"limit {format_bytes(plan.memory_limit)}"
+    lines = [f"peak memory of a worker ({limit}): {plan.memory.arithmetic()}"]
+    lines += [f"RECHUNK: {each}" for each in plan.rechunks]
+    excess = plan.memory.excess(plan.memory_limit)
+    return lines if excess is None else [*lines, f"DOES NOT FIT: {excess}"]
+
+
+def _cells(array: ArrayPlan) -> tuple[str, ...]:
+    return (
+        array.name,
+        array.dtype,
+        _shape(array.shape),
+        ", ".join(array.dimensions),
+        _shape(array.chunks),
+        "-" if array.shards is None else _shape(array.shards),
+        ("" if array.exact else "about ") + format_bytes(array.nbytes),
+        codec_names((*array.filters, *array.compressors)),
+    )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in shape)

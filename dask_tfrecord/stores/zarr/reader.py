@@ -1,0 +1,363 @@
+"""Reading of Zarr groups that `to_zarr` wrote: `from_zarr`, its source, and the validation of attributes.
+
+Any program may have changed the group. Every error names the store and the attribute, array or chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.base import normalize_token
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.backing import LazyBacking
+from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.sources import Outputs, fill, parts
+from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
+from dask_tfrecord.errors import IncompleteStoreError, SchemaError
+from dask_tfrecord.features import Feature, TextFeature
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.flat_arrays import Levels
+from dask_tfrecord.stores.zarr.group import FORMAT, TargetGroup
+from dask_tfrecord.stores.zarr.layout import array_name
+
+__all__ = ["GroupAttributes", "ZarrSource", "from_zarr"]
+
+# Most units of a group that is opened: each takes some bytes.
+_MAX_UNITS = 1 << 26
+_INT64 = np.iinfo(np.int64).max
+
+# Function of the name of an array, the first entry and the end of the range.
+_Read = Callable[[str, int, int], NDArray[Any]]
+
+
+def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+    """Open a group that `to_zarr` wrote, with the original names of features.
+
+    Parameters
+    ----------
+    store : str, Path or zarr store
+        A path, a URL or a store.
+    component : str, optional
+        Path of the group within the store.
+    storage_options : mapping, optional
+        Options of fsspec for a URL.
+
+    Returns
+    -------
+    Dataset
+        One chunk per unit of rows of the store.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the group does not exist.
+    IncompleteStoreError
+        If the conversion was never finished, or another program wrote the group; when rows are read, if one of their
+        chunks is damaged or missing. zarr reads a missing chunk as fill values. Also a `ValueError`.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> dtf.read_tfrecord("train-*.tfrecord").to_zarr("train.zarr", mode="w")
+    >>> dtf.from_zarr("train.zarr")["label"].dtype
+    dtype('int64')
+    """
+    target = TargetGroup.from_arguments(store, component, storage_options)
+    attributes = GroupAttributes.from_group(target, target.open("r"))
+    schema, rows, unit = attributes.schema, attributes.records, attributes.unit_rows
+    source = ZarrSource(target, attributes.identity, schema, range(rows), unit, attributes.read_by)
+    borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
+    return Dataset(LazyBacking(source, borders, len(borders) - 1), list(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAttributes:
+    """Validated attributes of a complete group.
+
+    Attributes
+    ----------
+    identity : str
+        Identity of the conversion.
+    schema : Schema
+        Features.
+    records : int
+        Rows.
+    unit_rows : int
+        Rows of a write unit.
+    read_by : mapping or None
+        JSON of the schema that read the rows from records; None for other rows.
+    """
+
+    identity: str
+    schema: Schema
+    records: int
+    unit_rows: int
+    read_by: Mapping[str, Any] | None
+
+    @classmethod
+    def from_group(cls, target: TargetGroup, group: Any) -> GroupAttributes:
+        """Read the attributes of a group, and compare them with its arrays.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If the group is incomplete or was written by another program, or attributes and arrays contradict each
+            other.
+        """
+        attributes = target.own_attributes(group)
+        if attributes.get("format") != FORMAT:
+            raise IncompleteStoreError(
+                "the group was not written by to_zarr; open it with zarr.open_group or da.from_zarr", target.location
+            )
+        if not _typed(target, attributes, "complete", bool):
+            raise IncompleteStoreError(
+                "the conversion that wrote this group was never finished: to_zarr(…, resume=True) continues it, "
+                "mode='w' starts over",
+                target.location,
+            )
+        source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
+        read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
+        if read_by is not None:
+            _schema(target, read_by, "source.schema")
+        made = cls(
+            _typed(target, attributes, "id", str),
+            _schema(target, _typed(target, attributes, "schema", dict), "schema"),
+            _count(target, attributes, "records", 0),
+            _count(target, attributes, "unit_rows", 1),
+            read_by,
+        )
+        made.check_arrays(target, group)
+        if made.records // made.unit_rows > _MAX_UNITS:
+            value = f"{made.unit_rows:,} for {made.records:,} records"
+            raise _invalid(target, "unit_rows", value, f"at most {_MAX_UNITS:,} units of records")
+        return made
+
+    def check_arrays(self, target: TargetGroup, group: Any) -> None:
+        """Compare shape and dtype of each array with the schema and the number of records.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If an array is missing or differs.
+        """
+        for feature_name, feature in self.schema.items():
+            for name, shape, dtype in _arrays(feature_name, feature, self.records):
+                array = target.array(group, name)
+                fits = len(shape) == array.ndim and all(
+                    expected in (None, found) for expected, found in zip(shape, array.shape, strict=True)
+                )
+                if not fits or (dtype is not None and array.dtype != dtype):
+                    expected = ", ".join("any length" if length is None else str(length) for length in shape)
+                    raise IncompleteStoreError(
+                        f"array {name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
+                        f"dask_tfrecord.records ({self.records:,}) and dask_tfrecord.schema (feature {feature_name!r}) "
+                        f"expect ({expected}) and {dtype or 'text'}. The group was changed after it was written: "
+                        f"to_zarr(…, mode='w') writes the group again",
+                        target.location,
+                    )
+
+
+def _arrays(
+    name: str, feature: Feature, records: int
+) -> Iterator[tuple[str, tuple[int | None, ...], np.dtype[Any] | None]]:
+    """Yield the arrays of a feature with shape and dtype; None for any length or dtype."""
+    path, levels = array_name(name), Levels.from_feature(feature)
+    if not levels.splits:
+        dtype = None if isinstance(feature, TextFeature) else feature.block_dtype
+        yield path, (records, *feature.block_shape), dtype
+        return
+    int64 = np.dtype(np.int64)
+    for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
+        yield f"{path}.{suffix}", (None if level else records * stride + 1,), int64
+    dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
+    yield f"{path}.values", (None, *inner), dtype
+    if levels.axes:
+        yield f"{path}.shapes", (records, levels.axes), int64
+
+
+def _typed(
+    target: TargetGroup, attributes: Mapping[str, Any], name: str, kind: type, full_name: str | None = None
+) -> Any:
+    """Return an attribute, which must have that type."""
+    value = attributes.get(name)
+    if type(value) is not kind:
+        actual = repr(value) if name in attributes else "missing"
+        raise _invalid(target, full_name or name, actual, kind.__name__)
+    return value
+
+
+def _count(target: TargetGroup, attributes: Mapping[str, Any], name: str, least: int) -> int:
+    value: int = _typed(target, attributes, name, int)
+    if not least <= value <= _INT64:
+        raise _invalid(target, name, str(value), f"an integer from {least} on")
+    return value
+
+
+def _schema(target: TargetGroup, document: Mapping[str, Any], name: str) -> Schema:
+    try:
+        return Schema.from_json(json.dumps(document))
+    except (SchemaError, ValueError, RecursionError, OverflowError) as error:
+        raise IncompleteStoreError(
+            f"attribute dask_tfrecord.{name} of the group is not a valid schema ({error}): the group was changed "
+            f"after it was written, or another program wrote it",
+            target.location,
+        ) from error
+
+
+def _invalid(target: TargetGroup, name: str, found: str, expected: str) -> IncompleteStoreError:
+    found = found if len(found) <= 100 else found[:100] + "…"
+    return IncompleteStoreError(
+        f"attribute dask_tfrecord.{name} of the group is {found}; expected {expected}. The group was changed after it "
+        f"was written, or another program wrote it",
+        target.location,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrSource:
+    """Source of rows of a group that `to_zarr` wrote.
+
+    Attributes
+    ----------
+    target : TargetGroup
+        The group.
+    identity : str
+        Identity of the conversion; another identity means other data.
+    schema : Schema
+        Features.
+    rows : range or ndarray of int64
+        Rows of the group that the source returns.
+    unit_rows : int
+        Rows of a write unit.
+    read_by : mapping or None
+        JSON of the schema that read the rows from records; None for other rows.
+    """
+
+    target: TargetGroup
+    identity: str
+    schema: Schema
+    rows: Rows
+    unit_rows: int
+    read_by: Mapping[str, Any] | None
+
+    def __dask_tokenize__(self) -> object:
+        # The rows themselves: the text of a long array is abbreviated.
+        return normalize_token(("dask_tfrecord.ZarrSource", str(self.target), self.identity, self.rows))
+
+    @property
+    def nrows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """The store, and the schema of the records it was converted from."""
+        return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})
+
+    def sizes_only(self) -> ZarrSource:
+        """Return the source unchanged: sizes are not cheaper to read."""
+        return self
+
+    def with_memory_limit(self, nbytes: int) -> ZarrSource:
+        """Return the source unchanged: the size of units is fixed."""
+        return self
+
+    def select(self, key: Any) -> ZarrSource:
+        """Restrict the source to those rows."""
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def describe(self, key: Any) -> str:
+        """Return the store and the range of rows, for errors."""
+        rows = row_numbers(pick_rows(self.rows, key))
+        return f"{self.target}: rows {rows.min()} to {rows.max()}" if rows.size else f"{self.target}: no rows"
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Return the borders unchanged: a unit is read at once."""
+        return borders
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows of some features."""
+        group = self._group()
+        return self._blocks(partial(self.target.read, group), names, key, out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span; a chunk of several consecutive spans is read once."""
+        arrays = _OpenArrays(self.target, self._group())
+        return (self._blocks(arrays.read, names, key, into) for key, into in parts(spans, out))
+
+    def _group(self) -> Any:
+        group = self.target.open("r")
+        if self.target.own_attributes(group).get("id") != self.identity:
+            raise IncompleteStoreError(
+                "the group was replaced after it was opened: open it again", self.target.location
+            )
+        return group
+
+    def _blocks(
+        self, read: _Read, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None
+    ) -> dict[str, Block]:
+        rows = pick_rows(self.rows, key)
+        return fill({name: self._block(read, name, rows) for name in names}, out)
+
+    def _block(self, read: _Read, name: str, rows: Rows) -> Block:
+        if isinstance(rows, range) and rows.step == 1:
+            return self._range(read, name, rows.start, rows.stop)
+        # Rows of one unit are read as one range, and then picked.
+        index = np.asarray(rows, np.int64)
+        ascending, order = np.unique(index, return_inverse=True)
+        borders = np.flatnonzero(np.diff(ascending // self.unit_rows)) + 1
+        blocks = [
+            take_rows(self._range(read, name, int(group[0]), int(group[-1]) + 1), group - group[0])
+            for group in np.split(ascending, borders)
+            if len(group)
+        ]
+        return take_rows(concatenate([zero_rows(self.schema[name]), *blocks]), order)
+
+    def _range(self, read: _Read, name: str, start: int, stop: int) -> Block:
+        feature, path = self.schema[name], array_name(name)
+        levels = Levels.from_feature(feature)
+        if not levels.splits:
+            return read(path, start, stop)
+        first, last = start, stop
+        splits = []
+        for suffix, stride in zip(levels.splits, levels.strides, strict=True):
+            ends = read(f"{path}.{suffix}", first * stride, last * stride + 1)
+            first, last = int(ends[0]), int(ends[-1])
+            splits.append(ends - first)
+        values = read(f"{path}.values", first, last)
+        shapes = read(f"{path}.shapes", start, stop) if levels.axes else None
+        return levels.to_block(feature, stop - start, splits, values, shapes)
+
+
+class _OpenArrays:
+    """Arrays that are read in consecutive ranges. The last chunk of each is kept for the next range."""
+
+    def __init__(self, target: TargetGroup, group: Any) -> None:
+        self.target, self.group = target, group
+        self.sizes: dict[str, int] = {}
+        self.chunks: dict[str, tuple[int, NDArray[Any]]] = {}
+
+    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read entries of one array."""
+        if name not in self.sizes:
+            self.sizes[name] = self.group[name].chunks[0]
+        size = self.sizes[name]
+        if stop - start >= size or stop == start:
+            return self.target.read(self.group, name, start, stop)
+        found = []
+        for number in range(start // size, (stop - 1) // size + 1):
+            first, chunk = self.chunks.get(name, (-1, None))
+            if chunk is None or first != number * size:
+                first, chunk = number * size, self.target.read(self.group, name, number * size, (number + 1) * size)
+                self.chunks[name] = first, chunk
+            found.append(chunk[max(start - first, 0) : stop - first])
+        return found[0] if len(found) == 1 else np.concatenate(found)

@@ -1,0 +1,97 @@
+"""Reader and writer of TFRecord files in plain Python, with `struct` and the `crc32c` package.
+
+The framing is specified at https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+
+import crc32c
+
+from dask_tfrecord import messages
+from dask_tfrecord.errors import CorruptRecordError, Location
+
+__all__ = ["masked_crc", "read_oracle", "read_payloads", "write_oracle"]
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the masked CRC32C of the bytes: rotated right by 15 bits, plus a constant."""
+    crc: int = crc32c.crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _inflated(stored: bytes) -> bytes:
+    """Inflate the bytes of a shard if they are compressed, which is detected from the bytes and not from the name."""
+    if len(stored) >= 12 and masked_crc(stored[:8]) == struct.unpack_from("<I", stored, 8)[0]:
+        return stored
+    if stored[:2] == b"\x1f\x8b":
+        return gzip.decompress(stored)
+    if len(stored) >= 2 and stored[0] & 0x0F == 8 and int.from_bytes(stored[:2], "big") % 31 == 0:
+        return zlib.decompress(stored)
+    return stored
+
+
+def read_payloads(path: str | PathLike[str]) -> list[bytes]:
+    """Read the payloads of a local file, and check both CRCs of each record.
+
+    Parameters
+    ----------
+    path : path
+        A TFRecord file, plain or compressed by gzip or zlib.
+
+    Returns
+    -------
+    list of bytes
+        One payload per record.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record is truncated or a CRC does not match.
+    """
+    stream, offset = _inflated(Path(path).read_bytes()), 0
+    payloads: list[bytes] = []
+    while offset < len(stream):
+        location = Location(str(path), len(payloads), offset)
+        header, end = stream[offset : offset + 12], 0
+        if len(header) == 12 and masked_crc(header[:8]) == int.from_bytes(header[8:], "little"):
+            end = offset + 12 + int.from_bytes(header[:8], "little") + 4
+        if not 0 < end <= len(stream):
+            raise CorruptRecordError("the header is truncated or damaged, or exceeds the end of the file", location)
+        payload = stream[offset + 12 : end - 4]
+        if masked_crc(payload) != int.from_bytes(stream[end - 4 : end], "little"):
+            raise CorruptRecordError("the CRC of the payload does not match", location)
+        payloads.append(payload)
+        offset = end
+    return payloads
+
+
+def read_oracle(path: str | PathLike[str]) -> list[messages.Example]:
+    """Read the Examples of a local file: `read_payloads` followed by ``Example.FromString``."""
+    return [messages.Example.FromString(payload) for payload in read_payloads(path)]
+
+
+def write_oracle(path: str | PathLike[str], payloads: Iterable[bytes], compression: str | None = None) -> None:
+    """Write payloads as one TFRecord file.
+
+    Parameters
+    ----------
+    path : path
+        Local file; an existing one is replaced.
+    payloads : iterable of bytes
+        One payload per record.
+    compression : {None, "gzip", "zlib"}
+        Compression of the whole file.
+    """
+    records = []
+    for payload in payloads:
+        length = struct.pack("<Q", len(payload))
+        records += [length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))]
+    compress: dict[str | None, Callable[[bytes], bytes]] = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
+    Path(path).write_bytes(compress[compression.lower() if compression else None](b"".join(records)))

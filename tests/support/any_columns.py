@@ -1,0 +1,185 @@
+"""Columns of every kind: features, rows of any sizes, data sets of them, and records that can store them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from hypothesis import strategies as st
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ImageFeature,
+    Partition,
+    RaggedFeature,
+    RawFeature,
+    RowLengths,
+    TensorFeature,
+    TextFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+
+# One feature per layout of columns.
+FEATURES: dict[str, Feature] = {
+    "dense": FixedLenFeature((2,), "float32"),
+    "raw": RawFeature((3,), "uint8"),
+    "text": TextFeature(),
+    "bytes": FixedLenFeature((), "bytes"),
+    "pair": FixedLenFeature((2,), "bytes"),
+    "none": FixedLenFeature((0,), "bytes"),
+    "ragged": VarLenFeature("int64"),
+    "boxes": VarLenFeature("float32", shape=(-1, 4)),
+    "words": VarLenFeature("bytes"),
+    "grid": VarLenFeature("bytes", shape=(-1, 2)),
+    "steps": FixedLenSequenceFeature((2,), "bytes", length=3),
+    "padded": FixedLenSequenceFeature((2,), "uint8", length=3),
+    "names": TensorFeature((2, 1), "bytes"),
+    "frames": ImageFeature((-1, 1, 2, 3)),
+    "samples": RawFeature((-1, 2), ">c8"),
+    "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
+    "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
+    "image": ImageFeature(),
+    "tensor": TensorFeature((-1, 3), "float64"),
+    "strings": TensorFeature((-1, -1), "bytes"),
+}
+_NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", "uint64")
+
+
+def any_features() -> st.SearchStrategy[Feature]:
+    """Draw features of every class that makes one column, of any dtype that can be stored."""
+    sizes = st.integers(1, 3)
+    shapes = st.lists(st.integers(0, 3), max_size=2).map(tuple)
+    inner = st.lists(sizes, max_size=2).map(tuple)
+    listed = st.sampled_from((*_NUMBERS, "bytes"))
+    stored = st.sampled_from((*_NUMBERS, "complex64", "complex128", "int16"))
+    rows = st.tuples(st.integers(1, 3), inner).map(lambda of: (-1,) * of[0] + of[1])
+    cuts: st.SearchStrategy[Partition] = st.sampled_from([RowLengths("k"), UniformRowLength(2)])
+    open_shapes = st.lists(st.sampled_from([-1, 1, 3]), min_size=1, max_size=3).map(tuple)
+    return st.one_of(
+        st.builds(FixedLenFeature, shapes, listed),
+        st.builds(RawFeature, shapes, stored),
+        st.just(TextFeature()),
+        st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
+        st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
+        st.builds(
+            lambda shape, dtype, length: FixedLenSequenceFeature(shape, dtype, length=length),
+            inner,
+            listed,
+            st.integers(0, 3),
+        ),
+        st.builds(lambda dtype, of: RaggedFeature(dtype, partitions=tuple(of)), listed, st.lists(cuts, max_size=3)),
+        st.builds(TensorFeature, open_shapes, st.one_of(stored, st.just("bytes"))),
+        st.sampled_from([ImageFeature(), ImageFeature((2, 1, 3)), ImageFeature((-1, 2, 1, 3), "uint16")]),
+    )
+
+
+def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
+    """Generate rows of any sizes: many of them empty, some long, values of any bits."""
+    if isinstance(feature, TextFeature):
+        return np.array(["ä" * int(size) for size in rng.choice([0, 1, 30], count)], np.dtypes.StringDType())
+    sizes = [0, 0, 0, 1, 2, 3, rng.choice([3, 30])]
+    splits, shapes = [], None
+    for _ in range(feature.ragged_rank):
+        splits.append(splits_of(rng.choice(sizes, count)))
+        count = int(splits[-1][-1])
+    if feature.own_shapes:
+        shapes = rng.choice([0, 1, 2, 3], (count, feature.own_shapes))
+        known = getattr(feature, "shape", None) or (-1,) * feature.own_shapes
+        shapes = np.where(np.array(known) == -1, shapes, known)
+        splits.append(splits_of(shapes.prod(axis=1)))
+        count = int(splits[-1][-1])
+    block = _values(feature, (count, *feature.item_shape), sizes, rng)
+    if shapes is not None:
+        return ArraysBlock(block, splits[0], shapes)
+    for ends in reversed(splits):
+        block = RaggedBlock(block, ends)
+    made: Block = block
+    return made
+
+
+def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.random.Generator) -> Any:
+    if feature.is_bytes:
+        ends = splits_of(rng.choice(sizes, math.prod(shape)))
+        return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
+    dtype = feature.item_dtype
+    highest = 2 if dtype.kind == "b" else 256
+    return rng.integers(0, highest, math.prod(shape) * dtype.itemsize, np.uint8).view(dtype).reshape(shape)
+
+
+class Picked:
+    """Return a function for `map_blocks` that picks the rows given by the column `row`."""
+
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        self.blocks = dict(blocks)
+
+    def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Pick rows."""
+        return {name: take_rows(block, given["row"]) for name, block in self.blocks.items()}
+
+
+def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], sizes: Sequence[int]) -> dtf.Dataset:
+    """Return a Dataset of the rows of some blocks in chunks of these sizes."""
+    rows = dtf.Dataset.from_arrays({"row": da.from_array(np.arange(sum(sizes)), chunks=(tuple(sizes),))})
+    return rows.map_blocks(Picked(blocks), features)
+
+
+def listed(value: Any) -> Any:
+    """Convert nested arrays to nested lists."""
+    return [listed(item) for item in value] if isinstance(value, np.ndarray) else value
+
+
+def fitting_rows(feature: Feature, count: int, rng: np.random.Generator) -> Block:
+    """Generate rows like `rows_like` that records can store: listed values fit, images have pixels."""
+    if isinstance(feature, ImageFeature) and feature.own_shapes:
+        shapes = np.stack([*rng.integers(1, 5, (2, count)), rng.choice([1, 3, 4], count)], axis=1)
+        ends = splits_of(shapes.prod(axis=1))
+        return ArraysBlock(rng.integers(0, 256, int(ends[-1]), np.uint8), ends, shapes)
+    block = rows_like(feature, count, rng)
+    return _listable(block) if isinstance(feature, _LISTED) else block
+
+
+_LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
+
+
+def _listable(block: Any) -> Any:
+    """Restrict numbers to those that float32 or int64 represent."""
+    if isinstance(block, RaggedBlock):
+        return RaggedBlock(_listable(block.values), block.row_splits)
+    if isinstance(block, BytesBlock) or block.dtype.name not in ("float64", "uint64"):
+        return block
+    if block.dtype.name == "uint64":
+        return block >> np.uint64(1)
+    with np.errstate(all="ignore"):
+        return block.view(np.float32)[..., ::2].reshape(block.shape).astype(np.float64)
+
+
+def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
+    """Return features of records that store these columns; with `steps`, nested rows become steps of feature lists."""
+    context: dict[str, Feature] = {}
+    lists: dict[str, Feature] = {}
+    for name, feature in features.items():
+        if steps and isinstance(feature, FixedLenSequenceFeature):
+            lists[name] = feature
+        elif steps and isinstance(feature, VarLenFeature) and feature.ragged_rank == 2:
+            lists[name] = VarLenFeature(feature.dtype, shape=feature.shape[1:])
+        else:
+            context[name] = _of_record(name, feature)
+    return dtf.Schema(context, sequence_features=lists if steps else None)
+
+
+def _of_record(name: str, feature: Feature) -> Feature:
+    if isinstance(feature, FixedLenSequenceFeature):
+        return replace(feature, allow_missing=True)
+    if isinstance(feature, RaggedFeature) or (isinstance(feature, VarLenFeature) and feature.ragged_rank > 1):
+        levels = [RowLengths(f"{name} {level}") for level in range(feature.ragged_rank - 1)]
+        return RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, feature.item_shape)))
+    return feature

@@ -1,0 +1,460 @@
+"""Killable processes of a cluster, calls of a client in a separate process, and inputs that are slow to read.
+
+All processes are forked from one that has imported the libraries, so that a new worker or client costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import dask
+import fsspec
+from distributed import Client, LocalCluster, Scheduler, Worker
+from distributed.core import Status
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractFileSystem
+
+# Seconds after which a wait of a test fails.
+PATIENCE = 300
+# Processes in which replicas are dropped and tasks stolen as often as possible, and a task is lost with the second
+# worker that runs it.
+RESTLESS = {
+    "distributed.scheduler.active-memory-manager.start": True,
+    "distributed.scheduler.active-memory-manager.interval": "20ms",
+    "distributed.scheduler.work-stealing": True,
+    "distributed.scheduler.work-stealing-interval": "20ms",
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.worker.multiprocessing-method": "forkserver",
+    # Registers the slow file system in the workers.
+    "distributed.worker.preload": ["support.killing"],
+    "distributed.comm.timeouts.connect": "20s",
+}
+_FORKS = multiprocessing.get_context("forkserver")
+_LIBRARIES = {"dask", "dask_tfrecord", "distributed", "fsspec", "google", "numpy", "pytest", "rich", "zarr"}
+
+
+# ------------------------------------------------------------------------------------------------- clusters and waits
+
+
+@contextlib.contextmanager
+def two_workers(threads: int = 2) -> Iterator[LocalCluster]:
+    """Start a cluster of two worker processes with nannies, which restart them."""
+    with LocalCluster(n_workers=2, threads_per_worker=threads, processes=True, dashboard_address=":0") as cluster:
+        yield cluster
+
+
+def running(cluster: LocalCluster) -> list[int]:
+    """Return the process ids of the running workers."""
+    processes = [nanny.process for nanny in cluster.workers.values()]
+    return [process.pid for process in processes if process is not None and process.status == Status.running]
+
+
+@contextlib.contextmanager
+def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
+    """Call `act` in another thread; it receives a function that returns whether the block is still running."""
+    over = threading.Event()
+    thread = threading.Thread(target=act, args=(lambda: not over.is_set(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def wait_until(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True) -> bool:
+    """Wait until a condition holds; return False if `alive` is false before."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if not alive():
+            return False
+        assert time.monotonic() < deadline, f"nothing happened for {PATIENCE} s"
+        time.sleep(0.005)
+    return True
+
+
+# -------------------------------------------------------------------------------------------------- forked processes
+
+
+def _prepare() -> None:
+    """Start the fork server, which imports the modules that this process has imported."""
+    _FORKS.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] in _LIBRARIES])
+    forkserver.ensure_running()
+
+
+def _start(function: Callable[..., None], *args: Any) -> Any:
+    _prepare()
+    process = _FORKS.Process(target=function, args=args, daemon=True)
+    process.start()
+    return process
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Processes that a test may kill.
+
+    Attributes
+    ----------
+    address : str
+        Address of the scheduler.
+    workers : callable
+        Lists the ids of the worker processes that are up.
+    restarts : bool
+        True if nannies restart killed workers.
+    scheduler : int
+        Id of the scheduler's process, which is this one where nannies are.
+    """
+
+    address: str
+    workers: Callable[[], list[int]]
+    restarts: bool
+    scheduler: int
+
+
+@contextlib.contextmanager
+def restless_cluster(restarts: bool = True) -> Iterator[Cluster]:
+    """Start a scheduler and two workers of one thread, with the settings of `RESTLESS`."""
+    _prepare()
+    if not restarts:
+        with _without_nannies() as cluster:
+            yield cluster
+        return
+    with dask.config.set(RESTLESS), two_workers(threads=1) as cluster:
+        yield Cluster(cluster.scheduler_address, lambda: running(cluster), True, os.getpid())
+
+
+@contextlib.contextmanager
+def _without_nannies() -> Iterator[Cluster]:
+    here, there = _FORKS.Pipe()
+    scheduler, workers = _start(_schedule, there), []
+    try:
+        assert here.poll(PATIENCE), "the scheduler does not start"
+        address = here.recv()
+        workers = [_start(_work, there, address) for _ in range(2)]
+        for _ in workers:
+            assert here.poll(PATIENCE), "a worker does not start"
+            here.recv()
+        yield Cluster(address, lambda: [worker.pid for worker in workers if worker.is_alive()], False, scheduler.pid)
+    finally:
+        scheduler.kill()
+        for process in (scheduler, *workers):
+            # A worker without a scheduler exits after its task.
+            process.join(30)
+            process.kill()
+            process.join(PATIENCE)
+
+
+def _schedule(pipe: Connection) -> None:
+    async def run() -> None:
+        async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+            pipe.send(scheduler.address)
+            await scheduler.finished()
+
+    with dask.config.set(RESTLESS):
+        asyncio.run(run())
+
+
+def _work(pipe: Connection, address: str) -> None:
+    async def run() -> None:
+        async with Worker(address, nthreads=1, dashboard=False) as worker:
+            pipe.send(worker.address)
+            await worker.finished()
+
+    with dask.config.set(RESTLESS):
+        asyncio.run(run())
+
+
+class Call:
+    """A call of a function by a client of a cluster, in a process of its own.
+
+    Parameters
+    ----------
+    address : str
+        Address of the scheduler.
+    function : callable
+        A function of a module. Its arguments follow.
+    """
+
+    def __init__(self, address: str, function: Callable[..., Any], *args: Any) -> None:
+        self._pipe, there = _FORKS.Pipe()
+        self._process = _start(_call, there, address, function, args)
+        there.close()
+
+    def alive(self) -> bool:
+        """Return whether the call is still running."""
+        return self._process.is_alive() and not self._pipe.poll()
+
+    def kill(self) -> None:
+        """Kill the client."""
+        self._process.kill()
+        self._process.join(PATIENCE)
+        self._pipe.close()
+
+    def outcome(self) -> tuple[Any, Exception | None]:
+        """Wait until the client ends; return the result and the error of the call."""
+        try:
+            assert self._pipe.poll(PATIENCE), f"the call neither returns nor fails within {PATIENCE} s"
+            found: tuple[Any, Exception | None] = self._pipe.recv()
+            self._process.join(PATIENCE)
+            assert self._process.exitcode == 0, "the client does not end after its call"
+            return found
+        finally:
+            self.kill()
+
+
+def _call(pipe: Connection, address: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    with dask.config.set(RESTLESS):
+        _connect(address)
+        try:
+            pipe.send((function(*args), None))
+        except Exception as error:
+            pipe.send((None, error))
+
+
+def _connect(address: str) -> None:
+    """Create a client without closing it: closing waits for the connection timeout if the scheduler was killed."""
+    for _ in range(PATIENCE):
+        # The same timeout limits the wait for a lost scheduler.
+        with contextlib.suppress(OSError):
+            Client(address, timeout=1)
+            return
+    raise TimeoutError("no scheduler")
+
+
+# --------------------------------------------------------------------------------------------------- inputs and logs
+
+
+class Log:
+    """File with a line for each step that a process starts: the name of the step and the process id."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, name: str) -> None:
+        """Record that this process starts a step."""
+        with self.path.open("a") as file:
+            file.write(f"{name} {os.getpid()}\n")
+
+    def take(self, name: str, seconds: float, last: bool) -> None:
+        """Start a step that takes some seconds; the last one takes as long as `held` lasts."""
+        self.add(name)
+        time.sleep(seconds)
+        deadline = time.monotonic() + PATIENCE
+        while last and self._hold.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the straggler from ending."""
+        self._hold.touch()
+        try:
+            yield
+        finally:
+            self._hold.unlink()
+
+    @property
+    def _hold(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-hold")
+
+    def steps(self) -> int:
+        """Count the steps so far."""
+        return len(self._lines())
+
+    def processes(self, name: str) -> set[int]:
+        """Return the processes that started a step."""
+        return {int(process) for step, process in self._lines() if step == name}
+
+    def _lines(self) -> list[list[str]]:
+        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
+class SlowFileSystem(AbstractFileSystem):
+    """Local files that are slow to open, like remote ones; a log records each opened file.
+
+    Parameters
+    ----------
+    log : str
+        Path of the log.
+    straggler : str
+        Name of a file that takes longer.
+    seconds : tuple of float
+        Seconds of the straggler, and of the others.
+    """
+
+    protocol = "slow"
+
+    def __init__(self, log: str, straggler: str, seconds: tuple[float, float], **options: Any) -> None:
+        super().__init__(**options)
+        self.log, self.straggler, self.seconds, self.files = Log(Path(log)), straggler, seconds, LocalFileSystem()
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        return self.files.ls(self._strip_protocol(path), detail)
+
+    def info(self, path: str, **options: Any) -> Any:
+        return self.files.info(self._strip_protocol(path))
+
+    def _open(self, path: str, mode: str = "rb", *args: Any, **options: Any) -> Any:
+        name = Path(path).name
+        last = name == self.straggler
+        self.log.take(name, self.seconds[not last], last)
+        return self.files.open(path, mode)
+
+
+fsspec.register_implementation("slow", SlowFileSystem)
+
+
+# ------------------------------------------------------------------------------------------------------------ rounds
+
+
+class Published:
+    """Published files of a folder; each one has to be complete whenever the test reads it.
+
+    Parameters
+    ----------
+    folder : Path
+        Output folder of a call.
+    *references : Path
+        Folders of the files that may be there: what the call writes first, then what may have been there before.
+    """
+
+    def __init__(self, folder: Path, *references: Path) -> None:
+        self.folder = folder
+        self.wanted, *self._before = [
+            {path.name: path.read_bytes() for path in reference.iterdir()} for reference in references
+        ]
+        self._seen: dict[tuple[str, int, int, int], bool] = {}
+
+    def contents(self) -> dict[str, bool]:
+        """Return the names of the existing files, with True for those that the call wrote."""
+        found = {}
+        for path in self.folder.glob("[!.]*"):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                known = (path.name, status.st_ino, status.st_mtime_ns, status.st_size)
+                if known not in self._seen:
+                    data = path.read_bytes()
+                    new = data == self.wanted.get(path.name)
+                    assert new or any(data == before.get(path.name) for before in self._before), (
+                        f"{path.name} of {len(data)} bytes is torn, or should not be there"
+                    )
+                    self._seen[known] = new
+                found[path.name] = self._seen[known]
+        return found
+
+    def check_complete(self) -> None:
+        """Check that all files exist."""
+        assert self.contents() == dict.fromkeys(self.wanted, True)
+
+
+class Progress(Protocol):
+    """Progress of a call: a `Log`, or the published files."""
+
+    def steps(self) -> int:
+        """Count the steps so far."""
+
+    def processes(self, name: str) -> set[int]:
+        """Return the processes that execute a step."""
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Keep the straggler from ending, if possible."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A call that a test disturbs.
+
+    Attributes
+    ----------
+    call : Call
+        The call.
+    progress : Progress
+        Its progress.
+    total : int
+        Steps of a call that nothing disturbs.
+    straggler : str
+        Name of a step that is slow.
+    check : callable
+        Checks what is visible.
+    alone : callable or None
+        Returns True when all steps except the straggler are done; None if the straggler does not wait for them.
+    """
+
+    call: Call
+    progress: Progress
+    total: int
+    straggler: str
+    check: Callable[[], Any]
+    alone: Callable[[], bool] | None
+
+    def wait(self, rng: random.Random) -> bool:
+        """Wait for a random number of steps; return False if the call ends before."""
+        steps = self.progress.steps() + rng.randrange(1, max(self.total // 2, 2))
+        return self.wait_until(lambda: self.progress.steps() >= steps)
+
+    def wait_until(self, condition: Callable[[], Any]) -> bool:
+        """Wait until a condition holds; return False if the call ends before."""
+
+        def met() -> bool:
+            self.check()
+            return bool(condition())
+
+        return wait_until(met, self.call.alive)
+
+    def kill_workers(self, cluster: Cluster, number: int) -> None:
+        """Kill workers, in one of five ways.
+
+        Two workers at random (one where nannies start no other), the worker that runs the straggler while the others
+        are idle, or each worker that begins the straggler.
+        """
+        rng, killed = random.Random(number), set[int]()
+
+        straggling = set[int]()
+
+        def found() -> bool:
+            straggling.clear()
+            straggling.update(self.progress.processes(self.straggler) & {*cluster.workers()} - killed)
+            return bool(straggling)
+
+        def kill(process: int) -> None:
+            os.kill(process, signal.SIGKILL)
+            killed.add(process)
+
+        if number % 5 < 2:
+            for _ in range(2 if cluster.restarts else 1):
+                # Nannies do not restart a worker that is killed during its start.
+                if self.wait(rng) and self.wait_until(lambda: len(cluster.workers()) == 2):
+                    kill(rng.choice(cluster.workers()))
+        elif number % 5 < 4 or not cluster.restarts:
+            with self.progress.held():
+                if self.wait_until(found) and (self.alone is None or self.wait_until(self.alone)):
+                    # Wait until the memory manager has left the inputs of the straggler on its worker only.
+                    time.sleep(0.2 if self.alone is not None else 0.0)
+                    kill(min(straggling))
+        else:
+            while self.wait_until(found):
+                kill(min(straggling))
+        assert killed, f"the call ended too early: {self.call.outcome()}"
+
+    def kill_client(self, number: int) -> None:
+        """Kill the client after some steps."""
+        assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
+        self.call.kill()
+
+    def kill_scheduler(self, cluster: Cluster, number: int) -> None:
+        """Kill the scheduler after some steps."""
+        assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
+        os.kill(cluster.scheduler, signal.SIGKILL)

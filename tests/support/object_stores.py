@@ -1,0 +1,78 @@
+"""Object stores and HTTP servers on this machine that tests fill and read: S3 by moto, HTTP with and without ranges.
+
+Test modules import the fixtures `moto` and `bucket`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from support import servers
+
+
+class Store:
+    """Remote directory: its URL, storage options and request log, and a function that stores a file by name."""
+
+    def __init__(self, url: str, options: dict[str, Any], log: servers.Log, put: Callable[[str, bytes], None]) -> None:
+        self.url, self.options, self.log, self.put = url, options, log, put
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[int]:
+    """Port of an S3 server."""
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()[1]
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def bucket(moto: int) -> Iterator[tuple[Any, str, servers.Log]]:
+    """File system that reaches the S3 server directly; address and log of a proxy in front of the server."""
+    s3fs = pytest.importorskip("s3fs")
+    direct = s3fs.S3FileSystem(key="a", secret="b", endpoint_url=f"http://127.0.0.1:{moto}")
+    if not direct.exists("bucket"):
+        # All servers of a process have the same buckets.
+        direct.mkdir("bucket")
+    with servers.running(servers.Proxy, port=moto) as (address, log):
+        yield direct, address, log
+
+
+def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> Store:
+    """Return an empty directory of a store.
+
+    Parameters
+    ----------
+    kind : {"s3", "http", "rangeless"}
+        S3, or HTTP with or without support of ranges.
+    request : pytest.FixtureRequest
+        Request of the fixture that calls this function.
+    stack : ExitStack
+        Stops the HTTP server.
+    """
+    if kind == "s3":
+        direct, address, log = request.getfixturevalue("bucket")
+        log.fault = lambda number: None
+        direct.invalidate_cache()
+        if direct.exists("bucket/d"):
+            direct.rm("bucket/d", recursive=True)
+        options = {
+            **{"key": "a", "secret": "b", "endpoint_url": address},
+            # Retries of the client would hide those of the library.
+            "config_kwargs": {"retries": {"max_attempts": 0}},
+        }
+        return Store("s3://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
+    files: dict[str, bytes] = {}
+    etags: dict[str, str] = {}
+    handler: dict[str, Any] = {"files": files, "etags": etags, "ranges": kind == "http"}
+    address, log = stack.enter_context(servers.running(servers.FileServer, **handler))
+
+    def put(name: str, data: bytes) -> None:
+        files[name], etags[name] = data, str(hash(data))
+
+    return Store(address, {}, log, put)

@@ -1,0 +1,91 @@
+"""Serialized Examples, and random changes of their bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dask_tfrecord import messages
+
+
+def varint(value: int) -> bytes:
+    groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def entry(key: bytes, feature: bytes) -> bytes:
+    return delimited(1, delimited(1, key) + delimited(2, feature))
+
+
+def example(**features: list[Any]) -> bytes:
+    """Serialize an Example of ints, floats and bytes; a Feature of an empty list is left unset."""
+    message = messages.Example()
+    message.features.SetInParent()
+    for name, values in features.items():
+        held = message.features.feature[name]
+        if values:
+            lists = {int: held.int64_list, float: held.float_list, bytes: held.bytes_list}
+            lists[type(values[0])].value.extend(values)
+    return message.SerializeToString(deterministic=True)
+
+
+def wire_fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield number and wire type of each field, its offset, and the start and end of its content."""
+    at = 0
+
+    def read_varint() -> int:
+        nonlocal at
+        begin = at
+        while data[at] >= 0x80:
+            at += 1
+        at += 1
+        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin:at]))
+
+    while at < len(data):
+        try:
+            first = at
+            number, wire_type = divmod(read_varint(), 8)
+            size = read_varint() if wire_type in (0, 2) else {1: 8, 5: 4}.get(wire_type, 0)
+        except IndexError:
+            return
+        begin = at
+        at += 0 if wire_type == 0 else size
+        if at <= len(data):
+            yield number, wire_type, first, begin, at
+
+
+def mutate(payload: bytes, other: bytes, rng: random.Random) -> bytes:
+    """Change a nested message of the payload; the lengths of the enclosing messages are mostly adjusted."""
+    inner = [field for field in wire_fields(payload) if field[1] == 2]
+    if inner and rng.random() < 0.8:
+        number, _, first, begin, end = rng.choice(inner)
+        return payload[:first] + delimited(number, mutate(payload[begin:end], other, rng)) + payload[end:]
+    return mutate_bytes(payload, other, rng)
+
+
+def mutate_bytes(payload: bytes, other: bytes, rng: random.Random) -> bytes:
+    at = rng.randint(0, len(payload))
+    to = rng.randint(at, min(len(payload), at + 40))
+    donor = rng.randint(0, len(other))
+    piece = other[donor : donor + rng.randint(0, 60)]
+    wrapped = rng.choice([b"\x0b%b\x0c", b"\x13%b\x14", b"\x0b%b", b"%b\x0c"])
+    odd = bytes([rng.choice(b"\0\1\2\x08\x0a\x0b\x0c\x0d\x12\x1a\x7f\x80\xff")])
+    choices: list[Callable[[], bytes]] = [
+        lambda: payload[:at] + bytes([payload[at] ^ 1 << rng.randrange(8)]) + payload[at + 1 :],
+        lambda: payload[:at] + odd + payload[at + 1 :],
+        lambda: payload[:at],
+        lambda: payload[:at] + payload[to:],
+        lambda: payload[:at] + rng.randbytes(rng.randint(1, 6)) + payload[at:],
+        lambda: payload[:at] + payload[at:to] * 2 + payload[to:],
+        lambda: payload[:at] + piece + payload[at:],
+        lambda: payload[:at] + other[donor:],
+        lambda: payload + other,
+        lambda: payload[:at] + bytes([payload[at] | 0x80, *(0x80,) * rng.randint(0, 9), 0]) + payload[at + 1 :],
+        lambda: payload[:at] + wrapped % payload[at:to] + payload[to:],
+    ]
+    return rng.choice(choices)() if at < len(payload) else payload[:to] + piece

@@ -1,0 +1,205 @@
+"""Values of arguments that TensorFlow and other functions of this library accept, and errors that name the argument."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner, Result
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.errors import SchemaError
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("arguments") / "ten.tfrecord"
+    dtf.to_tfrecord({"x": np.arange(10), "y": np.zeros((10, 8), np.int64)}, path)
+    return path
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "gzip", "Gzip", "ZLIB", ""])
+def test_compression_is_accepted_as_tensorflow_spells_it(shard: Path, tmp_path: Path, compression: str) -> None:
+    ds = dtf.read_tfrecord(shard, compression="")
+    ds.to_tfrecord(tmp_path / "new.tfrecord", compression=compression)
+    dtf.copy_tfrecord(shard, tmp_path / "copy.tfrecord", compression=compression)
+    dtf.repair(shard, tmp_path / "repaired.tfrecord", compression=compression)
+    with dtf.RecordWriter(tmp_path / "written.tfrecord", compression) as writer:
+        for payload in dtf.read_records(shard):
+            writer.write(payload)
+    testing.write_oracle(tmp_path / "oracle.tfrecord", dtf.read_records(shard), compression)
+    paths = sorted(tmp_path.glob("*.tfrecord"))
+    assert len(paths) == 5
+    magic = {"gzip": b"\x1f\x8b", "zlib": b"\x78\x9c", "": b""}[compression.lower()]
+    for path in paths:
+        assert path.read_bytes().startswith(magic)
+        assert dtf.read_tfrecord(path, compression=compression)["x"].compute().tolist() == list(range(10))
+        assert len(list(dtf.read_records(path, compression=compression))) == 10
+        assert dtf.verify(path, compression=compression).ok
+    assert dtf.infer_schema(paths, compression=compression).keys() == {"x", "y"}
+    if compression.lower() != "zlib":
+        dtf.build_index(paths, compression=compression)
+
+
+def test_compression_is_accepted_in_any_case_by_commands(shard: Path, tmp_path: Path) -> None:
+    copied = run("copy", shard, tmp_path / "copy.tfrecord", "--compression", "GZIP")
+    assert copied.exit_code == 0, copied.stderr
+    assert gzip.decompress((tmp_path / "copy.tfrecord").read_bytes()) == shard.read_bytes()
+    assert run("info", tmp_path / "copy.tfrecord", "--compression", "GZIP").exit_code == 0
+    assert run("repair", shard, tmp_path / "repaired.tfrecord", "--compression", "Zlib").exit_code == 0
+
+
+def test_an_unknown_compression_is_refused(shard: Path, tmp_path: Path) -> None:
+    for compression in ("zip", "snappy", 3):
+        with pytest.raises(ValueError, match="compression is one of 'infer', None, 'gzip', 'zlib'; got"):
+            dtf.read_tfrecord(shard, compression=compression)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compression is one of None, 'gzip', 'zlib'; got 'infer'"):
+        dtf.copy_tfrecord(shard, tmp_path / "copy.tfrecord", compression="infer")
+
+
+def test_chunks_and_shards_of_a_store_accept_sizes(shard: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shard)
+    assert ds.plan_zarr(chunks="128 B").to_json() == ds.plan_zarr(target_chunk_bytes="128 B").to_json()
+    ds.to_zarr(tmp_path / "store.zarr", chunks="128 B", shards="256 B")
+    array = zarr.open_group(tmp_path / "store.zarr", mode="r")["y"]
+    assert isinstance(array, zarr.Array)
+    assert (array.chunks, array.shards) == ((2, 8), (4, 8))
+    assert dtf.from_zarr(tmp_path / "store.zarr")["x"].compute().tolist() == list(range(10))
+    converted = run("to-zarr", shard, tmp_path / "command.zarr", "--chunks", "128B")
+    assert converted.exit_code == 0, converted.stderr
+    array = zarr.open_group(tmp_path / "command.zarr", mode="r")["y"]
+    assert isinstance(array, zarr.Array)
+    assert array.chunks == (2, 8)
+
+
+@pytest.mark.parametrize("option", ["chunks", "shards"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"x": (2, 2)}, r"['x'] must be a number of rows, 1 or more; got (2, 2)"),
+        (
+            (2, 2),
+            " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got (2, 2)",
+        ),
+        (True, " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got True"),
+        (0, " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got 0"),
+        ("MiB", " must be a number of bytes, for example 4194304 or '4 MiB'; got 'MiB'"),
+        ("a few", " must be a number of bytes, for example 4194304 or '4 MiB'; got 'a few'"),
+        ("0 B", " must be a number of bytes, for example 4194304 or '4 MiB'; got '0 B'"),
+    ],
+)
+def test_chunks_of_a_store_that_are_no_number_and_no_size(shard: Path, option: str, value: Any, said: str) -> None:
+    ds = dtf.read_tfrecord(shard)
+    with pytest.raises(ValueError) as caught:
+        ds.plan_zarr(**{option: value})
+    assert str(caught.value) == option + said
+
+
+def test_a_chunk_size_is_given_once(shard: Path) -> None:
+    with pytest.raises(ValueError, match="chunks='1 MiB' and target_chunk_bytes='2 MiB' are both sizes"):
+        dtf.read_tfrecord(shard).plan_zarr(chunks="1 MiB", target_chunk_bytes="2 MiB")
+
+
+@pytest.mark.parametrize("value", ["0B", "MiB", "-3", "3 apples"])
+def test_the_command_refuses_chunks_as_wrong_usage(shard: Path, tmp_path: Path, value: str) -> None:
+    result = run("to-zarr", shard, tmp_path / "store.zarr", "--chunks", value)
+    assert result.exit_code == 2
+    assert "neither a number of records, 1 or more, nor a size such as 8MiB" in " ".join(result.stderr.split())
+    assert not (tmp_path / "store.zarr").exists()
+
+
+def test_a_component_that_is_no_string_is_refused(shard: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="component is the path of a group within the store, a string; got 3"):
+        dtf.read_tfrecord(shard).to_zarr(tmp_path / "store.zarr", component=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="component is the path of a group within the store, a string; got 3"):
+        dtf.from_zarr(tmp_path / "store.zarr", component=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "key", [0, slice(None, 5), [0, 1], (0, 1), np.ones(10, bool), slice(None)], ids=lambda key: type(key).__name__
+)
+def test_rows_picked_like_columns_are_pointed_to_rows(shard: Path, key: Any) -> None:
+    with pytest.raises(TypeError, match=r"(?s)a name, a tuple or a list of names; got .*; ds\.rows picks rows"):
+        dtf.read_tfrecord(shard)[key]
+
+
+@pytest.mark.parametrize("key", [(1, 2), (slice(2), "x"), (1, slice(None))], ids=repr)
+def test_rows_refuse_several_keys(shard: Path, key: Any) -> None:
+    with pytest.raises(
+        IndexError, match=r"(?s)rows are picked by one int, slice, list or mask; got .*; ds\.rows\[\[1, 2\]\]"
+    ):
+        dtf.read_tfrecord(shard).rows[key]
+
+
+@pytest.mark.parametrize("key", [slice("a", "b"), slice(None, 2.5)], ids=repr)
+def test_rows_refuse_slices_of_other_things(shard: Path, key: Any) -> None:
+    with pytest.raises(IndexError, match="a slice of rows has ints as bounds; got slice"):
+        dtf.read_tfrecord(shard).rows[key]
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+@pytest.mark.parametrize("n", ["3", None, 2.5, True])
+def test_head_takes_a_number(shard: Path, n: Any, counts: Any) -> None:
+    with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
+        dtf.read_tfrecord(shard, counts=counts).head(n)
+    with pytest.raises(ValueError, match="n is a number of rows, 0 or more; got -1"):
+        dtf.read_tfrecord(shard, counts=counts).head(-1)
+
+
+@pytest.mark.parametrize("n", ["3", None, 2.5, True])
+def test_sample_takes_a_number(shard: Path, n: Any) -> None:
+    ds = dtf.read_tfrecord(shard)
+    with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
+        ds.sample(n)
+    assert ds.sample(np.int64(3), seed=0).nrecords == 3
+
+
+def test_a_missing_store_is_reported_with_what_is_there(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtf.to_zarr({"x": np.arange(3)}, tmp_path / "train.zarr", component="a/b")
+    monkeypatch.chdir(tmp_path)
+    for store, said in {
+        "trian.zarr": ": the path does not exist; did you mean 'train.zarr'?",
+        shard: ", but a file; read_tfrecord opens TFRecord shards",
+        tmp_path: ", but a directory without one; component= names a group within a store",
+    }.items():
+        with pytest.raises(FileNotFoundError) as caught:
+            dtf.from_zarr(store)
+        assert str(caught.value) == f"no Zarr group of format 3 at {Path(store).absolute()}{said}"
+    with pytest.raises(
+        FileNotFoundError, match=r"train\.zarr/a/c: the store exists, but does not have a group at 'a/c'"
+    ):
+        dtf.from_zarr("train.zarr", component="a/c")
+
+
+def test_empty_shards_are_named(tmp_path: Path) -> None:
+    for name in ("a.tfrecord", "b.tfrecord"):
+        (tmp_path / name).touch()
+    first, said = tmp_path / "a.tfrecord", "found no record to infer features from: give features="
+    for read in (dtf.read_tfrecord, dtf.infer_schema):
+        with pytest.raises(SchemaError) as caught:
+            read(first)
+        assert str(caught.value) == f"{first}: {said}"
+        with pytest.raises(SchemaError) as caught:
+            read(tmp_path)
+        assert str(caught.value) == f"{first}: {said} (all 2 shards are empty)"
+    for sample in (5, None):
+        with pytest.raises(SchemaError) as caught:
+            _ = dtf.inspect_records(first, sample=sample).schema
+        assert str(caught.value) == f"{first}: {said}"
+    with pytest.raises(SchemaError, match=r"a\.tfrecord: found no record to infer features from"):
+        dtf.read_tfrecord(first, errors="skip")
+    result = run("to-zarr", first, tmp_path / "store.zarr")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {first}: found no record to infer features from: give --features\n"

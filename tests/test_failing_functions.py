@@ -1,0 +1,100 @@
+"""A function that fails within `map_blocks`: the error is its own, and names the files and records of the block."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+
+SPEC = {"x": dtf.FixedLenFeature((), "int64")}
+NOTE = "map_blocks: the function failed on "
+
+
+def fail_at_13(blocks: dict[str, Any]) -> dict[str, Any]:
+    if 13 in blocks["x"]:
+        raise ValueError("unlucky")
+    return {"x": blocks["x"]}
+
+
+def return_too_few(blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"x": blocks["x"][1:] if 13 in blocks["x"] else blocks["x"]}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards of ten records each."""
+    directory = tmp_path_factory.mktemp("failing")
+    dtf.to_tfrecord({"x": np.arange(20)}, directory / "{shard}.tfrecord", records_per_shard=10)
+    return directory
+
+
+def note_of(compute: Callable[[], object]) -> str:
+    with pytest.raises(ValueError, match=r"unlucky|returned") as caught:
+        compute()
+    # The text of the traceback.
+    text = "".join(traceback.format_exception(caught.value))
+    (note,) = {line for line in text.splitlines() if line.startswith(NOTE)}
+    return note.removeprefix(NOTE)
+
+
+def test_threads_report_the_records_of_the_block(shards: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shards, SPEC, chunks=5)
+    mapped, second = ds.map_blocks(fail_at_13), f"{shards}/1.tfrecord"
+    assert note_of(mapped["x"].compute) == f"{second}: records 0 to 4"
+    assert note_of(mapped.persist) == f"{second}: records 0 to 4"
+    assert note_of(mapped.rows[[10, 13]].compute) == f"2 of the records: {second}: records 0 to 3"
+    assert note_of(mapped.rows[13].compute) == f"{second}: record 3"
+    assert note_of(mapped.map_blocks(dict)["x"].compute) == f"{second}: records 0 to 4"
+    assert second in note_of(mapped.compute)
+    assert second in note_of(lambda: mapped.to_zarr(tmp_path / "store.zarr"))
+    assert second in note_of(lambda: mapped.to_tfrecord(tmp_path / "out.tfrecord"))
+    assert note_of(ds.map_blocks(return_too_few)["x"].compute) == f"{second}: records 0 to 4"
+    across = dtf.read_tfrecord(shards, SPEC, chunks=20).map_blocks(fail_at_13)
+    assert note_of(across["x"].compute) == f"{shards}/0.tfrecord: record 0 to {second}: record 9"
+
+
+def test_other_sources_report_what_they_read(shards: Path, tmp_path: Path) -> None:
+    second = f"{shards}/1.tfrecord"
+    uncounted = dtf.read_tfrecord(shards, SPEC, counts=None, chunks="shard").map_blocks(fail_at_13)
+    assert note_of(uncounted.compute) == second
+    filled = dtf.read_tfrecord(shards, SPEC, errors="fill", fill_values={"x": 0}, chunks=5).map_blocks(fail_at_13)
+    assert note_of(filled["x"].compute) == f"{second}: rows 0 to 4"
+    ds = dtf.read_tfrecord(shards, SPEC, chunks=5)
+    held = ds.persist().map_blocks(fail_at_13)
+    assert note_of(held.compute) == f"rows 10 to 14 of {shards}/0.tfrecord to {second}"
+    assigned = ds.assign(y=np.arange(20)).map_blocks(fail_at_13)
+    assert note_of(assigned.compute) == f"rows 10 to 14 of {shards}/0.tfrecord to {second}"
+    ds.to_zarr(tmp_path / "store.zarr", chunks=5)
+    stored = dtf.from_zarr(tmp_path / "store.zarr").map_blocks(fail_at_13)
+    assert note_of(stored["x"].compute) == f"{tmp_path}/store.zarr: rows 10 to 14"
+
+
+@pytest.mark.slow
+def test_processes_report_the_records_of_the_block(shards: Path) -> None:
+    mapped = dtf.read_tfrecord(shards, SPEC, chunks=5).map_blocks(fail_at_13)
+    note = note_of(lambda: mapped["x"].compute(scheduler="processes", num_workers=2))
+    assert note == f"{shards}/1.tfrecord: records 0 to 4"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(processes=True, **settings) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.slow
+def test_a_cluster_reports_the_records_of_the_block(shards: Path, tmp_path: Path, client: Any) -> None:
+    ds = dtf.read_tfrecord(shards, SPEC, chunks=5)
+    mapped, second = ds.map_blocks(fail_at_13), f"{shards}/1.tfrecord"
+    assert note_of(lambda: client.compute(mapped["x"]).result(timeout=120)) == f"{second}: records 0 to 4"
+    assert second in note_of(mapped.compute)
+    assert second in note_of(lambda: mapped.to_zarr(tmp_path / "store.zarr"))
+    assert note_of(ds.persist().map_blocks(fail_at_13).compute).startswith("rows 10 to 14 of ")

@@ -1,0 +1,194 @@
+"""Identity of files: replaced files, changing sidecars, pipes and devices, and links."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import CorruptRecordError, ResumeError, StorageError
+
+FEATURES = {"x": dtf.FixedLenFeature((), "int64")}
+ROWS = 400
+# Seconds after which a test has detected a hang; each test takes far less.
+BOUND = 120
+
+
+def write(path: Path, start: int = 0, rows: int = ROWS, **options: Any) -> bytes:
+    dtf.to_tfrecord({"x": np.arange(start, start + rows)}, path, mode="w", **options)
+    return path.read_bytes()
+
+
+def replaced(path: Path, other: Path) -> None:
+    """Replace a file by one of the same size and modification time."""
+    known = path.stat()
+    assert other.stat().st_size == known.st_size
+    os.utime(other, ns=(known.st_atime_ns, known.st_mtime_ns))
+    other.replace(path)
+
+
+def test_a_replaced_file_has_another_identity(tmp_path: Path) -> None:
+    write(tmp_path / "x", 1 << 20)
+    write(tmp_path / "y", (1 << 20) + ROWS)
+    name = dtf.read_tfrecord(tmp_path / "x", FEATURES)["x"].name
+    assert dtf.read_tfrecord(tmp_path / "x", FEATURES)["x"].name == name
+    replaced(tmp_path / "x", tmp_path / "y")
+    assert dtf.read_tfrecord(tmp_path / "x", FEATURES)["x"].name != name
+
+
+def test_a_conversion_is_not_resumed_with_a_file_that_was_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "x", 1 << 20)
+    write(tmp_path / "y", (1 << 20) + ROWS)
+    dtf.read_tfrecord(tmp_path / "x", FEATURES).to_zarr(tmp_path / "s.zarr")
+    replaced(tmp_path / "x", tmp_path / "y")
+    with pytest.raises(ResumeError, match=r"x was written again or replaced since"):
+        dtf.read_tfrecord(tmp_path / "x", FEATURES).to_zarr(tmp_path / "s.zarr", resume=True)
+
+
+def test_permissions_and_links_keep_the_identity_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "x")
+    dataset = dtf.read_tfrecord(tmp_path / "x", FEATURES)
+    (tmp_path / "x").chmod(0o600)
+    (tmp_path / "link").hardlink_to(tmp_path / "x")
+    assert dtf.read_tfrecord(tmp_path / "x", FEATURES)["x"].name == dataset["x"].name
+    assert dataset["x"].sum().compute() == sum(range(ROWS))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """Storage options of an S3 server."""
+    moto = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {"key": "a", "secret": "s3cret-of-the-key", "endpoint_url": f"http://{host}:{port}"}
+    server.stop()
+
+
+def test_an_object_is_identified_by_its_etag(tmp_path: Path, s3: dict[str, Any]) -> None:
+    import s3fs
+
+    fs = s3fs.S3FileSystem(**s3)
+    if not fs.exists("identity"):
+        fs.mkdir("identity")
+    names = []
+    for start in (1 << 20, (1 << 20) + ROWS, 1 << 20):
+        fs.pipe_file("identity/x", write(tmp_path / "x", start))
+        dataset = dtf.read_tfrecord("s3://identity/x", FEATURES, storage_options=s3)
+        assert "s3cret" not in repr(dataset) + str(dataset.origin)
+        names.append(dataset["x"].name)
+    assert names[0] == names[2] != names[1]
+
+
+def test_an_index_that_another_process_rebuilds_is_used(tmp_path: Path) -> None:
+    pytest.importorskip("indexed_gzip")
+    path = tmp_path / "x.gz"
+    rng = np.random.default_rng(0)
+    dtf.to_tfrecord({"x": rng.integers(0, 1 << 62, 1 << 18)}, path, compression="gzip")
+    dtf.build_index(path)
+    early = dtf.read_tfrecord(path, FEATURES)
+    expected = early["x"].compute()
+    command = [sys.executable, "-c", f"import dask_tfrecord as dtf; dtf.build_index({str(path)!r})"]
+    for remove in (False, True):
+        if remove:
+            (tmp_path / "x.gz.gzidx").unlink()
+        subprocess.run(command, check=True, timeout=BOUND)
+        # Same path, another sidecar.
+        os.utime(tmp_path / "x.gz.gzidx", (1, 1) if remove else (2, 2))
+        for dataset in (dtf.read_tfrecord(path, FEATURES), early):
+            assert np.array_equal(dataset["x"][-5:].compute(), expected[-5:])
+
+
+def test_an_index_that_appears_after_the_first_reading_is_used(tmp_path: Path) -> None:
+    pytest.importorskip("indexed_gzip")
+    path = tmp_path / "x.gz"
+    write(path, compression="gzip")
+    assert not any(dtf.read_tfrecord(path, FEATURES).source.collection.shards.access)
+    command = [sys.executable, "-c", f"import dask_tfrecord as dtf; dtf.build_index({str(path)!r})"]
+    subprocess.run(command, check=True, timeout=BOUND)
+    assert all(dtf.read_tfrecord(path, FEATURES).source.collection.shards.access)
+
+
+PIPES = """
+import sys, warnings
+import dask_tfrecord as dtf
+warnings.simplefilter("always")
+features = {"x": dtf.FixedLenFeature((), "int64")}
+try:
+    print(len(dtf.read_tfrecord(sys.argv[1], features).compute()["x"]))
+except dtf.TFRecordError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pipe", "said"),
+    [
+        ("x", "expected a regular file; this is a pipe"),
+        ("x.idx", "x.idx: expected a regular file; this is a pipe"),
+        ("x.gzidx", "400"),
+        ("dataset_info.json", "expected a regular file; this is a pipe"),
+    ],
+)
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path, pipe: str, said: str) -> None:
+    write(tmp_path / "x", compression="gzip" if pipe == "x.gzidx" else None)
+    if pipe == "x.gzidx":
+        (tmp_path / "x.idx").write_text("0 1\n")
+    if pipe == "x":
+        (tmp_path / "x").unlink()
+    os.mkfifo(tmp_path / pipe)
+    path = tmp_path if pipe == "dataset_info.json" else tmp_path / "x"
+    command = [sys.executable, "-c", PIPES, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=BOUND, check=True)
+    assert said in result.stdout + result.stderr
+
+
+def test_a_shard_that_became_a_pipe_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "x")
+    dataset = dtf.read_tfrecord(tmp_path / "x", FEATURES)
+    (tmp_path / "x").unlink()
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(StorageError, match="x: expected a regular file; this is a pipe"):
+        dataset.compute()
+
+
+def test_links_at_outputs_are_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("indexed_gzip")
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    names = ["x", "x.idx", "x.gzidx", "r", "r.damage.json", "c"]
+    for name in names:
+        (tmp_path / name).symlink_to(victim)
+    write(tmp_path / "x", compression="gzip")
+    dtf.build_index(tmp_path / "x")
+    dtf.repair(tmp_path / "x", tmp_path / "r")
+    dtf.copy_tfrecord(tmp_path / "x", tmp_path / "c", mode="w")
+    assert victim.read_text() == "untouched"
+    assert not any((tmp_path / name).is_symlink() for name in names)
+    assert dtf.read_tfrecord(tmp_path / "x", FEATURES).nrecords == ROWS
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_wrong_counts_are_detected_when_a_part_of_a_shard_is_read(
+    tmp_path: Path, wrong: int, compression: str | None
+) -> None:
+    for number in range(2):
+        write(tmp_path / f"x{number}", ROWS * number, compression=compression)
+    paths = [tmp_path / "x0", tmp_path / "x1"]
+    dataset = dtf.read_tfrecord(paths, FEATURES, counts=[ROWS + wrong, ROWS])
+    for part in (dataset.rows[3], dataset.rows[[5, 1]], dataset.rows[2:9], dataset.rows[::50]):
+        with pytest.raises(CorruptRecordError, match=r"x0: .*the counts given are wrong"):
+            part.compute()
+    with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
+        dataset["x"][:5].compute()
+    with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
+        dataset.rows[:5].to_zarr(tmp_path / "s.zarr")
+    right = dtf.read_tfrecord(paths, FEATURES, counts=[ROWS, ROWS])
+    assert right.rows[[5, 1, ROWS + 7]]["x"].compute().tolist() == [5, 1, ROWS + 7]

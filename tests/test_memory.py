@@ -1,0 +1,129 @@
+"""Records of a few bytes that decode to much: blocks are limited, pieces are planned, and errors say where."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import MemoryLimitError
+from dask_tfrecord.messages import Example, TensorProto
+from dask_tfrecord.testing import write_oracle
+
+SETTING = "dask-tfrecord.decode.memory-limit"
+MIB = 1 << 20
+
+
+def tensor(nbytes: int) -> bytes:
+    """Serialize a tensor whose single value is repeated to `nbytes` bytes."""
+    message = TensorProto(dtype=1, float_val=[1.5])
+    message.tensor_shape.dim.add(size=nbytes // 4)
+    return message.SerializeToString()
+
+
+def strings(nbytes: int) -> bytes:
+    """Serialize a tensor of empty strings; each needs eight bytes for its split."""
+    message = TensorProto(dtype=7, string_val=[b""])
+    message.tensor_shape.dim.add(size=nbytes // 8)
+    return message.SerializeToString()
+
+
+def image(nbytes: int) -> bytes:
+    """Encode a black PNG that is 1024 pixels wide."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    height = max(nbytes // 1024, 1)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1024, height, 8, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(height * 1025), 9))
+    return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
+
+
+def write(path: Path, values: Sequence[Sequence[bytes]]) -> Path:
+    """Write records of one feature, x, with these values."""
+    messages = [Example() for _ in values]
+    for message, each in zip(messages, values, strict=True):
+        message.features.feature["x"].bytes_list.value.extend(each)
+    write_oracle(path, [message.SerializeToString() for message in messages])
+    return path
+
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "tensor of an open size": (tensor, dtf.TensorFeature((None,), "float32")),
+    "tensor of a known size": (tensor, dtf.TensorFeature((MIB // 4,), "float32")),
+    "strings": (strings, dtf.TensorFeature((None,), "bytes")),
+    "image of an open size": (image, dtf.ImageFeature((None, None, 1))),
+    "image of a known size": (image, dtf.ImageFeature((1024, 1024, 1))),
+    "images": (image, dtf.ImageFeature((None, 1024, 1024, 1))),
+}
+
+
+@pytest.mark.parametrize("counts", ["scan", None])
+@pytest.mark.parametrize("case", CASES)
+def test_a_block_larger_than_the_limit_is_refused_where_it_exceeds_it(
+    tmp_path: Path, case: str, counts: str | None
+) -> None:
+    make, feature = CASES[case]
+    path = write(tmp_path / "a", [[make(MIB)]] * 12)
+    ds = dtf.read_tfrecord(path, {"x": feature}, counts=counts, chunks="shard")
+    with dask.config.set({SETTING: "4.5 MiB", "scheduler": "sync"}):
+        with pytest.raises(MemoryLimitError, match=rf"a: record 4 \(byte \d+\): feature 'x' .*{SETTING}") as caught:
+            ds["x"].persist()
+        if counts:
+            assert len(dtf.read_tfrecord(path, {"x": feature}, chunks=4)["x"].compute()) == 12
+    assert caught.value.place is not None
+    assert caught.value.place.feature == "x"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with dask.config.set({SETTING: None}):
+        assert len(ds["x"].compute()) == 12
+
+
+@pytest.mark.parametrize("counts", ["scan", None])
+def test_defaults_of_empty_records_are_limited(tmp_path: Path, counts: str | None) -> None:
+    write_oracle(tmp_path / "a", [b""] * 12)
+    features = {"x": dtf.FixedLenFeature((MIB // 4,), "float32", default_value=[0.0] * (MIB // 4))}
+    ds = dtf.read_tfrecord(tmp_path / "a", features, counts=counts, chunks="shard")
+    with dask.config.set({SETTING: 4 * MIB}), pytest.raises(MemoryLimitError, match=r"record 4 .*feature 'x'"):
+        ds["x"].persist(scheduler="sync")
+
+
+@pytest.mark.parametrize("value", ["0", -1])
+def test_a_limit_is_a_number_of_bytes(tmp_path: Path, value: Any) -> None:
+    path = write(tmp_path / "a", [[tensor(8)]])
+    ds = dtf.read_tfrecord(path, {"x": dtf.TensorFeature((2,), "float32")})
+    with dask.config.set({SETTING: value}), pytest.raises(ValueError, match=f"{SETTING} is a number of bytes"):
+        ds["x"].compute()
+
+
+@pytest.mark.parametrize("case", ["tensor of an open size", "image of an open size"])
+def test_rows_that_grow_are_opened_and_written_in_pieces(tmp_path: Path, case: str) -> None:
+    make, feature = CASES[case]
+    path = write(tmp_path / "a", [[make(1024)]] * 20 + [[make(4 * MIB)]] * 44)
+    # Less than the rows that are probed, and the rows that the first ones let expect in one piece.
+    with dask.config.set({SETTING: "40 MiB", "scheduler": "sync"}):
+        ds = dtf.read_tfrecord(path, {"x": feature})
+        ds.to_zarr(tmp_path / "a.zarr")
+        ds.to_tfrecord(tmp_path / "b.tfrecord")
+        assert dtf.verify(path).ok
+    for again in (dtf.from_zarr(tmp_path / "a.zarr"), dtf.read_tfrecord(tmp_path / "b.tfrecord", {"x": feature})):
+        assert len(again["x"]) == 64
+        for row in (19, 20, 63):
+            assert np.array_equal(again.rows[row : row + 1]["x"].compute()[0], ds.rows[row : row + 1]["x"].compute()[0])
+
+
+def test_memory_that_there_is_not_is_an_error_with_the_feature(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a", [b""] * 4)
+    ds = dtf.read_tfrecord(tmp_path / "a", {"x": dtf.FixedLenFeature((1 << 45,), "int64")}, chunks=1)
+    with pytest.raises(MemoryLimitError, match=r"feature 'x', shape \(35184372088832,\) of int64"):
+        ds.compute()
+    with dask.config.set({SETTING: None}), pytest.raises(MemoryLimitError, match=r"a: record 0: feature 'x', shape"):
+        ds["x"].blocks[0].persist(scheduler="sync")

@@ -1,0 +1,434 @@
+"""Tasks that run twice, late, concurrently or after their successors leave what one run of each leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from support.numbered_shards import write_shards
+from support.repeating import Repeating
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError
+from dask_tfrecord.storage.published import ABANDONED_AFTER
+from dask_tfrecord.testing import read_payloads
+
+MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
+SEEDS = range(5)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Contents of every file below a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def identical(folder: Path, reference: Path) -> None:
+    found, wanted = files(folder), files(reference)
+    assert list(found) == list(wanted)
+    assert found == wanted
+    assert not list(folder.rglob(".*"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    write_shards(folder, 4, 25, most_tokens=7)
+    return folder
+
+
+Write = Callable[..., Any]
+
+
+def to_tfrecord(source: Path, target: str, **options: Any) -> Any:
+    return dtf.read_tfrecord(source).to_tfrecord(target, records_per_shard=30, **options)
+
+
+def from_arrays(source: Path, target: str, **options: Any) -> Any:
+    arrays = {"label": da.arange(100, chunks=13), "even": da.arange(100, chunks=13) % 2}
+    return dtf.to_tfrecord(arrays, target, records_per_shard=30, **options)
+
+
+def copy(source: Path, target: str, **options: Any) -> Any:
+    return dtf.copy_tfrecord(source, target, records_per_shard=30, **options)
+
+
+WRITES = [to_tfrecord, from_arrays, copy]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("write", WRITES)
+def test_shards_of_repeated_tasks(write: Write, mode: str, seed: int, source: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"index": True, "compression": [None, "gzip"][seed % 2]}
+    if mode == "w":
+        # Shards and sidecars of another write are in the way.
+        dtf.to_tfrecord({"other": np.arange(100)}, f"{tmp_path}/new/{MANY}", records_per_shard=30, index=True)
+    with dask.config.set(scheduler="synchronous"):
+        write(source, f"{tmp_path}/once/{MANY}", **options)
+    repeating = Repeating(seed)
+    with dask.config.set(scheduler=repeating.get()):
+        write(source, f"{tmp_path}/new/{MANY}", mode=mode, **options)
+    assert repeating.runs >= 8
+    identical(tmp_path / "new", tmp_path / "once")
+    repeating.run_late()
+    identical(tmp_path / "new", tmp_path / "once")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_delayed_write_of_repeated_tasks(write: Write, mode: str, seed: int, source: Path, tmp_path: Path) -> None:
+    if mode == "w":
+        dtf.to_tfrecord({"other": np.arange(100)}, f"{tmp_path}/new/{MANY}", records_per_shard=30, index=True)
+    with dask.config.set(scheduler="synchronous"):
+        write(source, f"{tmp_path}/once/{MANY}")
+    later = write(source, f"{tmp_path}/new/{MANY}", mode=mode, compute=False)
+    repeating = Repeating(seed)
+    for _ in range(2):
+        later.compute(scheduler=repeating.get())
+        identical(tmp_path / "new", tmp_path / "once")
+    assert repeating.run_late() == []
+    identical(tmp_path / "new", tmp_path / "once")
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("compute", [True, False])
+def test_values_that_differ_at_each_run(mode: str, compute: bool, tmp_path: Path) -> None:
+    """The first shard that a run publishes stays, so sizes and records agree although functions are not pure."""
+    generator = np.random.default_rng(0)
+
+    def noise(block: Any) -> Any:
+        return generator.integers(0, 1 << 40, len(block))
+
+    label = da.arange(40, chunks=10).map_blocks(noise, dtype=np.int64, meta=np.zeros(0, np.int64))
+    for seed in SEEDS:
+        folder = tmp_path / str(seed)
+        with dask.config.set(scheduler=Repeating(seed, after_last=compute).get()):
+            written = dtf.to_tfrecord({"label": label}, f"{folder}/{MANY}", mode=mode, compute=compute)
+            if written is not None:
+                written.compute()
+        assert [len(read_payloads(path)) for path in sorted(folder.iterdir())] == [10] * 4
+
+
+def test_a_delayed_write_refuses_shards_that_appeared_since(tmp_path: Path) -> None:
+    arrays = {"x": da.arange(20, chunks=5)}
+    later = dtf.to_tfrecord(arrays, tmp_path / MANY, compute=False)
+    replacing = dtf.to_tfrecord(arrays, tmp_path / MANY, mode="w", compute=False)
+    dtf.to_tfrecord({"x": -da.arange(20, chunks=5)}, tmp_path / MANY, index=True)
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match=r"tfrecord exists already, and this write did not make it"):
+        later.compute(scheduler="synchronous")
+    assert files(tmp_path) == before
+    replacing.compute()
+    assert dtf.read_tfrecord(tmp_path)["x"].compute().tolist() == list(range(20))
+    assert len(files(tmp_path)) == 4
+    dtf.to_tfrecord({"x": np.arange(3)}, tmp_path / "other" / MANY)
+    (tmp_path / "00000-of-00001.tfrecord").write_bytes((tmp_path / "other/00000-of-00001.tfrecord").read_bytes())
+    with pytest.raises(FileExistsError, match="another number of shards"):
+        replacing.compute()
+
+
+def test_a_failed_write_removes_what_it_published_and_nothing_else(tmp_path: Path) -> None:
+    def late(block: Any) -> Any:
+        if 17 in block:
+            # Another program writes beside this one.
+            (tmp_path / "00004-of-00006.tfrecord").write_bytes(b"foreign")
+            raise RuntimeError("no seventeen")
+        return block
+
+    label = da.arange(30, chunks=5).map_blocks(late, dtype=np.int64, meta=np.zeros(0, np.int64))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="seventeen"):
+        dtf.to_tfrecord({"label": label}, tmp_path / MANY)
+    assert files(tmp_path) == {"00004-of-00006.tfrecord": b"foreign"}
+
+
+def test_late_tasks_of_a_failed_write_publish_nothing(source: Path, tmp_path: Path) -> None:
+    repeating, compute = Repeating(0), Repeating(1).get()
+
+    def fail(graph: Any, keys: Any, **options: Any) -> Any:
+        repeating.get()(graph, keys)
+        raise RuntimeError("the cluster is gone")
+
+    for write in WRITES:
+        with dask.config.set(scheduler=fail), pytest.raises(RuntimeError, match="cluster is gone"):
+            write(source, f"{tmp_path}/{write.__name__}/{MANY}")
+    # Another run may have begun since.
+    with dask.config.set(scheduler=compute):
+        copy(source, f"{tmp_path}/copy/{MANY}")
+    before = files(tmp_path)
+    repeating.run_late()
+    assert files(tmp_path) == before
+
+
+@contextmanager
+def losing(folder: Path, change: Callable[[Path], None]) -> Iterator[None]:
+    """Change a file once the tasks of a graph have run, as a program that knows nothing of them does."""
+
+    def get(graph: Any, keys: Any, **options: Any) -> Any:
+        results = Repeating(0).get()(graph, keys)
+        if folder.is_dir() and len(list(folder.glob("*.tf*"))) >= 4:
+            change(folder)
+        return results
+
+    with dask.config.set(scheduler=get):
+        yield
+
+
+def test_the_client_verifies_what_tasks_reported(source: Path, tmp_path: Path) -> None:
+    def remove(folder: Path) -> None:
+        next(folder.glob("00001*.tfrecord")).unlink()
+
+    def cut(folder: Path) -> None:
+        with next(folder.glob("00002*.tfrecord")).open("ab") as file:
+            file.write(b"more")
+
+    for write in WRITES:
+        for number, (change, said) in enumerate([(remove, "found no file"), (cut, "expected [0-9,]+ bytes, found")]):
+            folder = tmp_path / write.__name__ / str(number)
+            with (
+                losing(folder, change),
+                pytest.raises(IncompleteStoreError, match=rf"1 of 4 files .*{folder}/0000{number + 1}.*{said}"),
+            ):
+                write(source, f"{folder}/{MANY}")
+    for path in source.iterdir():
+        os.link(path, tmp_path / path.name)
+
+    def remove_index(folder: Path) -> None:
+        (folder / "part-2.tfrecord.idx").unlink()
+
+    with losing(tmp_path, remove_index), pytest.raises(IncompleteStoreError, match=r"part-2.tfrecord.idx \(expected"):
+        dtf.build_index(tmp_path / "part-*.tfrecord")
+
+
+def test_metadata_of_tfds_are_written_once_all_shards_are_verified(tmp_path: Path) -> None:
+    tfds = {"name": "numbers", "version": "1.0.0", "split": "train"}
+    arrays = {"x": da.arange(20, chunks=5)}
+
+    def remove(folder: Path) -> None:
+        next(folder.glob("*00001-of*")).unlink()
+
+    with losing(tmp_path / "lost", remove), pytest.raises(IncompleteStoreError, match="found no file"):
+        dtf.to_tfrecord(arrays, tmp_path / "lost", tfds=tfds)
+    assert not (tmp_path / "lost" / "dataset_info.json").exists()
+    dtf.to_tfrecord(arrays, tmp_path / "once", tfds=tfds)
+    with dask.config.set(scheduler=Repeating(0).get()):
+        dtf.to_tfrecord(arrays, tmp_path / "repeated", tfds=tfds)
+    identical(tmp_path / "repeated", tmp_path / "once")
+    later = dtf.to_tfrecord(arrays, tmp_path / "later", tfds=tfds, compute=False)
+    repeating = Repeating(1)
+    later.compute(scheduler=repeating.get())
+    repeating.run_late()
+    identical(tmp_path / "later", tmp_path / "once")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_other_graphs_of_the_library(seed: int, source: Path, tmp_path: Path) -> None:
+    repeating = Repeating(seed)
+    for folder in ("once", "new"):
+        (tmp_path / folder).mkdir()
+        for path in source.iterdir():
+            data = bytearray(path.read_bytes())
+            if path.name == "part-1.tfrecord":
+                data[len(data) // 2] ^= 1
+            (tmp_path / folder / path.name).write_bytes(data)
+
+    def everything(folder: Path) -> list[Any]:
+        reports = [report.to_dict() for report in dtf.verify(folder).files]
+        repaired = dtf.repair(folder / "part-1.tfrecord", folder / "repaired.tfrecord")
+        (folder / "part-1.tfrecord").unlink()
+        (folder / "repaired.tfrecord.damage.json").unlink()
+        counted = dtf.read_tfrecord(folder).nrecords
+        indexed = [Path(path).name for path in dtf.build_index(folder)]
+        ds = dtf.read_tfrecord(folder)
+        held = ds.persist()
+        values = {name: list(map(str, column)) for name, column in held.compute().items()}
+        named = str(reports).replace(str(folder), ""), str(repaired.to_dict()).replace(str(folder), "")
+        report = str(dtf.inspect_records(folder, sample=None)), str(dtf.infer_schema(folder, sample=None))
+        return [named, counted, indexed, values, report, int(ds["label"].sum().compute())]
+
+    with dask.config.set(scheduler="synchronous"):
+        wanted = everything(tmp_path / "once")
+    with dask.config.set(scheduler=repeating.get()):
+        assert everything(tmp_path / "new") == wanted
+    identical(tmp_path / "new", tmp_path / "once")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("grid", [{"chunks": 10}, {"chunks": 4, "shards": 16}], ids=str)
+def test_stores_of_repeated_tasks(grid: dict[str, Any], seed: int, source: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(source)
+    with dask.config.set(scheduler="synchronous"):
+        ds.to_zarr(tmp_path / "once", **grid)
+    wanted = files(tmp_path / "once")
+    del wanted["zarr.json"]  # names the conversion
+    repeating = Repeating(seed, alone="finish")
+    with dask.config.set(scheduler=repeating.get()):
+        ds.to_zarr(tmp_path / "new", **grid)
+        ds.persist().to_zarr(tmp_path / "held", **grid)
+    later = ds.to_zarr(tmp_path / "later", compute=False, **grid)
+    later.compute(scheduler=repeating.get())
+    repeating.run_late()
+    for folder in ("new", "held", "later"):
+        found = files(tmp_path / folder)
+        del found["zarr.json"]
+        assert found == wanted
+        assert dtf.from_zarr(tmp_path / folder).nrecords == 100
+
+
+# -- what killed workers leave
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_temporary_files_of_dead_writers_go_after_a_day(write: Write, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    old, young = [folder / f".part.tfrecord.{digit * 32}.tmp" for digit in "ab"]
+    run = folder / f".dask-tfrecord-{'c' * 32}"
+    others = [folder / ".hidden", folder / f"part.{'d' * 32}.tmp", folder / f".{'e' * 31}.tmp"]
+    run.mkdir(parents=True)
+    for path in (old, young, run / "claim", *others):
+        path.write_bytes(b"begun")
+    now = time.time()
+    for path in (old, run / "claim", run, *others):
+        os.utime(path, (now - ABANDONED_AFTER - 60,) * 2)
+    os.utime(young, (now - ABANDONED_AFTER / 2,) * 2)
+    write(source, f"{folder}/{MANY}")
+    assert {path.name for path in folder.iterdir() if not path.name.endswith(".tfrecord")} == {
+        path.name for path in (young, *others)
+    }
+    others[1].unlink()
+    for pattern in (folder, f"{folder}/*", f"{folder}/**/*"):
+        assert dtf.read_tfrecord(pattern).nrecords == 100
+    os.utime(young, (now - ABANDONED_AFTER - 60,) * 2)
+    dtf.build_index(folder)
+    assert not young.exists()
+
+
+def test_stores_that_are_no_file_systems() -> None:
+    fs, url = fsspec.filesystem("memory"), f"memory://repeated/{MANY}"
+    try:
+        arrays = {"x": da.arange(20, chunks=5)}
+        for seed in SEEDS:
+            repeating = Repeating(seed)
+            with dask.config.set(scheduler=repeating.get()):
+                dtf.to_tfrecord(arrays, url, mode="w", index=True)
+                dtf.to_tfrecord(arrays, url, mode="w", index=True, compute=False).compute()
+            repeating.run_late()
+            assert len(fs.find("/repeated")) == 8
+            assert dtf.read_tfrecord("memory://repeated/*")["x"].compute().tolist() == list(range(20))
+    finally:
+        fs.rm("/repeated", recursive=True)
+
+
+# -- a worker that dies
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
+        yield cluster
+
+
+def states(dask_scheduler: Any) -> dict[str, tuple[str, list[str], str | None]]:
+    return {
+        str(key): (
+            task.state,
+            [worker.address for worker in task.who_has or ()],
+            task.processing_on.address if task.processing_on else None,
+        )
+        for key, task in dask_scheduler.tasks.items()
+    }
+
+
+def kill_at_the_last(client: Client, folder: Path, release: Path, failed: list[BaseException]) -> None:
+    """Kill the worker that runs the last shard, once the others are published and their reports have moved."""
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(folder.glob("*.tfrecord"))) < 9:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        while True:
+            assert time.monotonic() < deadline
+            found = client.run_on_scheduler(states)
+            running = [where for task, _, where in found.values() if task == "processing"]
+            if len(running) == 1 and running[0]:
+                break
+            time.sleep(0.01)
+        (victim,) = running
+        names = [key for key, (task, _, _) in found.items() if task == "memory" and key.startswith("('tfrecord-")]
+
+        async def copy_reports(dask_scheduler: Any) -> None:
+            keys = [key for key in dask_scheduler.tasks if str(key) in names]
+            await dask_scheduler.replicate(keys=keys, n=2)
+
+        client.run_on_scheduler(copy_reports)
+        # The memory manager removes second copies of what both workers need: it looks every two seconds.
+        moment = time.monotonic() + 20
+        while time.monotonic() < moment:
+            copies = [where for key, (_, where, _) in client.run_on_scheduler(states).items() if key not in names]
+            if max(map(len, copies)) < 2:
+                break
+            time.sleep(0.1)
+        processes = client.run(os.getpid)
+        assert len(list(folder.glob("*.tfrecord"))) == 9
+        os.kill(processes[victim], signal.SIGKILL)
+    except BaseException as error:
+        failed.append(error)
+    finally:
+        release.touch()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("kind", ["to_tfrecord", "copy_tfrecord"])
+def test_no_shard_is_lost_with_a_worker(kind: str, mode: str, cluster: LocalCluster, tmp_path: Path) -> None:
+    folder, release = tmp_path / "new", tmp_path / "release"
+    template = f"{folder}/{MANY}"
+    # A copy of so many records takes some seconds.
+    rows = 10 if kind == "to_tfrecord" else 1_500_000
+    (tmp_path / "source").mkdir()
+    for number in range(10):
+        path = tmp_path / "source" / f"{number}.tfrecord"
+        dtf.to_tfrecord({"label": np.full(10, number)}, path)
+        if number == 9:
+            path.write_bytes(path.read_bytes() * (rows // 10))
+
+    def slowly(blocks: dict[str, Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + 120
+        while blocks["label"][0] == 9 and not release.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return blocks
+
+    ds, failed = dtf.read_tfrecord(tmp_path / "source"), list[BaseException]()
+    with Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        killer = threading.Thread(target=kill_at_the_last, args=(client, folder, release, failed))
+        killer.start()
+        try:
+            if kind == "to_tfrecord":
+                ds.map_blocks(slowly, dict(ds.schema)).to_tfrecord(template, mode=mode)
+            else:
+                dtf.copy_tfrecord(tmp_path / "source", template, mode=mode)
+        finally:
+            killer.join()
+    assert not failed
+    found = sorted(folder.glob("*.tfrecord"))
+    assert [path.name for path in found] == [f"{number:05d}-of-00010.tfrecord" for number in range(10)]
+    assert [path.read_bytes() for path in found] == [
+        path.read_bytes() for path in sorted((tmp_path / "source").iterdir())
+    ]
