@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.virtual.parser import TFRecordParser
     from dask_tfrecord.stores.virtual.references import VirtualZarr
     from dask_tfrecord.stores.virtual.scan import virtual_zarr
-    from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
-    from dask_tfrecord.stores.zarr.plan import ZarrPlan
+    from dask_tfrecord.stores.zarr.api import to_zarr
+    from dask_tfrecord.stores.zarr.plan import ZarrPlan, plan_zarr
     from dask_tfrecord.stores.zarr.reader import from_zarr
 
 __all__ = [
@@ -113,7 +113,7 @@ _MODULES = {
     "from_zarr": "stores.zarr.reader",
     "infer_schema": "arrays.inspect",
     "inspect_records": "arrays.inspect",
-    "plan_zarr": "stores.zarr.api",
+    "plan_zarr": "stores.zarr.plan",
     "read_records": "records.framing",
     "read_schema": "metadata.schema_files",
     "read_tfrecord": "arrays.read",

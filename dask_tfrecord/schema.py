@@ -9,7 +9,7 @@ import base64
 import difflib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,14 @@ class Schema(Mapping[str, Feature]):
 
     def __len__(self) -> int:
         return len(self._features)
+
+    def items(self) -> ItemsView[str, Feature]:
+        """Return the names and features, without a look-up for each name."""
+        return self._features.items()
+
+    def values(self) -> ValuesView[Feature]:
+        """Return the features."""
+        return self._features.values()
 
     def __hash__(self) -> int:
         return hash((frozenset(self._features.items()), self._sequences))

@@ -359,7 +359,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
     def plan_zarr(self, **options: Any) -> Any:
         """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
-        from dask_tfrecord.stores.zarr.api import plan_zarr
+        from dask_tfrecord.stores.zarr.plan import plan_zarr
 
         return plan_zarr(self, **options)
 

@@ -22,6 +22,7 @@ __all__ = [
     "add_path_to_errors",
     "cancel",
     "cancel_on_failure",
+    "is_cancelled",
     "remove_empty_directories",
     "run_uninterrupted",
     "while_running",
@@ -59,6 +60,12 @@ def while_running(identity: str) -> Iterator[bool]:
             if not _WRITES.count[identity]:
                 del _WRITES.count[identity]
             _WRITES.changed.notify_all()
+
+
+def is_cancelled(identity: str) -> bool:
+    """Return True if a conversion was cancelled in this process."""
+    with _WRITES.changed:
+        return identity in _WRITES.cancelled
 
 
 def cancel(identity: str) -> None:

@@ -8,9 +8,9 @@ rows; the first splits divide the items of level 1 among them, and so on. Items 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedB
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 
-__all__ = ["BorderCounts", "Levels", "flatten_block", "is_array_suffix", "is_flat"]
+__all__ = ["BorderCounts", "Levels", "flat_levels", "flatten_block", "is_flat"]
 
 # Limits of decoded bytes: an array in a write unit; flat features that a task reads at once; rows between two borders.
 UNIT_NBYTES = 8 << 20
@@ -29,7 +29,6 @@ READ_NBYTES = 8 << 20
 GRANULE_NBYTES = 512 << 10
 
 _Ints = NDArray[np.int64]
-_SUFFIX = re.compile("values|shapes|byte_splits|row_splits(_[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Levels:
     axes: int
 
     @classmethod
+    @lru_cache
     def from_feature(cls, feature: Feature) -> Levels:
         """Return the levels of the column of a feature."""
         strides = [1] * (feature.ragged_rank + bool(feature.own_shapes))
@@ -140,12 +140,13 @@ def flatten_block(block: Block) -> tuple[list[_Ints], NDArray[Any]]:
 
 def is_flat(feature: Feature) -> bool:
     """Return True if the column of a feature is stored as flat values and splits."""
-    return bool(feature.ragged_rank or feature.own_shapes or feature.is_bytes)
+    return bool(Levels.from_feature(feature).splits)
 
 
-def is_array_suffix(name: str) -> bool:
-    """Return True if a name is a suffix of flat arrays."""
-    return _SUFFIX.fullmatch(name) is not None
+def flat_levels(schema: Schema) -> dict[str, Levels]:
+    """Return the levels of the columns that are stored as flat values and splits."""
+    levels = {name: Levels.from_feature(feature) for name, feature in schema.items()}
+    return {name: each for name, each in levels.items() if each.splits}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,10 +171,9 @@ class BorderCounts:
     def concatenate(cls, schema: Schema, counts: Sequence[BorderCounts]) -> BorderCounts:
         """Concatenate the counts of consecutive rows; each starts at its own first row with zero items."""
         none = np.zeros(1, np.int64)
-        flat = {name: Levels.from_feature(feature) for name, feature in schema.items() if is_flat(feature)}
         items = {
             name: _join_cumulative([each.items[name] for each in counts], (len(levels.splits) + 1,))
-            for name, levels in flat.items()
+            for name, levels in flat_levels(schema).items()
         }
         rows = np.concatenate([none, *(each.rows[1:] for each in counts)])
         return cls(rows, items, _join_cumulative([each.sizes for each in counts], ()))

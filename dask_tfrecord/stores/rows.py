@@ -23,7 +23,7 @@ from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import GRANULE_NBYTES, UNIT_NBYTES, BorderCounts, Levels, is_flat
+from dask_tfrecord.stores.flat_arrays import GRANULE_NBYTES, UNIT_NBYTES, BorderCounts, Levels, flat_levels
 
 __all__ = ["RowSizes", "RowSource", "RowTasks", "count_items"]
 
@@ -191,7 +191,7 @@ class RowTasks:
 
     def count_borders(self, unit_rows: int, most_rows: int) -> BorderCounts:
         """Count the items of the flat features in one pass over them."""
-        if not any(map(is_flat, self.schema.values())):
+        if not flat_levels(self.schema):
             return BorderCounts.concatenate(self.schema, [])
         spans = list(pairwise(self.borders.tolist()))
         # A unit of flat values is read from border to border.
@@ -271,7 +271,7 @@ def count_items(
     *rest: Any,
 ) -> BorderCounts:
     """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
-    levels = {name: Levels.from_feature(feature) for name, feature in schema.items() if is_flat(feature)}
+    levels = flat_levels(schema)
     counts: list[BorderCounts] = []
     spans: list[tuple[int, int]] = []
     step = min(_PROBE_ROWS, most_rows)

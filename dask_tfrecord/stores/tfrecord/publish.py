@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from dask_tfrecord.errors import IncompleteStoreError, Location, ShardChangedError
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
 from dask_tfrecord.records.index_file import write_sidecars
-from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, while_running
+from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, is_cancelled, while_running
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.storage.clients import url_to_fs
 from dask_tfrecord.storage.compression import create_stream
@@ -71,6 +71,8 @@ class WriteRun:
         ``"w"``: replace a shard of another run.
     claimed : bool
         True: a client prepares the run and waits for its tasks. False: the tasks of a `Delayed` prepare it.
+    folder : str
+        Path or URL of the run folder.
     """
 
     token: str
@@ -78,11 +80,10 @@ class WriteRun:
     names: ShardNames
     mode: Literal["w-", "w"]
     claimed: bool
+    folder: str = field(init=False)
 
-    @property
-    def folder(self) -> str:
-        """Path or URL of the run folder."""
-        return join(self.directory, f"{RUN_PREFIX}{self.token}")
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.token}"))
 
     def begin(self, paths: Sequence[str]) -> None:
         """Prepare the run on the client: remove replaced shards, create directories, write the claim."""
@@ -354,9 +355,8 @@ class Publisher:
 
     def check_running(self) -> None:
         """Raise `Cancelled` if the run was cancelled."""
-        with while_running(self.run.token) as is_running:
-            if not is_running:
-                raise Cancelled
+        if is_cancelled(self.run.token):
+            raise Cancelled
 
 
 @dataclass(frozen=True, slots=True)

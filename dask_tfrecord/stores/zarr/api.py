@@ -1,4 +1,4 @@
-"""Public functions that write Zarr: `to_zarr` converts at once, `plan_zarr` returns the plan."""
+"""`to_zarr`: write columns to a Zarr group."""
 
 from __future__ import annotations
 
@@ -10,79 +10,12 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
-from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target, plan_conversion
+from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import check_storable
 from dask_tfrecord.stores.zarr.options import AxisNames, Codecs, FillValues, UserAttributes, ZarrOptions
-from dask_tfrecord.stores.zarr.plan import ZarrPlan
 
-__all__ = ["plan_zarr", "to_zarr"]
-
-
-def plan_zarr(
-    arrays: Mapping[str, Any],
-    *,
-    chunks: int | str | Mapping[str, int] | None = None,
-    shards: int | str | Mapping[str, int] | None = None,
-    target_chunk_bytes: int | str | None = None,
-    target_shard_bytes: int | str | None = None,
-    compressors: Any = "auto",
-    filters: Any = "auto",
-    dimension_names: Mapping[str, Sequence[str]] | None = None,
-    fill_values: Mapping[str, Any] | None = None,
-    consolidated: bool = True,
-    memory_limit: int | str | None = "auto",
-) -> ZarrPlan:
-    """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
-
-    Parameters
-    ----------
-    arrays : Dataset or mapping of str to array-like
-        As for `to_zarr`.
-    chunks, shards : int, str or mapping of str to int, optional
-        As for `to_zarr`.
-    target_chunk_bytes, target_shard_bytes : int or str, optional
-        As for `to_zarr`.
-    compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
-        As for `to_zarr`.
-    dimension_names, fill_values : mapping, optional
-        As for `to_zarr`.
-    consolidated : bool, default True
-        As for `to_zarr`.
-    memory_limit : int, str or None, default "auto"
-        As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
-
-    Returns
-    -------
-    ZarrPlan
-        Displayed as a table; ``plan.to_zarr(store)`` writes it.
-
-    Raises
-    ------
-    SchemaError
-        As for `to_zarr`.
-    UnknownFeatureError
-        If an option names neither a feature nor a flat array.
-    ValueError
-        If rows are not counted, or an option is invalid.
-
-    Notes
-    -----
-    Variable-length columns are read once to count their values; of images only the headers are read. The compressed
-    size is unknown. The workers are those of the scheduler that is active when the plan is made. Threads of this
-    process have no memory limit.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> plan = dtf.plan_zarr({"x": np.zeros((1000, 8))}, chunks=100)
-    >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
-    ((100, 8), 10, 64000)
-    """
-    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
-    codecs = Codecs(compressors, filters)
-    request = _request(arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit)
-    return ZarrPlan.from_conversion(plan_conversion(request))
+__all__ = ["conversion_request", "to_zarr"]
 
 
 def to_zarr(
@@ -220,11 +153,13 @@ def to_zarr(
     target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
     chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
     codecs = Codecs(compressors, filters)
-    request = _request(arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit)
+    request = conversion_request(
+        arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit
+    )
     return convert(target, request, mode=mode, resume=resume, compute=compute)
 
 
-def _request(
+def conversion_request(
     arrays: Mapping[str, Any],
     chunks: ChunkRequest,
     codecs: Codecs,

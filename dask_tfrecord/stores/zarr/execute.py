@@ -339,7 +339,7 @@ def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
     arrays = target.create_arrays(group, request.options.create_arguments(layout, schema))
     checkpoint = Checkpoint(target.objects(group), identity)
     checkpoint.begin(layout)
-    return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays)
+    return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays, str(target))
 
 
 def _reopen(run: _ConversionRun, identity: str) -> WriteContext:
@@ -348,7 +348,8 @@ def _reopen(run: _ConversionRun, identity: str) -> WriteContext:
     group = target.open("r+")
     arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in layout.arrays}
     checkpoint = Checkpoint(target.objects(group), identity)
-    return WriteContext(row_tasks.token, target, checkpoint, row_tasks.schema, layout.nrows, layout.arrays, arrays)
+    run_name, schema, specs = row_tasks.token, row_tasks.schema, layout.arrays
+    return WriteContext(run_name, target, checkpoint, schema, layout.nrows, specs, arrays, str(target))
 
 
 def _build_tasks(run: _ConversionRun, context: WriteContext) -> tuple[Delayed, WriteWork]:

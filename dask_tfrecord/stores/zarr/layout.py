@@ -18,7 +18,7 @@ import numpy as np
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, TextFeature
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, BorderCounts, Levels, is_array_suffix, is_flat
+from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, BorderCounts, Levels, is_flat
 
 __all__ = [
     "ArraySpec",
@@ -44,6 +44,8 @@ FLAT_NBYTES = 128 << 10
 
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")
 _BY_ROWS = ("dense", "row_splits", "shapes")
+# Suffixes of the names of flat arrays.
+_SUFFIX = re.compile("values|shapes|byte_splits|row_splits(_[0-9]+)?")
 # Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
 _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
@@ -260,7 +262,7 @@ def array_name(feature: str) -> str:
         return "%"
     *parents, leaf = feature.split("/")
     # "x/values" must differ from the values of a ragged "x".
-    joined = "%2F" if is_array_suffix(leaf) else "."
+    joined = "%2F" if _SUFFIX.fullmatch(leaf) else "."
     head = ".".join(map(_quoted, parents))
     name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
     if name.startswith("__"):  # reserved by Zarr

@@ -1,10 +1,10 @@
-"""Plan of a conversion to Zarr, displayed as a table."""
+"""`plan_zarr`: plan of a conversion to Zarr, displayed as a table."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -16,10 +16,12 @@ from dask_tfrecord.arrays.display import html_table, stack_columns
 from dask_tfrecord.errors import plural
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
-from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target
-from dask_tfrecord.stores.zarr.options import codec_documents, codec_names, json_value
+from dask_tfrecord.stores.zarr.api import conversion_request
+from dask_tfrecord.stores.zarr.chunking import ChunkRequest
+from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target, plan_conversion
+from dask_tfrecord.stores.zarr.options import Codecs, codec_documents, codec_names, json_value
 
-__all__ = ["ArrayPlan", "ZarrPlan", "text_plan"]
+__all__ = ["ArrayPlan", "ZarrPlan", "plan_zarr", "text_plan"]
 
 _HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
 _RIGHT = [_HEADER.index("bytes")]
@@ -238,6 +240,74 @@ class ZarrPlan:
 
     def _repr_html_(self) -> str:
         return _html_plan(self)
+
+
+def plan_zarr(
+    arrays: Mapping[str, Any],
+    *,
+    chunks: int | str | Mapping[str, int] | None = None,
+    shards: int | str | Mapping[str, int] | None = None,
+    target_chunk_bytes: int | str | None = None,
+    target_shard_bytes: int | str | None = None,
+    compressors: Any = "auto",
+    filters: Any = "auto",
+    dimension_names: Mapping[str, Sequence[str]] | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    consolidated: bool = True,
+    memory_limit: int | str | None = "auto",
+) -> ZarrPlan:
+    """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
+
+    Parameters
+    ----------
+    arrays : Dataset or mapping of str to array-like
+        As for `to_zarr`.
+    chunks, shards : int, str or mapping of str to int, optional
+        As for `to_zarr`.
+    target_chunk_bytes, target_shard_bytes : int or str, optional
+        As for `to_zarr`.
+    compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
+        As for `to_zarr`.
+    dimension_names, fill_values : mapping, optional
+        As for `to_zarr`.
+    consolidated : bool, default True
+        As for `to_zarr`.
+    memory_limit : int, str or None, default "auto"
+        As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
+
+    Returns
+    -------
+    ZarrPlan
+        Displayed as a table; ``plan.to_zarr(store)`` writes it.
+
+    Raises
+    ------
+    SchemaError
+        As for `to_zarr`.
+    UnknownFeatureError
+        If an option names neither a feature nor a flat array.
+    ValueError
+        If rows are not counted, or an option is invalid.
+
+    Notes
+    -----
+    Variable-length columns are read once to count their values; of images only the headers are read. The compressed
+    size is unknown. The workers are those of the scheduler that is active when the plan is made. Threads of this
+    process have no memory limit.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> plan = dtf.plan_zarr({"x": np.zeros((1000, 8))}, chunks=100)
+    >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
+    ((100, 8), 10, 64000)
+    """
+    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
+    codecs = Codecs(compressors, filters)
+    request = conversion_request(
+        arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit
+    )
+    return ZarrPlan.from_conversion(plan_conversion(request))
 
 
 def text_plan(plan: ZarrPlan, width: int | None = None) -> str:

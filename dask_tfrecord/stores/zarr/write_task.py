@@ -55,6 +55,8 @@ class WriteContext:
         Specifications of the arrays.
     arrays : mapping of str to array-like
         Arrays of the group, opened for writing.
+    place : str
+        The group, for errors.
     """
 
     run: str
@@ -64,6 +66,7 @@ class WriteContext:
     nrows: int
     specs: tuple[ArraySpec, ...]
     arrays: Mapping[str, Any]
+    place: str
 
 
 def write_units(context: WriteContext, task: WriteTask, source: Callable[..., RowSource], *rest: Any) -> WriteReport:
@@ -115,7 +118,7 @@ class _CheckpointBuffer:
         context, units = self._context, {writer.unit.number: completed for writer, completed in self._units}
         with while_running(context.run) as running:
             if running and units and not _is_finished(context):
-                with add_path_to_errors(str(context.target)):
+                with add_path_to_errors(context.place):
                     reports = run_uninterrupted(lambda: context.checkpoint.record(units))
                 for writer, _ in self._units:
                     writer.report = reports[writer.unit.number]
@@ -155,7 +158,7 @@ class _UnitWriter:
 
         with while_running(self.context.run) as running:
             if running:
-                with add_path_to_errors(str(self.context.target)):
+                with add_path_to_errors(self.context.place):
                     run_uninterrupted(write)
         self._objects += objects
 
