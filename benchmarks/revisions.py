@@ -100,6 +100,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        print(json.dumps(run(*sys.argv[2:5], Path(sys.argv[5]))))
+        _, _, task, data, name, out = sys.argv
+        print(json.dumps(run(task, data, name, Path(out))))
     else:
         main()
