@@ -33,7 +33,7 @@ ORDER = [
 # `__init__` imports everything, the oracle of the tests next to nothing.
 OUTSIDE = {"__init__", "testing"}
 # Methods of `Dataset` import their writer when they are called.
-WRITERS = {"arrays.dataset": {"stores.zarr.api", "stores.zarr.plan", "stores.tfrecord.write"}}
+WRITERS = {"arrays.writers": {"stores.zarr.api", "stores.zarr.plan", "stores.tfrecord.write"}}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {

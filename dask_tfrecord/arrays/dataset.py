@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -23,6 +22,7 @@ from dask_tfrecord.arrays.mapped_source import BlockFunction, infer_template, ma
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.arrays.verification import verify_rows
+from dask_tfrecord.arrays.writers import DatasetWriters
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
@@ -32,7 +32,7 @@ from dask_tfrecord.schema import Schema, near_misses
 __all__ = ["Dataset"]
 
 
-class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
+class Dataset(DatasetWriters, DaskMethodsMixin):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
     `read_tfrecord`, `from_zarr` and `from_arrays` create data sets. Arrays requested together are decoded together::
@@ -356,24 +356,6 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         return count_rows(self.merged().chunks(self._names[:1]))
 
     verify = verify_rows
-
-    def plan_zarr(self, **options: Any) -> Any:
-        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
-        from dask_tfrecord.stores.zarr.plan import plan_zarr
-
-        return plan_zarr(self, **options)
-
-    def to_zarr(self, store: Any, **options: Any) -> Any:
-        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents `store` and the options."""
-        from dask_tfrecord.stores.zarr.api import to_zarr
-
-        return to_zarr(self, store, **options)
-
-    def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Any) -> Any:
-        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents `urlpath` and the options."""
-        from dask_tfrecord.stores.tfrecord.write import to_tfrecord
-
-        return to_tfrecord(self, urlpath, **options)
 
     def _parts(self) -> list[da.Array]:
         own = [name for name in self._names if name not in self._assigned]
