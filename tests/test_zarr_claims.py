@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def wait_for(path, seconds):
 
 for number, (url, options, arguments) in enumerate(json.loads(sys.argv[5])):
     def slowly(blocks):
-        wait_for(folder / f"{number}.{other}.result", 20)
+        wait_for(folder / f"{number}.{other}.result", 120)
         return blocks
 
     ds = dtf.read_tfrecord(shards)
@@ -340,14 +341,19 @@ def test_a_claim_that_is_none_is_named(ds: dtf.Dataset, store: Path, text: str) 
     ds.to_zarr(store)
 
 
-def test_of_many_runs_that_find_a_dead_claim_one_takes_it_over(ds: dtf.Dataset, store: Path) -> None:
+@pytest.mark.parametrize("left", ["claim", "claim and takeover"])
+def test_one_of_many_runs_takes_over_a_dead_claim(ds: dtf.Dataset, store: Path, left: str) -> None:
     write_claim(store, machine="other", beat=0)
-    barrier, results = threading.Barrier(8), list[str]()
-    refused = threading.Semaphore(0)
+    if left == "claim and takeover":
+        # A process that was killed while it took over the claim left this.
+        dead = json.loads((store / CLAIM).read_text())
+        (store / f"{CLAIM}.{dead['token']}").write_text(json.dumps(dead | {"token": "killed"}))
+    runs, barrier, refused = 8, threading.Barrier(8), threading.Semaphore(0)
+    results: list[str] = []
 
     def wait(blocks: dict[str, Any]) -> dict[str, Any]:
-        if not results.count("waited"):
-            for _ in range(7):
+        if "waited" not in results:
+            for _ in range(runs - 1):
                 assert refused.acquire(timeout=120)
             results.append("waited")
         return blocks
@@ -361,15 +367,51 @@ def test_of_many_runs_that_find_a_dead_claim_one_takes_it_over(ds: dtf.Dataset, 
             results.append("written")
         except StoreInUseError:
             results.append("refused")
-            refused.release()
+        except BaseException:
+            results.append(traceback.format_exc())
+        refused.release()
 
     with dask.config.set(scheduler="sync"):
-        threads = [threading.Thread(target=run) for _ in range(8)]
+        threads = [threading.Thread(target=run) for _ in range(runs)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(240)
-    assert sorted(results) == ["refused"] * 7 + ["waited", "written"]
+    unexpected = [result for result in results if result not in ("refused", "waited", "written")]
+    assert not unexpected, "\n".join(unexpected)
+    assert sorted(results) == ["refused"] * (runs - 1) + ["waited", "written"]
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+    assert not list(store.glob(".*"))
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_temporary_files_of_a_killed_run_are_replaced(ds: dtf.Dataset, store: Path, options: dict[str, Any]) -> None:
+    """A run may be killed while it writes its claim, or the metadata of the group."""
+    write_claim(store, machine="other", beat=0)
+    for name in (CLAIM, "zarr", "zarr.json"):
+        (store / f"{name}.{'0' * 32}.partial").write_text("{")
+    ds.to_zarr(store, **options)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+    assert not list(store.rglob("*.partial"))
+
+
+def test_a_run_is_refused_while_another_one_writes_its_claim(
+    ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that is refused finds the files of the other one, and a claim that is not replaced yet."""
+    write_claim(store, machine="other", beat=0)
+    replace, results = Path.replace, []
+
+    def pause(source: Path, to: Path) -> Path:
+        if to == store / CLAIM and not results:
+            results.append(None)
+            with pytest.raises(StoreInUseError):
+                ds.to_zarr(store, mode="w")
+        return replace(source, to)
+
+    monkeypatch.setattr(Path, "replace", pause)
+    ds.to_zarr(store, mode="w")
+    assert results
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 

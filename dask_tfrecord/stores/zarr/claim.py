@@ -122,7 +122,7 @@ def check_unclaimed(target: TargetGroup, check: Callable[[], object]) -> None:
     _refuse_live(target, objects)
     try:
         check()
-    except OSError:
+    except Exception:
         # The check may have found files of a run that has just started.
         _refuse_live(target, objects)
         raise
@@ -174,23 +174,35 @@ def _take(target: TargetGroup, objects: GroupObjects, claim: _Claim) -> None:
             continue
         if not found.is_dead():
             raise found.in_use(target)
-        # Only one of several runs that find the same dead claim creates this object.
-        turn = f"{CLAIM}.{found.token}"
-        if objects.create(turn, claim.to_json()):
-            try:
-                now = _read_claim(target, objects, CLAIM)
-                if now is not None and now.token == found.token:
-                    _log.info("%s: taking over the claim of process %d on %s", target, found.pid, found.host)
-                    objects.put(CLAIM, claim.to_json())
-                    return
-            finally:
-                objects.drop([turn])
-        else:
-            other = _read_claim(target, objects, turn)
-            if other is not None and not other.is_dead():
-                raise other.in_use(target)
-            objects.drop([turn])
+        if _take_over(target, objects, claim, CLAIM, found):
+            _log.info("%s: took over the claim of process %d on %s", target, found.pid, found.host)
+            return
     raise StoreInUseError("several runs claim this group at once: try again when they have ended", target.location)
+
+
+def _take_over(target: TargetGroup, objects: GroupObjects, claim: _Claim, name: str, dead: _Claim) -> bool:
+    """Replace the claim of a dead run; return False if another run changed it first.
+
+    Of several runs that find the same dead claim, the one that creates an object named after it may replace it.
+    """
+    turn = f"{CLAIM}.{dead.token}"
+    if objects.create(turn, claim.to_json()):
+        try:
+            now = _read_claim(target, objects, name)
+            if now is None or now.token != dead.token:
+                return False
+            objects.put(name, claim.to_json())
+            return True
+        finally:
+            objects.drop([turn])
+    other = _read_claim(target, objects, turn)
+    if other is not None and not other.is_dead():
+        raise other.in_use(target)
+    # A run that was killed during its turn left the object. It is removed by one run too: another one may have created
+    # it again meanwhile.
+    if other is not None and _take_over(target, objects, claim, turn, other):
+        objects.drop([turn])
+    return False
 
 
 def _read_claim(target: TargetGroup, objects: GroupObjects, name: str) -> _Claim | None:

@@ -424,8 +424,10 @@ def _others(directory: Path) -> Iterator[Path]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return True for a directory that holds only claims."""
-    return directory.is_dir() and all(path.name.startswith(CLAIM) for path in directory.iterdir())
+    """Return True for a directory that holds only claims, and temporary files of a run that was killed."""
+    return directory.is_dir() and all(
+        path.name.startswith(CLAIM) or _TORN.fullmatch(path.name) for path in directory.iterdir()
+    )
 
 
 def _is_partial(path: Path) -> bool:

@@ -75,8 +75,9 @@ class DirectoryObjects:
     def put(self, name: str, value: bytes) -> None:
         """Write a file atomically."""
         path = Path(self.root, name)
-        # Temporary files are named like those of zarr, so that leftovers of both are recognized.
-        temporary = path.with_suffix(f".{uuid.uuid4().hex}.partial")
+        # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
+        # that the temporary file of a claim counts as a claim.
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         try:
             file = temporary.open("xb")
         except FileNotFoundError:
