@@ -25,6 +25,7 @@ __all__ = [
     "StoreInUseError",
     "TFRecordError",
     "UnknownFeatureError",
+    "UnsupportedFormatError",
     "plural",
     "redact",
     "redact_url",
@@ -168,6 +169,10 @@ class ShardNotFoundError(TFRecordError, FileNotFoundError):
 
 class IncompleteStoreError(TFRecordError, ValueError):
     """A store is unfinished, has lost chunks or files, or was not written by this library."""
+
+
+class UnsupportedFormatError(TFRecordError, ValueError):
+    """A store was written by a newer version of this library, in a layout that this version does not know."""
 
 
 class ResumeError(TFRecordError, ValueError):

@@ -109,6 +109,8 @@ def to_zarr(
     FileExistsError
         If the group exists under ``mode="w-"``, or the path holds anything other than a Zarr group: only arrays and
         groups are ever replaced.
+    UnsupportedFormatError
+        If `resume` is true, and a newer version of this library wrote the group.
     StoreInUseError
         If another run is writing the group. Also a `FileExistsError`.
     SchemaError

@@ -171,7 +171,9 @@ def open_target(
         raise ValueError(f"mode must be 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
     if resume and mode == "w":
         raise ValueError("mode='w' replaces the group, and resume=True continues it: pass only one of them")
-    if not resume:
+    if resume:
+        target.check_format()
+    else:
         check_unclaimed(target, lambda: target.check_free(mode, origin))
     return target
 

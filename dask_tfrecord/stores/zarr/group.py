@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,14 @@ import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError, redact, redact_url
+from dask_tfrecord.errors import (
+    IncompleteStoreError,
+    Location,
+    SchemaError,
+    UnsupportedFormatError,
+    redact,
+    redact_url,
+)
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.clients import explain_missing_extra
 from dask_tfrecord.storage.credentials import without_credentials
@@ -30,13 +37,13 @@ from dask_tfrecord.stores.zarr.objects import (
     GroupObjects,
     StoreObjects,
     objects_at,
-    read_entries,
 )
 
-__all__ = ["CHECKPOINT_FOLDER", "FORMAT", "Put", "TargetGroup"]
+__all__ = ["CHECKPOINT_FOLDER", "FORMAT_VERSION", "Put", "TargetGroup"]
 
 _ATTRIBUTE = "dask_tfrecord"
-FORMAT = 1
+# Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups.
+FORMAT_VERSION = 2
 # Folder of the checkpoint within the group, until the group is complete.
 CHECKPOINT_FOLDER = ".dask_tfrecord"
 # Temporary file that zarr leaves when its process is killed.
@@ -184,7 +191,7 @@ class TargetGroup:
                 self.store,
                 path=self.component,
                 zarr_format=3,
-                attributes={**(others or {}), _ATTRIBUTE: {"format": FORMAT, **own}},
+                attributes={**(others or {}), _ATTRIBUTE: {"format_version": FORMAT_VERSION, **own}},
                 storage_options=self.storage_options,
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
@@ -255,13 +262,43 @@ class TargetGroup:
         attributes = group.attrs.asdict().get(_ATTRIBUTE)
         return dict(attributes) if isinstance(attributes, Mapping) else {}
 
+    def format_version(self, attributes: Mapping[str, Any]) -> int | None:
+        """Return the version of the layout of a group; None if this library did not write it.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If it is newer than `FORMAT_VERSION`.
+        """
+        version = attributes.get("format_version", attributes.get("format"))
+        if type(version) is not int or version < 1:
+            return None
+        if version > FORMAT_VERSION:
+            raise UnsupportedFormatError(
+                f"the group has format version {version}, and this version of dask_tfrecord reads versions 1 to "
+                f"{FORMAT_VERSION}: update dask_tfrecord, or pass mode='w' to write the group again",
+                self.location,
+            )
+        return version
+
+    def check_format(self) -> None:
+        """Refuse to resume a group of a newer format version.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If the group has one.
+        """
+        with suppress(FileNotFoundError, IncompleteStoreError):
+            self.format_version(self.own_attributes(self.open("r")))
+
     def stored_attributes(self) -> dict[str, Any]:
-        """Return the attributes that this library wrote; none if the group does not exist."""
+        """Return the attributes that this library wrote; none if the group does not exist, or has a newer format."""
         try:
             found = self.own_attributes(self.open("r"))
-        except (FileNotFoundError, IncompleteStoreError):
+            return {} if self.format_version(found) is None else found
+        except (FileNotFoundError, IncompleteStoreError, UnsupportedFormatError):
             return {}
-        return found if found.get("format") == FORMAT else {}
 
     def is_incomplete(self) -> bool:
         """Return True if the group holds an interrupted conversion of this library."""
@@ -370,37 +407,6 @@ class TargetGroup:
             self.unopened_objects().clear("zarr.json")
             return
         self.create("w", {"complete": False})
-
-    def array(self, group: zarr.Group, name: str) -> Any:
-        """Open an array of the group to read it.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If it is missing, or its metadata cannot be read.
-        """
-        try:
-            array = group.get(name)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise IncompleteStoreError(
-                f"the metadata of array {name!r} cannot be read ({type(error).__name__}: {error}); "
-                f"to_zarr(…, mode='w') writes the group again",
-                self.location,
-            ) from error
-        if not isinstance(array, zarr.Array):
-            raise IncompleteStoreError(f"{name!r} is not an array of the group", self.location)
-        return array
-
-    def read(self, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Read entries of one array.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If the array is missing, or one of its chunks is damaged or missing.
-        """
-        array = self.array(group, name)
-        return read_entries(array, self.objects(group), Location(f"{self}/{name}"), start, stop)
 
 
 def _is_url(store: str) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
@@ -20,12 +21,13 @@ from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Outputs, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
-from dask_tfrecord.errors import IncompleteStoreError, SchemaError
+from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
 from dask_tfrecord.features import Feature, TextFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels
-from dask_tfrecord.stores.zarr.group import FORMAT, TargetGroup
+from dask_tfrecord.stores.zarr.group import TargetGroup
 from dask_tfrecord.stores.zarr.layout import array_name
+from dask_tfrecord.stores.zarr.objects import read_entries
 
 __all__ = ["GroupAttributes", "ZarrSource", "from_zarr"]
 
@@ -58,6 +60,8 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     ------
     FileNotFoundError
         If the group does not exist.
+    UnsupportedFormatError
+        If a newer version of this library wrote the group, in a format that this version does not know.
     IncompleteStoreError
         If the conversion was never finished, or another program wrote the group; when rows are read, if one of their
         chunks is damaged or missing. zarr reads a missing chunk as fill values. Also a `ValueError`.
@@ -112,7 +116,7 @@ class GroupAttributes:
             other.
         """
         attributes = target.own_attributes(group)
-        if attributes.get("format") != FORMAT:
+        if target.format_version(attributes) is None:
             raise IncompleteStoreError(
                 "the group was not written by to_zarr; open it with zarr.open_group or da.from_zarr", target.location
             )
@@ -149,7 +153,7 @@ class GroupAttributes:
         """
         for feature_name, feature in self.schema.items():
             for name, shape, dtype in _arrays(feature_name, feature, self.records):
-                array = target.array(group, name)
+                array = _array(target, group, name)
                 fits = len(shape) == array.ndim and all(
                     expected in (None, found) for expected, found in zip(shape, array.shape, strict=True)
                 )
@@ -285,7 +289,7 @@ class ZarrSource:
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some features."""
         group = self._group()
-        return self._blocks(partial(self.target.read, group), names, key, out)
+        return self._blocks(partial(_read, self.target, group), names, key, out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -338,6 +342,33 @@ class ZarrSource:
         return levels.to_block(feature, stop - start, splits, values, shapes)
 
 
+def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
+    """Open an array of a group to read it.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If it is missing, or its metadata cannot be read.
+    """
+    try:
+        array = group.get(name)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise IncompleteStoreError(
+            f"the metadata of array {name!r} cannot be read ({type(error).__name__}: {error}); "
+            f"to_zarr(…, mode='w') writes the group again",
+            target.location,
+        ) from error
+    if not isinstance(array, zarr.Array):
+        raise IncompleteStoreError(f"{name!r} is not an array of the group", target.location)
+    return array
+
+
+def _read(target: TargetGroup, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
+    """Read entries of one array; `read_entries` and `_array` raise the errors."""
+    array = _array(target, group, name)
+    return read_entries(array, target.objects(group), Location(f"{target}/{name}"), start, stop)
+
+
 class _OpenArrays:
     """Arrays that are read in consecutive ranges. The last chunk of each is kept for the next range."""
 
@@ -352,12 +383,12 @@ class _OpenArrays:
             self.sizes[name] = self.group[name].chunks[0]
         size = self.sizes[name]
         if stop - start >= size or stop == start:
-            return self.target.read(self.group, name, start, stop)
+            return _read(self.target, self.group, name, start, stop)
         found = []
         for number in range(start // size, (stop - 1) // size + 1):
             first, chunk = self.chunks.get(name, (-1, None))
             if chunk is None or first != number * size:
-                first, chunk = number * size, self.target.read(self.group, name, number * size, (number + 1) * size)
+                first, chunk = number * size, _read(self.target, self.group, name, number * size, (number + 1) * size)
                 self.chunks[name] = first, chunk
             found.append(chunk[max(start - first, 0) : stop - first])
         return found[0] if len(found) == 1 else np.concatenate(found)
