@@ -28,12 +28,15 @@ ORDER = [
     "stores.zarr",
     "stores.tfrecord",
     "stores.virtual",
+    "stores.arrow",
     "cli",
 ]
 # `__init__` imports everything, the oracle of the tests next to nothing.
 OUTSIDE = {"__init__", "testing"}
 # Methods of `Dataset` import their writer when they are called.
-WRITERS = {"arrays.writers": {"stores.zarr.api", "stores.zarr.plan", "stores.tfrecord.write"}}
+WRITERS = {
+    "arrays.writers": {"stores.zarr.api", "stores.zarr.plan", "stores.tfrecord.write", "stores.arrow.stream"},
+}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
@@ -44,6 +47,7 @@ ALLOWED = {
     "zarrs": {"stores/zarr"},
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
+    "pyarrow": {"stores/arrow"},
     "PIL": {"images"},
     "google": {"messages"},
     "tensorflow": set[str](),

@@ -68,6 +68,17 @@ def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pyt
     require_pillow.cache_clear()
 
 
+def test_a_missing_pyarrow_names_the_extra(shard: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import dask_tfrecord as dtf\n"
+        "try: dtf.read_tfrecord(sys.argv[1]).to_arrow_batches()\n"
+        "except ImportError as error: print(error.name, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(shard)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("pyarrow Arrow, DataFrames and Parquet need pyarrow"), done.stderr
+    assert "pip install 'dask-tfrecord[arrow]'" in done.stdout
+
+
 def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) -> None:
     package = Path(dtf.errors.__file__).parent
     shutil.copytree(package, tmp_path / "dask_tfrecord", ignore=shutil.ignore_patterns("*.so", "*.pyd", "native"))

@@ -36,3 +36,45 @@ class DatasetWriters(Mapping[str, da.Array]):
         from dask_tfrecord.stores.tfrecord.write import to_tfrecord
 
         return to_tfrecord(self, urlpath, **options)
+
+    def to_arrow_batches(self) -> Any:
+        """Read the rows as Arrow record batches, one per chunk.
+
+        Chunks are decoded ahead, one for each thread and one more: on the cluster of an active client, else in threads
+        of this process. The extra ``arrow`` is needed.
+
+        Returns
+        -------
+        iterator of pyarrow.RecordBatch
+            It has the attribute `schema`, is an Arrow stream itself, and `close` stops its tasks early. Bytes are
+            large_binary, text is large_string, ragged rows are large_list, fixed shapes are fixed_size_list (one axis)
+            or arrow.fixed_shape_tensor; values and offsets are not copied. The metadata of a field has the feature,
+            its class, dtype, shape and class names.
+
+        Raises
+        ------
+        SchemaError
+            If the data set has rows and no columns.
+        TFRecordError
+            While iterating, as `compute` raises it.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
+        [10, 10]
+        """
+        from dask_tfrecord.stores.arrow.stream import ArrowBatches
+
+        dataset: Any = self
+        return ArrowBatches(dataset)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the rows by Arrow's PyCapsule protocol, which pyarrow, polars, DuckDB and others read.
+
+        Parameters
+        ----------
+        requested_schema : PyCapsule, optional
+            Types that the consumer prefers; columns are cast to them, or an error of pyarrow is raised.
+        """
+        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)

@@ -1,0 +1,73 @@
+"""Streams of record batches: `Dataset.to_arrow_batches` and the PyCapsule protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Self
+
+import pyarrow as pa
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.look_ahead import iterate_chunks
+from dask_tfrecord.stores.arrow.record_batches import BatchMaker
+
+__all__ = ["ArrowBatches"]
+
+
+class ArrowBatches(Iterator[pa.RecordBatch]):
+    """Iterator of record batches, one per chunk, decoded ahead.
+
+    It is closed at its end, by `close`, by ``with``, and when it is deleted. It exports itself as an Arrow stream too,
+    which reads the remaining batches.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        make = BatchMaker(dataset.schema)
+        make.check_columns(dataset.nrecords)
+        self._schema = make.arrow
+        self._batches = iterate_chunks(dataset.merged(), tuple(dataset), make) if make.schema else iter(())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self._schema
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop the tasks."""
+        if hasattr(self._batches, "close"):
+            self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the remaining batches by the PyCapsule protocol.
+
+        Parameters
+        ----------
+        requested_schema : PyCapsule, optional
+            Types that the consumer prefers; columns are cast to them.
+
+        Raises
+        ------
+        ValueError, pyarrow.ArrowException
+            If the names differ, or Arrow has no such cast.
+        """
+        return pa.RecordBatchReader.from_batches(self._schema, self._until_end()).__arrow_c_stream__(requested_schema)
+
+    def _until_end(self) -> Iterator[pa.RecordBatch]:
+        # A consumer that stops early releases the stream, which closes this generator.
+        with closing(self):
+            yield from self

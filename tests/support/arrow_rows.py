@@ -1,0 +1,70 @@
+"""Arrow columns as the arrays that NumPy has for them, by the metadata of their fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from support.any_columns import listed
+
+
+def check_table(table: pa.Table, arrays: dict[str, Any]) -> None:
+    """Compare every column of a table with the array of a computed Dataset, value by value and NaN included."""
+    assert table.column_names == list(arrays)
+    for name, array in arrays.items():
+        found = column_rows(table[name], table.schema.field(name))
+        assert same(found, listed(rows_of(array))), name
+
+
+def rows_of(array: Any) -> Any:
+    """Return an array of the dtypes that Arrow has: complex numbers as pairs, bfloat16 as float32."""
+    if array.dtype.kind == "O":
+        out = np.empty(array.shape, object)
+        for index in np.ndindex(array.shape):
+            item = array[index]
+            out[index] = rows_of(item) if isinstance(item, np.ndarray) else item
+        return out
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], axis=-1)
+    return array
+
+
+def column_rows(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    """Return the rows of a column as nested lists."""
+    metadata = {key.decode(): value.decode() for key, value in field.metadata.items()}
+    shape = json.loads(metadata["shape"])
+    pair = [2] if metadata["dtype"].startswith("complex") else []
+    if isinstance(field.type, pa.FixedShapeTensorType):
+        assert list(field.type.shape) == [*shape, *pair]
+        return [np.reshape(row, [*shape, *pair]).tolist() for row in column.to_pylist()]
+    rows = column.to_pylist()
+    if pa.types.is_struct(field.type):
+        return [shaped(row["data"], [*row["shape"], *pair]) for row in rows]
+    if 0 in shape:
+        assert not any(rows)
+        return [np.empty(shape).tolist() for _ in rows] if -1 not in shape else rows
+    return rows
+
+
+def shaped(items: list[Any], shape: list[int]) -> list[Any]:
+    """Nest flat items by a shape."""
+    array = np.empty(int(np.prod(shape)), object)
+    flat = [part for item in items for part in item] if items and isinstance(items[0], list) else items
+    array[:] = flat
+    return array.reshape(shape).tolist()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare nested lists; NaN equals NaN."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.generic):
+        one = one.item()
+    if isinstance(other, np.generic):
+        other = other.item()
+    return bool(one == other or (one != one and other != other)) and type(one) is type(other)
