@@ -35,7 +35,13 @@ ORDER = [
 OUTSIDE = {"__init__", "testing"}
 # Methods of `Dataset` import their writer when they are called.
 WRITERS = {
-    "arrays.writers": {"stores.zarr.api", "stores.zarr.plan", "stores.tfrecord.write", "stores.arrow.stream"},
+    "arrays.writers": {
+        "stores.zarr.api",
+        "stores.zarr.plan",
+        "stores.tfrecord.write",
+        "stores.arrow.stream",
+        "stores.arrow.parquet",
+    },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.

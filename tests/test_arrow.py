@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
-from support.arrow_rows import check_table
+from support.arrow_rows import check_table, same_lists
 from support.corpus import BASKERVILLE
 from support.golden import CASES, shard, spec
 
@@ -82,17 +82,6 @@ def test_polars_and_duckdb_read_what_numpy_has(golden: Path, corpus: Path) -> No
         for number, name in enumerate(rest):
             assert same_lists([row[number] for row in relation], table[name].to_pylist()), name
         assert frame.height == ds.nrecords
-
-
-def same_lists(one: Any, other: Any) -> bool:
-    """Compare values of two libraries: lists and tuples, NaN, and dicts by key."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same_lists(one[key], other[key]) for key in one)
-    if hasattr(one, "to_list"):
-        one = one.to_list()
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same_lists, one, other))
-    return bool(one == other or (one != one and other != other))
 
 
 def test_values_and_offsets_are_not_copied() -> None:

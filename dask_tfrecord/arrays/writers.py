@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import dask.array as da
 
@@ -78,3 +78,63 @@ class DatasetWriters(Mapping[str, da.Array]):
             Types that the consumer prefers; columns are cast to them, or an error of pyarrow is raised.
         """
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        mode: Literal["w-", "w"] = "w-",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Write all columns to Parquet files, one per chunk.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
+            the rows.
+        compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
+            Compression of the pages.
+        mode : {"w-", "w"}
+            ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+        compute : bool, default True
+            Write now. Otherwise return a `Delayed` that writes when it is computed.
+        storage_options : mapping, optional
+            Options of fsspec for the URL.
+
+        Returns
+        -------
+        None or dask.delayed.Delayed
+
+        Raises
+        ------
+        FileExistsError
+            If a file exists under ``mode="w-"``, or if the directory has more files of these names.
+        IncompleteStoreError
+            If the size or the row count of a written file is wrong.
+        ImportError
+            If pyarrow is not installed.
+        SchemaError, ValueError
+            If rows are not counted or have no columns, or an argument has an invalid value.
+
+        Notes
+        -----
+        Columns have the types of `to_arrow_batches`. A file appears whole; after a failure, the published files of this
+        write are removed. A task holds one chunk and its file.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> ds.to_parquet("train.parquet", mode="w")
+        >>> import pyarrow.parquet
+        >>> pyarrow.parquet.read_table("train.parquet").num_rows
+        20
+        """
+        from dask_tfrecord.stores.arrow.parquet import to_parquet
+
+        dataset: Any = self
+        return to_parquet(
+            dataset, path, compression=compression, mode=mode, compute=compute, storage_options=storage_options
+        )

@@ -98,6 +98,12 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=_rows_or_size,
         help="Records of a Zarr chunk, or decoded bytes such as 8MiB.  [default: up to 8MiB]",
     ),
+    "file_chunks": click.option(
+        "--chunks",
+        metavar="ROWS|SIZE",
+        callback=_rows_or_size,
+        help="Records of a file, or decoded bytes such as 64MiB.  [default: by shards, up to 128MiB]",
+    ),
     "shards": click.option(
         "--shards",
         metavar="ROWS|SIZE",
@@ -130,6 +136,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", "Compression of the new shards."),
+    "parquet_compression": click.option(
+        "--compression",
+        type=click.Choice(["snappy", "zstd", "gzip", "brotli", "lz4", "none"], case_sensitive=False),
+        default="snappy",
+        show_default=True,
+        help="Compression of the Parquet files.",
+    ),
     "repaired_compression": _compression("same", "Compression of the new file."),
     "threads": click.option(
         "--threads",

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG
+from dask_tfrecord.cli.command_options import DEBUG, SAMPLE
 from dask_tfrecord.errors import redact
 
 if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
+    from dask_tfrecord.schema import Schema
     from dask_tfrecord.storage.listing import Shards
     from dask_tfrecord.stores.write_progress import WriteSummary
 
-__all__ = ["Commands", "inspect_sample", "plain", "plain_lines", "threads_of_dask", "writing"]
+__all__ = ["Commands", "find_schema", "inspect_sample", "plain", "plain_lines", "threads_of_dask", "writing"]
 
 _INTERRUPTED = 130
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
@@ -125,6 +126,33 @@ def writing(threads: int) -> Iterator[list[WriteSummary]]:
         yield summaries
     for summary in summaries:
         click.echo(plain(str(summary)))
+
+
+def find_schema(
+    pattern: str | list[str],
+    features: str | None,
+    sample: int | str | None,
+    split: str | None,
+    compression: str | None,
+    threads: int,
+) -> Schema | str | None:
+    """Return the features of a conversion: the file of --features, None for those of metadata, or inferred ones.
+
+    Raises
+    ------
+    click.UsageError
+        If --features and --sample are both given.
+    """
+    if features is not None and sample is not None:
+        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+    if features is not None:
+        return features
+    from dask_tfrecord.arrays.resolve import resolve_collection
+
+    found = resolve_collection(pattern, split, compression=compression, storage_options=None)
+    if sample is None and found.schema() is not None:
+        return None
+    return inspect_sample(found.shards, sample or SAMPLE, threads).schema
 
 
 def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import SAMPLE, options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import inspect_sample, plain, plain_lines, threads_of_dask, writing
+from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
+from dask_tfrecord.cli.common import find_schema, plain, plain_lines, threads_of_dask, writing
 from dask_tfrecord.errors import plural
 
 if TYPE_CHECKING:
-    from dask_tfrecord.schema import Schema
+    pass
 
 __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 
@@ -52,16 +52,9 @@ def to_zarr(
     """
     if overwrite and resume:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
-    if features is not None and sample is not None:
-        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
     from dask_tfrecord.arrays.read import read_tfrecord
-    from dask_tfrecord.arrays.resolve import resolve_collection
 
-    schema: Schema | str | None = features
-    if features is None:
-        found = resolve_collection(pattern, split, compression=compression, storage_options=None)
-        if sample is not None or found.schema() is None:
-            schema = inspect_sample(found.shards, sample or SAMPLE, threads).schema
+    schema = find_schema(pattern, features, sample, split, compression, threads)
     arguments = write_arguments(overwrite, **layout)
     with writing(threads) as summaries:
         dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)

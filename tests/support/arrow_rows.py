@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,14 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(other, np.generic):
         other = other.item()
     return bool(one == other or (one != one and other != other)) and type(one) is type(other)
+
+
+def same_lists(one: Any, other: Any) -> bool:
+    """Compare values of two libraries: lists and tuples, NaN, and dicts by key."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same_lists(one[key], other[key]) for key in one)
+    if hasattr(one, "to_list"):
+        one = one.to_list()
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_lists, one, other))
+    return bool(one == other or (one != one and other != other))
