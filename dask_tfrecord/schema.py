@@ -17,7 +17,7 @@ from dask_tfrecord import features as feature_classes
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
 from dask_tfrecord.features import Feature, from_tensorflow
 
-__all__ = ["Sampling", "Schema", "align_columns", "feature_cells", "near_misses"]
+__all__ = ["Sampling", "Schema", "align_columns", "feature_cells", "group_lines", "near_misses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,17 @@ class Schema(Mapping[str, Feature]):
         The feature lists of a SequenceExample. If not None, even if empty, records are SequenceExamples.
     classes : mapping of str to sequence of str, optional
         Class names of an integer feature: value i is class i.
+    groups : mapping of str to sequence of str, optional
+        Groups of ragged features that share their row lengths, by name: all features of a group have one number of
+        items in each record. `to_zarr` stores one array of row splits for each group, and verifies the lengths.
     report : Report, optional
         Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
 
     Raises
     ------
     SchemaError
-        If a name is not a string or occurs twice, or a feature is of an unknown class.
+        If a name is not a string or occurs twice, a feature is of an unknown class, or a group names a feature that is
+        unknown, not ragged, or in another group.
 
     Examples
     --------
@@ -72,10 +76,11 @@ class Schema(Mapping[str, Feature]):
     True
     """
 
-    __slots__ = ("_features", "_sequences", "classes", "report", "sampling")
+    __slots__ = ("_features", "_sequences", "classes", "groups", "report", "sampling")
     _features: dict[str, Feature]
     _sequences: frozenset[str] | None
     classes: Mapping[str, tuple[str, ...]]
+    groups: Mapping[str, tuple[str, ...]]
     report: Any
     sampling: Sampling | None
 
@@ -86,6 +91,7 @@ class Schema(Mapping[str, Feature]):
         *,
         sequence_features: Mapping[str, Any] | None = None,
         classes: Mapping[str, Sequence[str]] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
         report: Any = None,
     ) -> None:
         known: dict[str, Feature] = {}
@@ -102,6 +108,7 @@ class Schema(Mapping[str, Feature]):
         object.__setattr__(self, "sampling", sampling)
         object.__setattr__(self, "report", report)
         object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
+        object.__setattr__(self, "groups", _checked_groups(groups or {}, known))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
@@ -143,7 +150,8 @@ class Schema(Mapping[str, Feature]):
         return NotImplemented
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_pickle, (self.context_features, self.sampling, self.sequence_features, self.classes)
+        columns = self.context_features, self.sampling, self.sequence_features
+        return _from_pickle, (*columns, self.classes, self.groups)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Reading refuses keys that an inferred schema does not have, so `sampling` affects the result.
@@ -184,9 +192,28 @@ class Schema(Mapping[str, Feature]):
         if self._sequences is not None:
             sequences = {name: feature for name, feature in features.items() if name in self._sequences}
         context = {name: feature for name, feature in features.items() if name not in (self._sequences or ())}
-        made = Schema(context, sequence_features=sequences, classes=_only(self.classes, features))
+        made = Schema(
+            context, sequence_features=sequences, classes=_only(self.classes, features), groups=self.groups_of(features)
+        )
         # Keep the given order across context and feature lists.
         object.__setattr__(made, "_features", {name: made[name] for name in features})
+        return made
+
+    def group_of(self, name: str) -> str | None:
+        """Return the group of a feature; None if it is in none."""
+        return next((group for group, names in self.groups.items() if name in names), None)
+
+    def groups_of(self, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return the groups, restricted to these features; a group without any of them is omitted."""
+        kept = {group: tuple(name for name in members if name in names) for group, members in self.groups.items()}
+        return {group: members for group, members in kept.items() if members}
+
+    def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Schema:
+        """Return this schema with other groups."""
+        made = self.replaced(self._features)
+        object.__setattr__(made, "groups", _checked_groups(groups, self._features))
+        object.__setattr__(made, "sampling", self.sampling)
+        object.__setattr__(made, "report", self.report)
         return made
 
     def to_json(self) -> str:
@@ -200,6 +227,8 @@ class Schema(Mapping[str, Feature]):
             document["sequence_features"] = [name for name in self if name in self._sequences]
         if self.classes:
             document["classes"] = {name: list(names) for name, names in self.classes.items()}
+        if self.groups:
+            document["groups"] = {group: list(names) for group, names in self.groups.items()}
         if self.sampling is not None:
             document["sampling"] = {
                 "records": self.sampling.records,
@@ -228,7 +257,8 @@ class Schema(Mapping[str, Feature]):
                 sampling = Sampling(sampling["records"], sampling["shards"], present, tuple(sampling["unset"]))
             named = None if sequences is None else {name: features.pop(name) for name in sequences}
             order = [entry["name"] for entry in json.loads(text)["features"]]
-            made = cls(features, sampling, sequence_features=named, classes=document.get("classes"))
+            labels, groups = document.get("classes"), document.get("groups")
+            made = cls(features, sampling, sequence_features=named, classes=labels, groups=groups)
         except SchemaError as error:
             raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -254,15 +284,42 @@ class Schema(Mapping[str, Feature]):
             title += plural(self.sampling.shards, "shard")
         header = ("feature", "class", "dtype", "shape", "present")
         table = [header[: 5 if self.sampling else 4], *(row[: 5 if self.sampling else 4] for row in self.rows())]
-        return "\n".join([title, *align_columns(table)])
+        return "\n".join([title, *align_columns(table), *group_lines(self)])
 
     def __str__(self) -> str:
         return repr(self)
 
 
 def _from_pickle(*arguments: Any) -> Schema:
-    features, sampling, sequence_features, classes = arguments
-    return Schema(features, sampling, sequence_features=sequence_features, classes=classes)
+    features, sampling, sequence_features, classes, groups = arguments
+    return Schema(features, sampling, sequence_features=sequence_features, classes=classes, groups=groups)
+
+
+def _checked_groups(groups: Mapping[str, Sequence[str]], features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+    """Check the groups of a schema, and return them as tuples."""
+    checked: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, str] = {}
+    for group, names in groups.items():
+        if not isinstance(group, str) or not group or isinstance(names, str) or not names:
+            raise SchemaError(f"a group is a name with a list of features; got {group!r}: {names!r:.100}")
+        for name in names:
+            if name not in features:
+                raise UnknownFeatureError(f"group {group!r}: no feature {name!r}{near_misses(name, features)}")
+            if not features[name].ragged_rank:
+                raise SchemaError(
+                    f"group {group!r}: columns of a group are ragged; the rows of {name!r} are not ragged: it is "
+                    f"{features[name]!r}"
+                )
+            if name in owners:
+                raise SchemaError(f"feature {name!r} is in group {owners[name]!r} and again in group {group!r}")
+            owners[name] = group
+        checked[group] = tuple(names)
+    return checked
+
+
+def group_lines(schema: Schema) -> list[str]:
+    """Return a line for each group: its name and its features."""
+    return [f"group {group!r}: {', '.join(names)}" for group, names in schema.groups.items()]
 
 
 def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:

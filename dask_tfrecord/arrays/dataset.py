@@ -76,7 +76,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
         whole = not self._assigned and set(self._names) == set(own)
         kept = {name: own.classes[name] for name in self._names if name in own.classes and name not in self._assigned}
-        return Schema(features, own.sampling if whole else None, classes=kept, report=own.report)
+        groups = own.groups_of([name for name in self._names if name not in self._assigned])
+        return Schema(features, own.sampling if whole else None, classes=kept, groups=groups, report=own.report)
 
     @property
     def nrecords(self) -> int | None:

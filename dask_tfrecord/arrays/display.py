@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dask_tfrecord.errors import plural
-from dask_tfrecord.schema import Schema, align_columns
+from dask_tfrecord.schema import Schema, align_columns, group_lines
 
 __all__ = ["html_dataset", "html_table", "stack_columns", "text_dataset"]
 
@@ -43,13 +43,14 @@ class _Displayed(Protocol):
 
 def text_dataset(dataset: _Displayed) -> str:
     """Describe a data set as text: a title, a line per column, and a hint if there is one."""
-    lines = align_columns([_HEADER, *_rows(dataset)])
-    return "\n".join([_title(dataset), *(f"  {line}" for line in [*lines, *_hints(dataset)])])
+    lines = [*align_columns([_HEADER, *_rows(dataset)]), *group_lines(dataset.schema), *_hints(dataset)]
+    return "\n".join([_title(dataset), *(f"  {line}" for line in lines)])
 
 
 def html_dataset(dataset: _Displayed) -> str:
     """Describe a data set as `text_dataset` does, in HTML."""
-    return html_table(_title(dataset), _HEADER, _rows(dataset), _hints(dataset))
+    notes = [*group_lines(dataset.schema), *_hints(dataset)]
+    return html_table(_title(dataset), _HEADER, _rows(dataset), notes)
 
 
 def html_table(

@@ -105,7 +105,8 @@ class SchemaPlan:
         features = {name: plan.feature for name, plan in self.plans.items()}
         sampling = schema.sampling if features.keys() == schema.keys() else None
         classes = {name: names for name, names in schema.classes.items() if name in features}
-        self.columns = Schema(features, sampling, classes=classes, report=schema.report)
+        groups = schema.groups_of(features)
+        self.columns = Schema(features, sampling, classes=classes, groups=groups, report=schema.report)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.schema,)

@@ -68,7 +68,8 @@ def schema_from_features(text: str, labels: Labels = lambda stem: None) -> Schem
     Returns
     -------
     Schema
-        Features by their keys in the records, with the class names.
+        Features by their keys in the records, with the class names. Fields of a sequence are a group if its items are
+        dictionaries: the steps of an episode.
 
     Raises
     ------
@@ -94,7 +95,7 @@ def schema_from_features(text: str, labels: Labels = lambda stem: None) -> Schem
         raise SchemaError(
             f"features.json can't be read: {reason}; give features=, for example those of infer_schema(urlpath)"
         ) from error
-    return Schema(collector.features, classes=collector.classes)
+    return Schema(collector.features, classes=collector.classes, groups=collector.groups)
 
 
 def _kind(feature: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -144,12 +145,17 @@ class _FeatureCollector:
         Features by their keys in the records.
     classes : dict of str to sequence of str
         Class names by feature.
+    groups : dict of str to list of str
+        Fields of each sequence of variable length whose items are dictionaries, by the name of the sequence.
     """
 
     def __init__(self, labels: Labels) -> None:
         self.features: dict[str, Feature] = {}
         self.classes: dict[str, Sequence[str]] = {}
+        self.groups: dict[str, list[str]] = {}
         self._labels = labels
+        # The outermost sequence around the visited feature.
+        self._group: str | None = None
 
     def visit(self, kind: str, content: dict[str, Any], name: str, stem: str, lengths: tuple[int, ...]) -> None:
         """Add a feature and all features nested in it.
@@ -176,7 +182,12 @@ class _FeatureCollector:
         elif kind == "sequence":
             length = content.get("length", 0)
             size = -1 if length is None else int(length)
-            self.visit(*_kind(content["feature"]), name, stem, (*lengths, size))
+            inner, described = _kind(content["feature"])
+            if not lengths and name:
+                self._group = name if size == -1 and inner == "featuresDict" else None
+            self.visit(inner, described, name, stem, (*lengths, size))
+            if not lengths:
+                self._group = None
         elif kind == "translation":
             self._translation(content, name, lengths)
         else:
@@ -261,18 +272,20 @@ class _FeatureCollector:
         elif sizes[0] == -1 and -1 not in sizes[1:]:
             self._add(name, VarLenFeature(dtype, shape=sizes))
         else:
-            # The number of values does not determine the sizes.
-            self._add(name, VarLenFeature(dtype))
+            # The number of values does not determine the sizes, so rows of this column are not those of a sequence.
+            self._add(name, VarLenFeature(dtype), is_flat=True)
 
     def _ragged(self, name: str, dtype: str, shape: tuple[int, ...], rank: int) -> None:
         lengths = (RowLengths(f"{name}/{_ROW_LENGTHS}{level}") for level in range(rank - 1))
         uniform = (UniformRowLength(size) for size in shape)
         self._add(name, RaggedFeature(dtype, f"{name}/{_RAGGED_VALUES}", (*lengths, *uniform)))
 
-    def _add(self, name: str, feature: Feature) -> None:
+    def _add(self, name: str, feature: Feature, *, is_flat: bool = False) -> None:
         if name in self.features:
             raise SchemaError("two features have this name")
         self.features[name] = feature
+        if self._group is not None and feature.ragged_rank and not is_flat:
+            self.groups.setdefault(self._group, []).append(name)
 
     def _add_classes(self, kind: str, content: dict[str, Any], name: str, stem: str) -> None:
         """Add the class names of a feature, if it has any."""

@@ -8,7 +8,7 @@ rows; the first splits divide the items of level 1 among them, and so on. Items 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 
-__all__ = ["BorderCounts", "Levels", "flat_levels", "flatten_block", "is_flat"]
+__all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat"]
 
 # Limits of decoded bytes: an array in a write unit; flat features that a task reads at once; rows between two borders.
 UNIT_NBYTES = 8 << 20
@@ -147,6 +148,40 @@ def flat_levels(schema: Schema) -> dict[str, Levels]:
     """Return the levels of the columns that are stored as flat values and splits."""
     levels = {name: Levels.from_feature(feature) for name, feature in schema.items()}
     return {name: each for name, each in levels.items() if each.splits}
+
+
+def check_group_lengths(
+    groups: Mapping[str, Sequence[str]], blocks: Mapping[str, Block], locate: Callable[[int, str], Location]
+) -> None:
+    """Check that the columns of each group have one number of items in each row.
+
+    Parameters
+    ----------
+    groups : mapping of str to sequence of str
+        Columns of each group; those without a block are not checked.
+    blocks : mapping of str to block
+        Rows of columns.
+    locate : callable
+        Returns the location of a row of the blocks, and of a feature, for the error.
+
+    Raises
+    ------
+    FeatureError
+        If a row differs.
+    """
+    for group, names in groups.items():
+        first, *others = [name for name in names if name in blocks] or [""]
+        for name in others:
+            splits, own = (flatten_block(blocks[each])[0][0] for each in (first, name))
+            if not np.array_equal(splits, own):
+                lengths, found = np.diff(splits), np.diff(own)
+                row = int(np.flatnonzero(lengths != found)[0])
+                number = plural(int(found[row]), "item")
+                raise FeatureError(
+                    f"feature {name!r} has {number}, expected {lengths[row]:,} as in {first!r}: features of group "
+                    f"{group!r} have one number of items in each record. Pass groups= to to_zarr without one of them",
+                    locate(row, name),
+                )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

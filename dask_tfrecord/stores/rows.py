@@ -17,15 +17,24 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
+from dask_tfrecord.arrays.sources import Outputs, RecordSource, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
+from dask_tfrecord.errors import Location
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import GRANULE_NBYTES, UNIT_NBYTES, BorderCounts, Levels, flat_levels
+from dask_tfrecord.stores.flat_arrays import (
+    GRANULE_NBYTES,
+    UNIT_NBYTES,
+    BorderCounts,
+    Levels,
+    check_group_lengths,
+    flat_levels,
+)
 
-__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items"]
+__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items", "locate_row"]
 
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
@@ -119,10 +128,12 @@ class RowTasks:
         The rows, counted.
     token : str
         Suffix of the names of tasks.
+    schema : Schema, optional
+        Schema of the rows, if its groups differ from those of the data set.
     """
 
-    def __init__(self, dataset: Dataset, token: str) -> None:
-        self.dataset, self.schema, self.token = dataset, dataset.schema, token
+    def __init__(self, dataset: Dataset, token: str, schema: Schema | None = None) -> None:
+        self.dataset, self.schema, self.token = dataset, dataset.schema if schema is None else schema, token
         self.source = dataset.source
         self.borders = np.asarray(dataset.borders)
         self.rows: Any = dataset.merged().chunks(tuple(dataset)) if self.source is None else None
@@ -218,10 +229,13 @@ class RowTasks:
         """Estimate the decoded bytes of a row."""
         sizes = _row_nbytes(self.schema, self._probe_rows)
         levels = {name: Levels.from_feature(feature) for name, feature in self.schema.items()}
+        # Columns of a group share the splits of its first column.
+        shared_splits = {name for names in self.schema.groups.values() for name in names[1:]}
         by_rows = [
             nbytes
             for name, each in levels.items()
             for nbytes in ((8.0 * each.strides[0], 8.0 * each.axes) if each.splits else (sizes[name],))
+            if name not in shared_splits
         ]
         read, source = sum(sizes.values()), self.source
         while isinstance(source, MappedSource):
@@ -262,6 +276,19 @@ def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapp
     return sizes
 
 
+def locate_row(source: RowSource, start: int, row: int, feature: str) -> Location:
+    """Return the location of row `start` + `row` of a source, for errors: file and record, or the store and its row."""
+    while isinstance(source, MappedSource):
+        source = source.source
+    rows: Any = getattr(source, "rows", None)
+    number = start + row if rows is None else int(rows[start + row])
+    if isinstance(source, RecordSource | FilledSource):
+        shards, starts = source.collection.shards, source.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(shards.paths[shard], number - int(starts[shard]), feature=feature)
+    return Location(getattr(source, "origin", {}).get("store", "rows in memory"), number, feature=feature)
+
+
 def count_items(
     rows: tuple[int, int],
     schema: Schema,
@@ -283,7 +310,9 @@ def count_items(
             start = spans[-1][1]
             yield spans[-1]
 
-    for blocks in source(*rest).sizes_only().read_spans(tuple(levels), growing()):
+    row_source = source(*rest)
+    for blocks in row_source.sizes_only().read_spans(tuple(levels), growing()):
+        check_group_lengths(schema.groups, blocks, partial(locate_row, row_source, spans[-1][0]))
         counts.append(_count_block(blocks, levels, spans[-1][0], every))
         nbytes = int(counts[-1].sizes[-1]) / len(range(*spans[-1]))
         # The size of the next rows is estimated; most rows are only counted, without memory for them.

@@ -8,14 +8,18 @@ from typing import Any, Literal
 from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.layout import check_storable
 from dask_tfrecord.stores.zarr.options import AxisNames, Codecs, FillValues, UserAttributes, ZarrOptions
 
-__all__ = ["conversion_request", "to_zarr"]
+__all__ = ["Groups", "conversion_request", "to_zarr"]
+
+# Argument of users: for each group, a prefix or the features.
+Groups = Mapping[str, str | Sequence[str]]
 
 
 def to_zarr(
@@ -31,6 +35,7 @@ def to_zarr(
     target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
+    groups: Groups | None = None,
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
@@ -42,6 +47,7 @@ def to_zarr(
 
     Dense and text columns become one array each. Columns of bytes and ragged columns become ``NAME.values`` and
     ``NAME.row_splits``; nested rows add ``NAME.row_splits_1`` and so on, and rows of bytes add ``NAME.byte_splits``.
+    Columns of a group, which share their row lengths, share one ``GROUP.row_splits`` and one dimension ``GROUP``.
     Columns whose rows have shapes of their own store these in ``NAME.shapes``. ``/`` in a name becomes ``.``. The
     attributes of the group keep the true names, the schema with its class names, the sources and the version of this
     library. Each array has the attributes ``feature``, ``feature_class`` and ``class_names``.
@@ -79,6 +85,10 @@ def to_zarr(
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
         Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` is
         no filter.
+    groups : mapping of str to str or sequence of str, optional
+        Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
+        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default those of
+        ``ds.schema.groups``, which metadata of TFDS and `from_zarr` provide; ``{}`` for none.
     dimension_names : mapping of str to sequence of str, optional
         Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
         ``{"image": ("height", "width", "channel")}``, and axes of an item where rows differ in length. Axes of one name
@@ -119,6 +129,8 @@ def to_zarr(
         for a file.
     UnknownFeatureError
         If an option names neither a feature nor a flat array.
+    FeatureError
+        If the columns of a group differ in their number of items in a record, or a record contradicts its features.
     ValueError
         If rows are not counted, `chunks` and `shards` do not fit each other, names of axes do not fit the arrays, a
         fill value does not fit its dtype, workers have too little memory, or the group would replace the source of the
@@ -156,7 +168,7 @@ def to_zarr(
     chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
     codecs = Codecs(compressors, filters)
     request = conversion_request(
-        arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit
+        arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
     )
     return convert(target, request, mode=mode, resume=resume, compute=compute)
 
@@ -165,6 +177,7 @@ def conversion_request(
     arrays: Mapping[str, Any],
     chunks: ChunkRequest,
     codecs: Codecs,
+    groups: Groups | None,
     dimension_names: Mapping[str, Sequence[str]] | None,
     fill_values: Mapping[str, Any] | None,
     consolidated: bool,
@@ -175,9 +188,59 @@ def conversion_request(
     dataset = inputs.dataset
     if dataset.nrecords is None:
         raise ValueError("rows must be counted before they are written: open the data set with counts='auto'")
-    check_storable(dataset.schema)
+    schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
+    _check_storable(schema)
     names, attributes = AxisNames.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
     inputs.warn_of_attributes(attributes.omitted)
     options = ZarrOptions(chunks, codecs, names, FillValues(fill_values), consolidated, attributes)
-    options.check(dataset.schema)
-    return ConversionRequest(dataset, options, Fingerprint.from_dataset(dataset, options.to_json()), memory_limit)
+    options.check(schema)
+    fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
+    return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
+
+
+def _with_groups(schema: Schema, groups: Groups) -> Schema:
+    """Return the schema with the groups of the user.
+
+    Raises
+    ------
+    UnknownFeatureError
+        If a name is not a feature, or no ragged feature is below a prefix.
+    """
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"groups maps names to a prefix or a list of features; got {groups!r:.100}")
+    ragged = [name for name in schema if schema[name].ragged_rank]
+    members: dict[str, Sequence[str]] = {}
+    for group, given in groups.items():
+        members[group] = list(given)
+        if isinstance(given, str):
+            prefix = given.rstrip("/")
+            members[group] = [name for name in ragged if name == prefix or name.startswith(f"{prefix}/")]
+            if not members[group]:
+                known = {*ragged, *(name[: name.rindex("/")] for name in ragged if "/" in name)}
+                raise UnknownFeatureError(
+                    f"group {group!r}: no ragged feature is named {prefix!r} or begins with '{prefix}/'"
+                    f"{near_misses(prefix, sorted(known))}"
+                )
+    return schema.with_groups(members)
+
+
+def _check_storable(schema: Schema) -> None:
+    """Refuse dtypes without a name in Zarr.
+
+    Raises
+    ------
+    SchemaError
+        If a column has one; the message has a conversion.
+    """
+    for name, feature in schema.items():
+        if feature.item_dtype.kind not in "biufcOT":
+            block = f"blocks[{name!r}]"
+            cast = f"{block}.astype('float32')"
+            if feature.ragged_rank == 1:
+                cast = f"RaggedBlock({block}.values.astype('float32'), {block}.row_splits)"
+            elif feature.block_dtype.kind == "O":
+                cast = f"[row.astype('float32') for row in {block}] and a template"
+            raise SchemaError(
+                f"cannot write column {name!r}: Zarr has no name for dtype {feature.item_dtype}; convert it to float32 "
+                f"with map_blocks and {cast}"
+            )

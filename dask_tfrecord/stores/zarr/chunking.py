@@ -18,9 +18,14 @@ from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels
 from dask_tfrecord.stores.rows import RowSizes
-from dask_tfrecord.stores.zarr.layout import CHUNK_NBYTES, GridOverrides, RowGrid, array_name, default_rows
+from dask_tfrecord.stores.zarr.layout import CHUNK_NBYTES, GridOverrides, RowGrid, array_name
 
 __all__ = ["ChunkRequest", "array_names", "check_names"]
+
+# Limit for all arrays that are chunked along rows, as a multiple of UNIT_NBYTES: with many arrays each gets less.
+ARRAYS_TOGETHER = 4
+# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
+SPAN_NBYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class ChunkRequest:
         requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
 
         def rows_of(nbytes: int) -> int:
-            return default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
+            return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
 
         all_rows = max(nrows, 1)
         small, large = rows_of(chunk_nbytes or CHUNK_NBYTES), rows_of(chunk_nbytes or UNIT_NBYTES)
@@ -105,10 +110,24 @@ class ChunkRequest:
             return chunk, shard or chunk
 
         rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
-        most = default_rows(UNIT_NBYTES, sizes.read, sizes.read, sizes.read)
+        most = _default_rows(UNIT_NBYTES, sizes.read, sizes.read, sizes.read)
         grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
         entries = _entries(schema, chunks, shards)
         return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes)
+
+
+def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
+    """Return the number of rows of a unit or a chunk in which an array has at most `nbytes`.
+
+    Parameters
+    ----------
+    nbytes : int
+        Decoded bytes of the largest array.
+    largest, by_rows, altogether : float
+        Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
+    """
+    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * UNIT_NBYTES / SPAN_NBYTES, 1.0)
+    return max(1, int(nbytes / each))
 
 
 def array_names(schema: Schema) -> dict[str, str]:
@@ -231,4 +250,13 @@ def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int
             raise ValueError(f"shards of {name!r} need chunks={{{name!r}: …}}, too: both count its entries")
         _check_multiple(chunk, shard, name)
         found[name] = (chunk, shard or chunk)
+    for group, members in schema.groups.items():
+        along = [f"{array_name(name)}.values" for name in members if len(Levels.from_feature(schema[name]).splits) == 1]
+        given = {found[name] for name in along if name in found}
+        if len(given) > 1:
+            sizes = " and ".join(f"{chunk:,} ({shard:,})" for chunk, shard in sorted(given))
+            raise ValueError(
+                f"arrays along the items of group {group!r} have one chunk (and shard) of items; got {sizes}"
+            )
+        found |= dict.fromkeys(along, *given) if given else {}
     return found

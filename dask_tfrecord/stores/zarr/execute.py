@@ -25,6 +25,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, run_uninterrupted
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import READ_NBYTES
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
@@ -56,6 +57,8 @@ class ConversionRequest:
     ----------
     dataset : Dataset
         The rows, counted.
+    schema : Schema
+        Features of the rows, with the groups of the user.
     options : ZarrOptions
         Options of the user.
     fingerprint : Fingerprint
@@ -65,6 +68,7 @@ class ConversionRequest:
     """
 
     dataset: Dataset
+    schema: Schema
     options: ZarrOptions
     fingerprint: Fingerprint
     memory_limit: int | str | None
@@ -188,12 +192,12 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     layout : ZarrLayout, optional
         Layout of an interrupted conversion; computed if it is not given.
     """
-    dataset, options, schema = request.dataset, request.options, request.dataset.schema
-    nrows = dataset.nrecords or 0
+    dataset, options, schema = request.dataset, request.options, request.schema
     workers = Workers.active().with_memory_limit(request.memory_limit)
-    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
     sizes = row_tasks.row_sizes()
     if layout is None:
+        nrows = dataset.nrecords or 0
         grid, overrides = options.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
@@ -274,7 +278,7 @@ def convert(
             mode = target.check_free("w" if replaceable else mode, request.dataset.origin)
         planned.check_memory()
 
-        run = _ConversionRun(target, planned, RowTasks(request.dataset, uuid.uuid4().hex), resume)
+        run = _ConversionRun(target, planned, RowTasks(request.dataset, uuid.uuid4().hex, request.schema), resume)
         # A failing run removes the group only if it has one of these identities: another run may have replaced it.
         found = target.stored_attributes().get("id") if resumable is None else resumable.identity
         identities = {run.row_tasks.token, found}
@@ -327,8 +331,7 @@ def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
     try:
         version = metadata.version("dask-tfrecord")
     except metadata.PackageNotFoundError:
-        # The package is imported from a source folder.
-        version = None
+        version = None  # the package is imported from a source folder
     attributes = {
         "complete": False,
         "written": False,
@@ -350,8 +353,8 @@ def _reopen(run: _ConversionRun, identity: str) -> WriteContext:
     group = target.open("r+")
     arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in layout.arrays}
     checkpoint = Checkpoint(target.objects(group), identity)
-    run_name, schema, specs = row_tasks.token, row_tasks.schema, layout.arrays
-    return WriteContext(run_name, target, checkpoint, schema, layout.nrows, specs, arrays, str(target))
+    names = row_tasks.token, target, checkpoint, row_tasks.schema
+    return WriteContext(*names, layout.nrows, layout.arrays, arrays, str(target))
 
 
 def _build_tasks(run: _ConversionRun, context: WriteContext) -> tuple[Delayed, WriteWork]:

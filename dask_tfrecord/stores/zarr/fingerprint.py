@@ -21,6 +21,7 @@ from dask.base import tokenize
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.errors import plural
+from dask_tfrecord.schema import Schema
 
 __all__ = ["Fingerprint", "function_parts"]
 
@@ -56,11 +57,12 @@ class Fingerprint:
     functions: Sequence[Mapping[str, str]]
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset, options: Mapping[str, Any]) -> Fingerprint:
-        """Compute the fingerprint of a data set whose rows are counted."""
-        schema = json.loads(dataset.schema.to_json())
+    def from_dataset(cls, dataset: Dataset, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
+        """Compute the fingerprint of a data set whose rows are counted, with the groups of `schema`."""
         rows, functions = _rows(dataset)
-        return cls(dict(dataset.origin), schema, dataset.nrecords or 0, dict(options), rows, functions)
+        return cls(
+            dict(dataset.origin), json.loads(schema.to_json()), dataset.nrecords or 0, dict(options), rows, functions
+        )
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:

@@ -1,22 +1,25 @@
 """Layout of a Zarr group: names, shapes and chunks of its arrays. Pure values; no store is accessed.
 
-All arrays are in one group. Dense and text columns are one array each. Columns of bytes, ragged columns and columns of
-arrays with their own shapes become flat ``NAME.values`` and splits (see `dask_tfrecord.stores.flat_arrays`).
-``NAME.row_splits`` and ``NAME.shapes`` are chunked along rows; other splits and the values have grids of their own. A
-write unit is a shard, or a chunk of an array without shards; exactly one task writes each.
+All arrays are in one Zarr group. Dense and text columns are one array each. Columns of bytes, ragged columns and
+columns of arrays with their own shapes become flat ``NAME.values`` and splits (see `dask_tfrecord.stores.flat_arrays`).
+Columns of a group share ``GROUP.row_splits`` and the dimension ``GROUP``. Outermost splits and ``NAME.shapes`` are
+chunked along rows; other splits and the values have grids of their own. A write unit is a shard, or a chunk of an array
+without shards; exactly one task writes each.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features import Feature, TextFeature
+from dask_tfrecord.features import TextFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, BorderCounts, Levels, is_flat
 
@@ -27,17 +30,12 @@ __all__ = [
     "RowGrid",
     "ZarrLayout",
     "array_name",
-    "check_storable",
-    "default_rows",
+    "splits_name",
     "zarr_layout",
 ]
 
 # Default limit of the decoded bytes of a chunk within a shard. UNIT_NBYTES is that of a write unit.
 CHUNK_NBYTES = 1 << 20
-# Limit for all arrays that are chunked along rows, as a multiple of UNIT_NBYTES: with many arrays each gets less.
-ARRAYS_TOGETHER = 4
-# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
-SPAN_NBYTES = 32 << 20
 # Approximate units of a flat array per unit of rows, and the least decoded bytes of each if there are several.
 FLAT_UNITS = 4
 FLAT_NBYTES = 128 << 10
@@ -155,6 +153,8 @@ class ArraySpec:
         Length of a write unit: a shard, or the chunk.
     dimensions : tuple of str
         Names of the axes.
+    group : str or None
+        Group whose splits the array holds; `feature` is the first feature of that group.
     """
 
     name: str
@@ -165,6 +165,7 @@ class ArraySpec:
     chunk: int
     unit: int
     dimensions: tuple[str, ...]
+    group: str | None = None
 
     @property
     def by_rows(self) -> bool:
@@ -205,6 +206,23 @@ class ZarrLayout:
     arrays: tuple[ArraySpec, ...]
     border_counts: BorderCounts
 
+    def splits_attributes(self, schema: Schema) -> dict[str, dict[str, Any]]:
+        """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to.
+
+        ``sample_dimension`` is that of contiguous ragged arrays in the CF conventions, section 9.3.3. CF stores counts,
+        and splits are their cumulative sum: https://cfconventions.org/cf-conventions/cf-conventions.html
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for array in self.arrays:
+            if array.group is not None:
+                found.setdefault(array.name, {}).update(group=array.group, features=list(schema.groups[array.group]))
+            if array.part == "values":
+                last = Levels.from_feature(schema[array.feature]).splits[-1]
+                own = f"{array.name.removesuffix('values')}{last}"
+                name = splits_name(array.feature, schema) if last == "row_splits" else own
+                found.setdefault(name, {})["sample_dimension"] = array.dimensions[0]
+        return found
+
     @property
     def nunits(self) -> int:
         """Number of write units."""
@@ -215,42 +233,6 @@ class ZarrLayout:
     def nrow_units(self) -> int:
         """Number of units of rows; without rows there is one, which holds the first split."""
         return max(1, math.ceil(self.nrows / self.grid.unit))
-
-
-def default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
-    """Return the number of rows of a unit or a chunk in which an array has at most `nbytes`.
-
-    Parameters
-    ----------
-    nbytes : int
-        Decoded bytes of the largest array.
-    largest, by_rows, altogether : float
-        Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
-    """
-    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * UNIT_NBYTES / SPAN_NBYTES, 1.0)
-    return max(1, int(nbytes / each))
-
-
-def check_storable(schema: Schema) -> None:
-    """Refuse dtypes without a name in Zarr.
-
-    Raises
-    ------
-    SchemaError
-        If a column has one; the message has a conversion.
-    """
-    for name, feature in schema.items():
-        if feature.item_dtype.kind not in "biufcOT":
-            block = f"blocks[{name!r}]"
-            cast = f"{block}.astype('float32')"
-            if feature.ragged_rank == 1:
-                cast = f"RaggedBlock({block}.values.astype('float32'), {block}.row_splits)"
-            elif feature.block_dtype.kind == "O":
-                cast = f"[row.astype('float32') for row in {block}] and a template"
-            raise SchemaError(
-                f"cannot write column {name!r}: Zarr has no name for dtype {feature.item_dtype}; convert it to float32 "
-                f"with map_blocks and {cast}"
-            )
 
 
 def array_name(feature: str) -> str:
@@ -270,6 +252,11 @@ def array_name(feature: str) -> str:
     if set(name) == {"."} or name == "zarr.json":
         name = name.replace(".", "%2F")
     return name[:-1] + "%20" if name.endswith(" ") else name
+
+
+def splits_name(feature: str, schema: Schema) -> str:
+    """Return the name of the outermost splits of a flat feature: those of its group, or its own."""
+    return f"{array_name(schema.group_of(feature) or feature)}.row_splits"
 
 
 def _quoted(text: str) -> str:
@@ -303,16 +290,18 @@ def zarr_layout(
     """
     arrays: list[ArraySpec] = []
     overrides = overrides or GridOverrides()
+    flat = _FlatLayout(schema, nrows, grid, border_counts, overrides, names.rows)
     for feature_name, feature in schema.items():
         name = array_name(feature_name)
         if is_flat(feature):
-            arrays += _flat_arrays(name, feature_name, feature, nrows, grid, border_counts, overrides, names.rows)
+            arrays += flat.arrays(feature_name)
             continue
         dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
         shape = (nrows, *feature.block_shape)
         dimensions = (names.rows, *_axes(name, len(shape) - 1))
         grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
         arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions))
+    _check_groups(schema, arrays)
     return ZarrLayout(nrows, grid, tuple(_with_own_dimensions(arrays, names)), border_counts)
 
 
@@ -329,38 +318,113 @@ def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iter
         yield replace(array, dimensions=(first, *inner))
 
 
-def _flat_arrays(
-    name: str,
-    feature_name: str,
-    feature: Feature,
-    nrows: int,
-    grid: RowGrid,
-    border_counts: BorderCounts,
-    overrides: GridOverrides,
-    rows_name: str,
-) -> Iterator[ArraySpec]:
-    levels, items = Levels.from_feature(feature), border_counts.items[feature_name][-1].tolist()
+@dataclass(frozen=True, slots=True, eq=False)
+class _FlatLayout:
+    """Layout of the flat arrays of ragged and bytes features.
 
-    def spec(part: str, length: int, dtype: str, grid_of_array: tuple[int, int], *inner: int) -> ArraySpec:
-        dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
-        if part == "shapes":
-            dimensions = (rows_name, f"{name}.axis")
-        return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
+    Attributes
+    ----------
+    schema : Schema
+        Features.
+    nrows : int
+        Rows.
+    grid : RowGrid
+        Chunk grid along rows.
+    border_counts : BorderCounts
+        Item counts of the flat features.
+    overrides : GridOverrides
+        Grids of arrays that differ from the grid of rows.
+    rows_name : str
+        Name of the dimension of rows.
+    """
 
-    rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
-    sharded = rows[0] != rows[1]
+    schema: Schema
+    nrows: int
+    grid: RowGrid
+    border_counts: BorderCounts
+    overrides: GridOverrides
+    rows_name: str
 
-    def flat(part: str, item_nbytes: int, length: int) -> tuple[int, int]:
-        return overrides.flat_grid(f"{name}.{part}", item_nbytes, length, nrows / grid.unit, sharded)
+    def arrays(self, feature_name: str) -> Iterator[ArraySpec]:
+        """Yield the arrays of a feature; those of the first feature of a group include the splits of the group."""
+        feature, name, group = self.schema[feature_name], array_name(feature_name), self.schema.group_of(feature_name)
+        levels, items = Levels.from_feature(feature), self._items(feature_name)
 
-    dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
-    yield spec("values", items[-1], dtype, flat("values", levels.item_nbytes, items[-1]), *inner)
-    for part, stride in zip(levels.splits, levels.strides, strict=True):
-        length = levels.entries(part, items) + 1
-        by_rows = max(1, rows[0] * stride), max(1, rows[1] * stride)
-        yield spec(part, length, "<i8", by_rows if part in _BY_ROWS else flat(part, 8, length))
-    if levels.axes:
-        yield spec("shapes", nrows, "<i8", rows, levels.axes)
+        def spec(part: str, length: int, dtype: str, grid_of_array: tuple[int, int], *inner: int) -> ArraySpec:
+            dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
+            if part == "shapes":
+                dimensions = (self.rows_name, f"{name}.axis")
+            return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
+
+        dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
+        if group is not None and len(levels.splits) == 1:
+            values = spec("values", items[-1], dtype, self._items_grid(group), *inner)
+            yield replace(values, dimensions=(self._dimension(group), *values.dimensions[1:]))
+        else:
+            yield spec("values", items[-1], dtype, self._flat_grid(feature_name, "values", levels.item_nbytes), *inner)
+        rows = self._rows(feature_name)
+        for part, stride in zip(levels.splits, levels.strides, strict=True):
+            length = levels.entries(part, items) + 1
+            if part not in _BY_ROWS:
+                yield spec(part, length, "<i8", self._flat_grid(feature_name, part, 8))
+                continue
+            splits = spec(part, length, "<i8", (max(1, rows[0] * stride), max(1, rows[1] * stride)))
+            if group is None:
+                yield splits
+            elif feature_name == self.schema.groups[group][0]:
+                path = splits_name(feature_name, self.schema)
+                yield replace(splits, name=path, dimensions=(path.removesuffix("s"),), group=group)
+        if levels.axes:
+            yield spec("shapes", self.nrows, "<i8", rows, levels.axes)
+
+    def _items(self, feature_name: str) -> list[int]:
+        found: list[int] = self.border_counts.items[feature_name][-1].tolist()
+        return found
+
+    def _rows(self, feature_name: str) -> tuple[int, int]:
+        return self.overrides.rows.get(feature_name, (self.grid.chunk, self.grid.unit))
+
+    def _flat_grid(self, feature_name: str, part: str, item_nbytes: int) -> tuple[int, int]:
+        """Return the entries of a chunk and of a unit of an array of one feature."""
+        levels, (chunk, unit) = Levels.from_feature(self.schema[feature_name]), self._rows(feature_name)
+        length = levels.entries(part, self._items(feature_name)) + (part != "values")
+        name, units = f"{array_name(feature_name)}.{part}", self.nrows / self.grid.unit
+        return self.overrides.flat_grid(name, item_nbytes, length, units, chunk != unit)
+
+    def _items_grid(self, group: str) -> tuple[int, int]:
+        """Return the items of a chunk and of a unit of all arrays along the items of a group: that of the largest."""
+        levels = {name: Levels.from_feature(self.schema[name]) for name in self.schema.groups[group]}
+        along = {name: each for name, each in levels.items() if len(each.splits) == 1}
+        first, sharded = next(iter(along)), any(chunk != unit for chunk, unit in map(self._rows, along))
+        nbytes = max(each.item_nbytes for each in along.values())
+        length, units = self._items(first)[1], self.nrows / self.grid.unit
+        return self.overrides.flat_grid(f"{array_name(first)}.values", nbytes, length, units, sharded)
+
+    def _dimension(self, group: str) -> str:
+        """Return the dimension of the items of a group."""
+        return array_name(group) + ("%" if array_name(group) == self.rows_name else "")
+
+
+def _check_groups(schema: Schema, arrays: Sequence[ArraySpec]) -> None:
+    """Refuse a group whose splits or dimension have the name of another array or dimension.
+
+    Raises
+    ------
+    SchemaError
+        If there is one.
+    """
+    names = Counter(array.name for array in arrays)
+    lengths: dict[str, set[int]] = {}
+    for array in arrays:
+        for dimension, size in zip(array.dimensions, array.shape, strict=True):
+            lengths.setdefault(dimension, set()).add(size)
+    for group in schema.groups:
+        name = array_name(group)
+        if names[f"{name}.row_splits"] > 1 or len(lengths.get(name, ())) > 1:
+            raise SchemaError(
+                f"group {group!r} has the name of a feature or dimension that does not belong to it: name the group "
+                f"otherwise, as in groups={{'other': {list(schema.groups[group])[:3]}}}"
+            )
 
 
 def _axes(name: str, number: int) -> Iterator[str]:

@@ -15,7 +15,15 @@ from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.stores.flat_arrays import BorderCounts, is_flat
 from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest, check_names
-from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, ZarrLayout, array_name, zarr_layout
+from dask_tfrecord.stores.zarr.layout import (
+    ArraySpec,
+    Dimensions,
+    RowGrid,
+    ZarrLayout,
+    array_name,
+    splits_name,
+    zarr_layout,
+)
 
 __all__ = [
     "AxisNames",
@@ -55,7 +63,7 @@ class Codecs:
         """
         for option, value in (("compressors", self.compressors), ("filters", self.filters)):
             if _is_by_name(value):
-                splits = {f"{array_name(name)}.row_splits" for name in schema if is_flat(schema[name])}
+                splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
                 check_names(option, [name for name in value if name not in splits], schema)
 
     def to_json(self) -> dict[str, Any]:
@@ -106,6 +114,8 @@ def _is_by_name(value: Any) -> bool:
 def _pick(value: Any, spec: ArraySpec) -> Any:
     if not _is_by_name(value):
         return value
+    if spec.group is not None:
+        return value.get(spec.name, "auto")
     return value.get(spec.feature, "auto") if spec.name not in value or spec.part == "dense" else value[spec.name]
 
 
@@ -406,7 +416,11 @@ class ZarrOptions:
 
     def create_arguments(self, layout: ZarrLayout, schema: Schema) -> dict[str, dict[str, Any]]:
         """Return the arguments of `zarr.create_array` for each array, by its name."""
-        return {spec.name: self._create_arguments(spec, schema) for spec in layout.arrays}
+        splits = layout.splits_attributes(schema)
+        created = {spec.name: self._create_arguments(spec, schema) for spec in layout.arrays}
+        for name, attributes in splits.items():
+            created[name]["attributes"] |= attributes
+        return created
 
     def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
         inner = tuple(max(1, size) for size in spec.shape[1:])
@@ -425,6 +439,8 @@ class ZarrOptions:
 
     def _array_attributes(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
         """Return the attributes of an array: plain values, which xarray displays and netCDF can store."""
+        if spec.group is not None:
+            return {}
         attributes = {"feature": spec.feature, "feature_class": type(schema[spec.feature]).__name__}
         if spec.part not in ("dense", "values"):
             return attributes

@@ -16,7 +16,7 @@ from dask_tfrecord.arrays.display import html_table, stack_columns
 from dask_tfrecord.errors import plural
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
-from dask_tfrecord.stores.zarr.api import conversion_request
+from dask_tfrecord.stores.zarr.api import Groups, conversion_request
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target, plan_conversion
 from dask_tfrecord.stores.zarr.options import Codecs, codec_documents, codec_names, json_value
@@ -123,7 +123,7 @@ class ZarrPlan:
     def from_conversion(cls, conversion: Conversion) -> ZarrPlan:
         """Describe a planned conversion."""
         layout, options = conversion.layout, conversion.request.options
-        created = options.create_arguments(layout, conversion.request.dataset.schema)
+        created = options.create_arguments(layout, conversion.request.schema)
         arrays = tuple(
             ArrayPlan(
                 spec.name,
@@ -251,6 +251,7 @@ def plan_zarr(
     target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
+    groups: Groups | None = None,
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
@@ -268,7 +269,7 @@ def plan_zarr(
         As for `to_zarr`.
     compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
         As for `to_zarr`.
-    dimension_names, fill_values : mapping, optional
+    groups, dimension_names, fill_values : mapping, optional
         As for `to_zarr`.
     consolidated : bool, default True
         As for `to_zarr`.
@@ -305,7 +306,7 @@ def plan_zarr(
     chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
     codecs = Codecs(compressors, filters)
     request = conversion_request(
-        arrays, chunk_request, codecs, dimension_names, fill_values, consolidated, memory_limit
+        arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
     )
     return ZarrPlan.from_conversion(plan_conversion(request))
 

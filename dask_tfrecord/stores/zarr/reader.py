@@ -22,11 +22,11 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Outputs, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
-from dask_tfrecord.features import Feature, TextFeature
+from dask_tfrecord.features import TextFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.zarr.group import TargetGroup
-from dask_tfrecord.stores.zarr.layout import array_name
+from dask_tfrecord.stores.zarr.layout import array_name, splits_name
 from dask_tfrecord.stores.zarr.objects import read_entries
 
 __all__ = ["GroupAttributes", "ZarrSource", "from_zarr"]
@@ -151,8 +151,8 @@ class GroupAttributes:
         IncompleteStoreError
             If an array is missing or differs.
         """
-        for feature_name, feature in self.schema.items():
-            for name, shape, dtype in _arrays(feature_name, feature, self.records):
+        for feature_name in self.schema:
+            for name, shape, dtype in _arrays(feature_name, self.schema, self.records):
                 array = _array(target, group, name)
                 fits = len(shape) == array.ndim and all(
                     expected in (None, found) for expected, found in zip(shape, array.shape, strict=True)
@@ -169,17 +169,18 @@ class GroupAttributes:
 
 
 def _arrays(
-    name: str, feature: Feature, records: int
+    name: str, schema: Schema, records: int
 ) -> Iterator[tuple[str, tuple[int | None, ...], np.dtype[Any] | None]]:
     """Yield the arrays of a feature with shape and dtype; None for any length or dtype."""
-    path, levels = array_name(name), Levels.from_feature(feature)
+    feature, path, splits = schema[name], array_name(name), splits_name(name, schema)
+    levels = Levels.from_feature(feature)
     if not levels.splits:
         dtype = None if isinstance(feature, TextFeature) else feature.block_dtype
         yield path, (records, *feature.block_shape), dtype
         return
     int64 = np.dtype(np.int64)
     for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
-        yield f"{path}.{suffix}", (None if level else records * stride + 1,), int64
+        yield f"{path}.{suffix}" if level else splits, (None if level else records * stride + 1,), int64
     dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
     yield f"{path}.values", (None, *inner), dtype
     if levels.axes:
@@ -332,9 +333,10 @@ class ZarrSource:
         if not levels.splits:
             return read(path, start, stop)
         first, last = start, stop
-        splits = []
+        splits: list[NDArray[np.int64]] = []
         for suffix, stride in zip(levels.splits, levels.strides, strict=True):
-            ends = read(f"{path}.{suffix}", first * stride, last * stride + 1)
+            array = f"{path}.{suffix}" if splits else splits_name(name, self.schema)
+            ends = read(array, first * stride, last * stride + 1)
             first, last = int(ends[0]), int(ends[-1])
             splits.append(ends - first)
         values = read(f"{path}.values", first, last)

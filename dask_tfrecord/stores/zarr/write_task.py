@@ -21,8 +21,8 @@ from dask_tfrecord.runtime.cancellation import add_path_to_errors, run_uninterru
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels, flatten_block
-from dask_tfrecord.stores.rows import RowSource
+from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels, check_group_lengths, flatten_block
+from dask_tfrecord.stores.rows import RowSource, locate_row
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
 from dask_tfrecord.stores.zarr.compat import chunk_key, write_sequentially
@@ -193,6 +193,7 @@ def _write(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: RowSo
         for name in {entries.spec.feature for entries in values}:
             into[name] = partial(_output_buffer, [entries for entries in values if entries.spec.feature == name])
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
+            check_group_lengths(schema.groups, blocks, partial(locate_row, source, span[0]))
             for receiver in receivers:
                 if receiver.writer.covers(span):
                     receiver.add(blocks)

@@ -1,0 +1,335 @@
+"""Groups of columns that share their row lengths: one array of splits and one dimension in a Zarr store."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.errors import FeatureError, IncompleteStoreError, ResumeError, SchemaError, UnknownFeatureError
+from dask_tfrecord.features import RowLengths
+
+STEPS = (3, 0, 2, 1, 14, 0, 1)
+EPISODES = Path(__file__).parent / "data/tfds/every/1.0.0"
+FEATURES: Mapping[str, Any] = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "steps/reward": dtf.VarLenFeature("float32"),
+    "steps/action": dtf.VarLenFeature("int64", shape=(-1, 2)),
+    "steps/note": dtf.VarLenFeature("bytes"),
+    "steps/words": dtf.RaggedFeature("int64", "steps/words", (RowLengths("steps/words/lengths"),)),
+    "tokens": dtf.VarLenFeature("int64"),
+}
+MEMBERS = ("steps/reward", "steps/action", "steps/note", "steps/words")
+
+
+def rows(lengths: tuple[int, ...] = STEPS, **changed: tuple[int, ...]) -> dict[str, list[Any]]:
+    """Return columns of some number of steps in each row; `changed` has other numbers for a column below ``steps/``."""
+
+    def of(name: str) -> list[int]:
+        return list(changed.get(name, lengths))
+
+    return {
+        "label": list(range(len(lengths))),
+        "steps/reward": [(np.arange(n) + 100.0 * row).tolist() for row, n in enumerate(of("reward"))],
+        "steps/action": [(np.arange(2 * n).reshape(n, 2) + 1000 * row).tolist() for row, n in enumerate(of("action"))],
+        "steps/note": [[b"n" * (step % 3) for step in range(n)] for n in of("note")],
+        "steps/words": [[list(range(step % 4)) for step in range(n)] for n in of("words")],
+        "tokens": [list(range(row)) for row in range(len(lengths))],
+    }
+
+
+@pytest.fixture
+def episodes(tmp_path: Path) -> dtf.Dataset:
+    return read(tmp_path, rows())
+
+
+def read(folder: Path, columns: Mapping[str, Any]) -> dtf.Dataset:
+    template = f"{folder}/in/train-{{shard:05d}}-of-{{shards:05d}}.tfrecord"
+    dtf.to_tfrecord(columns, template, features=FEATURES, records_per_shard=4, mode="w")
+    return dtf.read_tfrecord(f"{folder}/in/*.tfrecord", FEATURES)
+
+
+def plain(value: Any) -> Any:
+    """Convert a column to nested lists."""
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def computed(ds: dtf.Dataset) -> dict[str, Any]:
+    return {name: plain(column) for name, column in ds.compute().items()}
+
+
+@pytest.mark.parametrize("grid", [{}, {"chunks": 2}, {"chunks": 1, "shards": 3}, {"target_chunk_bytes": 64}], ids=repr)
+def test_columns_of_a_group_share_splits_and_a_dimension(
+    episodes: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]
+) -> None:
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"}, **grid)
+    group = zarr.open_group(tmp_path / "s.zarr", mode="r")
+    assert {name for name, _ in group.arrays() if name.startswith("steps")} == {
+        "steps.row_splits",
+        "steps.reward.values",
+        "steps.action.values",
+        *(f"steps.note.{part}" for part in ("values", "byte_splits")),
+        *(f"steps.words.{part}" for part in ("values", "row_splits_1")),
+    }
+    np.testing.assert_array_equal(group["steps.row_splits"][:], np.cumsum([0, *STEPS]))
+    reward, action = group["steps.reward.values"], group["steps.action.values"]
+    assert reward.metadata.dimension_names == ("steps",)
+    assert action.metadata.dimension_names == ("steps", "steps.action.dim_1")
+    assert (reward.chunks[0], reward.shards and reward.shards[0]) == (
+        action.chunks[0],
+        action.shards and action.shards[0],
+    )
+    stored = dtf.from_zarr(tmp_path / "s.zarr")
+    assert stored.schema.groups == {"steps": MEMBERS}
+    assert computed(stored) == rows()
+    assert computed(stored.rows[[4, 0, 4]]) == {
+        name: [column[row] for row in (4, 0, 4)] for name, column in rows().items()
+    }
+    stored.to_tfrecord(tmp_path / "again.tfrecord")
+    assert computed(dtf.read_tfrecord(tmp_path / "again.tfrecord", FEATURES)) == rows()
+
+
+def test_metadata_of_tfds_make_groups(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    ds = dtf.read_tfrecord(EPISODES, split="train")
+    members = ("steps/action", "steps/instruction", "steps/is_last", "steps/observation/image")
+    assert ds.schema.groups == {
+        "ragged/box": ("ragged/box/boxes", "ragged/box/label"),
+        "sequence/dict": ("sequence/dict/deep/x", "sequence/dict/id", "sequence/dict/name"),
+        "steps": (*members, "steps/observation/words"),
+    }
+    assert "group 'steps': steps/action" in repr(ds) and "&#x27;steps&#x27;: steps/action" in ds._repr_html_()
+    assert "group 'steps': steps/action" in repr(ds.schema)
+    ds.to_zarr(tmp_path / "s.zarr")
+    opened = xarray.open_zarr(tmp_path / "s.zarr")
+    first = opened.isel(steps=slice(0, 2))
+    whole = ds["steps/observation/image"].compute()
+    steps = np.concatenate([row for row in whole if len(row)])
+    assert opened["steps.observation.image.values"].dims[0] == "steps"
+    np.testing.assert_array_equal(first["steps.observation.image.values"], steps[:2])
+    actions = np.concatenate([row for row in ds["steps/action"].compute() if len(row)])
+    np.testing.assert_array_equal(first["steps.action.values"], actions[:2])
+    assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == ds.schema.groups
+
+
+class CountingStore(zarr.storage.WrapperStore[Any]):
+    """Store that records the keys of chunks that are read."""
+
+    # Of all copies: zarr opens a store read-only as another object.
+    keys: ClassVar[set[str]] = set()
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        if "/c/" in key:
+            self.keys.add(key)
+        return await self._store.get(key, prototype, byte_range)
+
+
+def test_selecting_steps_reads_their_chunks_only(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    lengths = tuple(np.random.default_rng(1).integers(0, 40, 50).tolist())
+    given = rows(lengths)
+    fields = ["steps.reward.values", "steps.action.values"]
+    dtf.Dataset.from_arrays(
+        {name: given[name] for name in ("steps/reward", "steps/action")},
+        {name: FEATURES[name] for name in ("steps/reward", "steps/action")},
+    ).to_zarr(tmp_path / "s.zarr", chunks={"steps.action.values": 100}, groups={"steps": "steps"})
+    store = CountingStore(zarr.storage.LocalStore(tmp_path / "s.zarr"))
+    opened = xarray.open_zarr(store)
+    assert opened.chunks["steps"][0] == 100
+    store.keys.clear()
+    with dask.config.set(scheduler="sync"):
+        found = opened[fields].isel(steps=slice(110, 180)).load()
+    assert store.keys == {"steps.reward.values/c/1", "steps.action.values/c/1/0"}
+    for field, name in zip(fields, ("steps/reward", "steps/action"), strict=True):
+        every = np.concatenate([np.asarray(row).reshape(len(row), -1) for row in given[name] if row])
+        np.testing.assert_array_equal(found[field].values.reshape(70, -1), every[110:180])
+
+
+def test_attributes_follow_the_cf_conventions_and_survive_xarray(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"})
+    opened = xarray.open_zarr(tmp_path / "s.zarr")
+    opened.to_zarr(tmp_path / "copy.zarr", consolidated=False)
+    for each in (opened, xarray.open_zarr(tmp_path / "copy.zarr", consolidated=False)):
+        splits = each["steps.row_splits"]
+        assert splits.attrs["sample_dimension"] == "steps" == each["steps.reward.values"].dims[0]
+        assert splits.attrs["group"] == "steps" and splits.attrs["features"] == list(MEMBERS)
+        assert each["tokens.row_splits"].attrs["sample_dimension"] == each["tokens.values"].dims[0]
+        inner = each["steps.words.row_splits_1"].attrs["sample_dimension"]
+        assert inner == each["steps.words.values"].dims[0]
+        np.testing.assert_array_equal(np.diff(splits), STEPS)
+
+
+@pytest.mark.parametrize(("name", "found"), [("reward", 15), ("note", 13), ("words", 14 + 9)])
+def test_unequal_lengths_name_file_record_and_feature(tmp_path: Path, name: str, found: int) -> None:
+    changed = (*STEPS[:4], found, *STEPS[5:])
+    ds = read(tmp_path, rows(**{name: changed}))
+    place = (f"{tmp_path}/in/train-00001-of-00002.tfrecord", 0)
+    wrong, expected = (f"steps/{name}", 14) if name != "reward" else ("steps/action", found)
+    number = found if name != "reward" else 14
+    for run in (ds.to_zarr, dtf.read_tfrecord(f"{tmp_path}/in/*.tfrecord", FEATURES, errors="skip").to_zarr):
+        with pytest.raises(FeatureError, match=f"{wrong!r} has {number} items, expected {expected}") as caught:
+            run(tmp_path / "s.zarr", groups={"steps": "steps"})
+        error = caught.value
+        assert error.place is not None and (error.place.file, error.place.record) == place
+        assert error.place.feature == wrong and "'steps'" in str(error)
+        assert not (tmp_path / "s.zarr").exists()
+    ds.to_zarr(tmp_path / "s.zarr")
+    assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {}
+    with pytest.raises(FeatureError, match="expected") as caught:
+        dtf.from_zarr(tmp_path / "s.zarr").to_zarr(tmp_path / "t.zarr", groups={"steps": "steps"})
+    assert caught.value.place is not None
+    assert (caught.value.place.file, caught.value.place.record) == (str(tmp_path / "s.zarr"), 4)
+    with pytest.raises(FeatureError, match=r"rows in memory: record 4: .*expected"):
+        ds.persist().to_zarr(tmp_path / "t.zarr", groups={"steps": "steps"})
+
+
+def test_lengths_that_change_after_the_count_raise_in_the_task(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    """The number of values of each write unit is the same, and rows differ."""
+    swapped = False
+
+    def swap(blocks: dict[str, Any]) -> dict[str, Any]:
+        action = blocks["steps/action"]
+        splits = action.row_splits.copy()
+        if swapped and len(splits) > 3:
+            splits[2] = splits[3]
+        return {"steps/reward": blocks["steps/reward"], "steps/action": RaggedBlock(action.values, splits)}
+
+    ds = episodes.map_blocks(swap)
+    with dask.config.set(scheduler="sync"):
+        plan = ds.plan_zarr(groups={"steps": "steps"})
+        swapped = True
+        with pytest.raises(FeatureError, match="'steps/action' has 2 items, expected 0") as caught:
+            plan.to_zarr(tmp_path / "s.zarr")
+    assert caught.value.place is not None and caught.value.place.record == 1
+
+
+def test_the_argument_names_columns_or_a_prefix(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    two = ["steps/action", "steps/reward"]
+    for groups in ({"part": two}, {"part": tuple(two)}):
+        episodes.to_zarr(tmp_path / "s.zarr", groups=groups, mode="w")
+        assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {"part": tuple(two)}
+        names = {name for name, _ in zarr.open_group(tmp_path / "s.zarr", mode="r").arrays()}
+        assert {"part.row_splits", "steps.note.row_splits", "steps.words.row_splits"} <= names
+        assert computed(dtf.from_zarr(tmp_path / "s.zarr")) == rows()
+    for unknown in ({"steps": "step"}, {"steps": ["steps/acton"]}, {"x": "label"}):
+        with pytest.raises(UnknownFeatureError, match=r"did you mean 'steps|there are 'steps") as caught:
+            episodes.plan_zarr(groups=unknown)
+        assert caught.value.message.startswith("group")
+    with pytest.raises(SchemaError, match="the rows of 'label' are not ragged"):
+        episodes.plan_zarr(groups={"x": ["label", "tokens"]})
+    with pytest.raises(SchemaError, match="'tokens' is in group 'a' and again in group 'b'"):
+        episodes.plan_zarr(groups={"a": ["tokens"], "b": ["tokens"]})
+    with pytest.raises(SchemaError, match="group 'tokens' has the name of a feature"):
+        episodes.plan_zarr(groups={"tokens": two})
+    for wrong in ({"": "steps"}, {"x": []}):
+        with pytest.raises(SchemaError, match="a group is a name with a list of features"):
+            episodes.plan_zarr(groups=wrong)
+    with pytest.raises(TypeError, match="groups maps names"):
+        episodes.plan_zarr(groups="steps")
+
+
+def test_a_group_with_the_name_of_a_column_or_of_the_rows(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    given = {"steps": np.arange(3), "record": [[1], [2, 3], []], "b": [[1.0], [2.0, 3.0], []]}
+    ds = dtf.Dataset.from_arrays(given, {"record": dtf.VarLenFeature("int64"), "b": dtf.VarLenFeature("float32")})
+    for group in ("steps", "record"):
+        ds.to_zarr(tmp_path / "s.zarr", groups={group: ["record", "b"]}, mode="w")
+        opened = xarray.open_zarr(tmp_path / "s.zarr")
+        assert opened["b.values"].dims == opened["record.values"].dims == (f"{group}%",)
+        np.testing.assert_array_equal(opened.isel({f"{group}%": slice(1, 3)})["b.values"], [2, 3])
+        assert plain(dtf.from_zarr(tmp_path / "s.zarr")["b"].compute()) == given["b"]
+
+
+def test_chunks_of_one_array_are_those_of_the_group(episodes: dtf.Dataset) -> None:
+    groups = {"steps": "steps"}
+    plan = episodes.plan_zarr(groups=groups, chunks={"steps.action.values": 5}, shards={"steps.action.values": 10})
+    grids = {array.name: (array.chunks[0], array.shards and array.shards[0]) for array in plan.arrays}
+    assert grids["steps.action.values"] == grids["steps.reward.values"] == (5, 10)
+    with pytest.raises(ValueError, match="items of group 'steps' have one chunk"):
+        episodes.plan_zarr(groups=groups, chunks={"steps.action.values": 5, "steps.reward.values": 6})
+    compressors = {"steps.row_splits": None, "steps/action": None}
+    arrays = {array.name: array for array in episodes.plan_zarr(groups=groups, compressors=compressors).arrays}
+    assert arrays["steps.row_splits"].compressors == arrays["steps.action.values"].compressors == ()
+    assert arrays["steps.reward.values"].compressors
+
+
+def test_changed_columns_leave_their_group(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps", "other": ["tokens"]})
+    ds = dtf.from_zarr(tmp_path / "s.zarr")
+    assert ds[["label", "steps/note", "steps/action"]].schema.groups == {"steps": ("steps/action", "steps/note")}
+    assert ds[["label"]].schema.groups == {}
+    assert ds.rows[2:].schema.groups == ds.persist().schema.groups == ds.schema.groups
+    assigned = ds.assign(tokens=ds["label"])
+    assert assigned.schema.groups == {"steps": MEMBERS}
+    assert ds.map_blocks(lambda blocks: blocks).schema.groups == {}
+    assigned.to_zarr(tmp_path / "t.zarr")
+    again = dtf.from_zarr(tmp_path / "t.zarr")
+    assert again.schema.groups == {"steps": MEMBERS}
+    assert computed(again) == rows() | {"tokens": rows()["label"]}
+
+
+def test_a_schema_keeps_its_groups(tmp_path: Path) -> None:
+    schema = dtf.Schema(FEATURES, groups={"steps": MEMBERS})
+    for copy in (pickle.loads(pickle.dumps(schema)), dtf.Schema.from_json(schema.to_json()), schema.select(schema)):
+        assert copy.groups == {"steps": MEMBERS} and copy == schema
+    ds = read(tmp_path, rows())
+    grouped = dtf.read_tfrecord(f"{tmp_path}/in/*.tfrecord", schema)
+    assert grouped.schema.groups == {"steps": MEMBERS} and ds.schema.groups == {}
+    grouped.to_zarr(tmp_path / "s.zarr")
+    assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {"steps": MEMBERS}
+    grouped.to_zarr(tmp_path / "s.zarr", groups={}, mode="w")
+    assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {}
+
+
+def test_an_interrupted_conversion_is_resumed_with_the_same_groups(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    def convert(groups: Any) -> None:
+        episodes.to_zarr(tmp_path / "s.zarr", groups=groups, chunks=2, resume=True)
+
+    written = episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"}, chunks=2, compute=False)
+    assert written is not None
+    with pytest.raises(ResumeError, match="the groups of the schema was"):
+        convert({"steps": ["steps/action", "steps/reward"]})
+    with pytest.raises(ResumeError, match="groups"):
+        convert(None)
+    convert({"steps": "steps"})
+    assert computed(dtf.from_zarr(tmp_path / "s.zarr")) == rows()
+
+
+def test_lost_splits_of_a_group_are_reported(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"}, chunks=2)
+    (tmp_path / "s.zarr/steps.row_splits/c/0").unlink()
+    ds = dtf.from_zarr(tmp_path / "s.zarr")
+    for name in MEMBERS:
+        with pytest.raises(IncompleteStoreError, match=r"steps\.row_splits"):
+            ds.rows[:1][name].compute()
+
+
+@pytest.mark.parametrize("groups", [3, {"steps": 3}, {"steps": ["nothing"]}, {"steps": ["label"]}, {"new": ["tokens"]}])
+def test_groups_that_contradict_the_store_are_refused(episodes: dtf.Dataset, tmp_path: Path, groups: Any) -> None:
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"})
+    document = json.loads((tmp_path / "s.zarr/zarr.json").read_text())
+    document["attributes"]["dask_tfrecord"]["schema"]["groups"] = groups
+    (tmp_path / "s.zarr/zarr.json").write_text(json.dumps(document))
+    with pytest.raises(IncompleteStoreError):
+        dtf.from_zarr(tmp_path / "s.zarr")
+
+
+def test_ragged_rows_of_zero_steps(tmp_path: Path) -> None:
+    ds = read(tmp_path, rows((0, 0, 0, 0, 0)))
+    ds.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"})
+    assert computed(dtf.from_zarr(tmp_path / "s.zarr")) == rows((0, 0, 0, 0, 0))
+    empty: NDArray[Any] = dtf.from_zarr(tmp_path / "s.zarr").rows[:0]["steps/action"].compute()
+    assert len(empty) == 0
