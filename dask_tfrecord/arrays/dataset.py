@@ -18,6 +18,7 @@ from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking, bac
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_dataset, text_dataset
+from dask_tfrecord.arrays.explode import explode_rows
 from dask_tfrecord.arrays.mapped_source import BlockFunction, infer_template, mapped_schema
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.sources import Source
@@ -356,6 +357,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             return self.nrecords
         return count_rows(self.merged().chunks(self._names[:1]))
 
+    explode = explode_rows
     verify = verify_rows
 
     def _parts(self) -> list[da.Array]:
@@ -384,9 +386,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
         backing = self._backing
         own = backing.schema.select(name for name in self._names if name not in self._assigned)
-        state = (own, backing.sizes, backing.origin)
         assigned = [name for name in self._names if name in self._assigned]
-        return _rebuild, (self._names, assigned, self._features, rebuilders, state)
+        return _rebuild, (self._names, assigned, self._features, rebuilders, (own, backing.sizes, backing.origin))
 
     def __repr__(self) -> str:
         return text_dataset(self)

@@ -13,6 +13,7 @@ import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import compute_with_progress, group_by_size
+from dask_tfrecord.arrays.exploded_source import ExplodedSource
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import RecordSource, Source
@@ -143,7 +144,7 @@ def verify_rows(dataset: _VerifyRows) -> DamageReport:
 
 
 def _shards_of(source: Source | None) -> Shards:
-    if isinstance(source, MappedSource | FilledSource):
+    if isinstance(source, MappedSource | FilledSource | ExplodedSource):
         return _shards_of(source.source)
     if isinstance(source, RecordSource):
         return source.collection.shards

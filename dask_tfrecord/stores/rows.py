@@ -17,6 +17,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.exploded_source import ExplodedSource
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.mapped_source import MappedSource
@@ -237,11 +238,12 @@ class RowTasks:
             for nbytes in ((8.0 * each.strides[0], 8.0 * each.axes) if each.splits else (sizes[name],))
             if name not in shared_splits
         ]
-        read, source = sum(sizes.values()), self.source
-        while isinstance(source, MappedSource):
+        read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows or 1, 1) if self.source else 1
+        while isinstance(source, MappedSource | ExplodedSource):
             inputs = source.source.schema.select(source.columns)
             source = source.source
-            read = max(read, sum(_row_nbytes(inputs, partial(probe_rows, source)).values()))
+            nbytes = sum(_row_nbytes(inputs, partial(probe_rows, source)).values())
+            read = max(read, nbytes * (source.nrows or 1) / rows)
         return RowSizes(sizes, max(by_rows, default=0.0), sum(by_rows), read)
 
     def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from dask_tfrecord.arrays.collection import Collection, row_numbers
+from dask_tfrecord.arrays.exploded_source import ExplodedSource
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import RecordSource, Source
@@ -365,7 +366,8 @@ def stored_nbytes(source: Source | None, spans: NDArray[np.int64]) -> NDArray[np
     ndarray of float64, shape (n,), or None
         The bytes; None if the source does not read TFRecord shards.
     """
-    while isinstance(source, MappedSource):
+    while isinstance(source, MappedSource | ExplodedSource):
+        spans = source.record_spans(spans) if isinstance(source, ExplodedSource) else spans
         source = source.source
     if not isinstance(source, RecordSource | FilledSource):
         return None

@@ -19,6 +19,7 @@ from typing import Any
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.exploded_source import ExplodedSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
@@ -175,12 +176,16 @@ def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str
 
 def _rows(dataset: Dataset) -> tuple[str, list[dict[str, str]]]:
     """Return a token of the rows of a data set, and digests of their functions, equal in every process."""
-    source, columns, functions = dataset.source, [], []
+    source, functions = dataset.source, []
+    columns: list[object] = []
     if source is None:
         return tokenize(dataset), []
-    while isinstance(source, MappedSource):
-        columns.append((source.columns, source.schema))
-        functions.append(function_parts(source.function))
+    while isinstance(source, MappedSource | ExplodedSource):
+        if isinstance(source, ExplodedSource):
+            columns.append((source.plan, source.rows))
+        else:
+            columns.append((source.columns, source.schema))
+            functions.append(function_parts(source.function))
         source = source.source
     return tokenize(source, columns), functions
 

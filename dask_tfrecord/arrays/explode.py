@@ -1,0 +1,251 @@
+"""`Dataset.explode`: find the columns of a group, count their items, and plan the chunks of items."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
+
+import dask
+import numpy as np
+from dask.base import tokenize
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking
+from dask_tfrecord.arrays.exploded_source import ExplodedSource, ItemCounts, read_lengths
+from dask_tfrecord.arrays.graph import Chunk, block_array, chunk_array, shared
+from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature
+from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.schema import Schema, near_misses
+
+__all__ = ["explode_rows", "nested_groups"]
+
+
+class _Rows(Protocol):
+    """Attributes of a `Dataset` that `explode_rows` uses."""
+
+    def __init__(self, backing: Backing, names: Sequence[str]) -> None: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def borders(self) -> NDArray[np.int64] | None: ...
+
+    def merged(self) -> Backing: ...
+
+
+_Dataset = TypeVar("_Dataset", bound=_Rows)
+
+
+def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str | Sequence[str] = ()) -> _Dataset:
+    """Return one row per item of columns that share their row lengths: the steps of episodes, the boxes of images.
+
+    Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
+    read later, from the records that hold the requested rows. Nothing is counted if rows are not (``counts=None``).
+
+    Parameters
+    ----------
+    group : str or sequence of str
+        Columns to divide into items. A prefix of names: ``"steps"`` stands for all ragged columns under ``steps/``, for
+        example the fields of a sequence of TensorFlow Datasets. Or a list of columns: ragged ones of any number of
+        levels, arrays of `TensorFeature` that differ in their first size, and feature lists read by
+        `FixedLenSequenceFeature`, without their padding.
+    repeat : str or sequence of str, optional
+        Columns whose rows are repeated for each item of their record.
+
+    Returns
+    -------
+    Dataset
+        The columns of the group, in chunks of the items of one chunk of records. Items of a fixed shape are dense,
+        bytes are an object column, and nested rows are ragged with one level less. Then the columns of `repeat`, and
+        the column ``record`` (int64): the row of the item in this data set, so that ``ds.rows[record]`` is its record.
+        It is omitted if rows are not counted. Records without items have no rows. Other columns are left out.
+
+    Raises
+    ------
+    UnknownFeatureError
+        If there is no such column or prefix.
+    SchemaError
+        If a column of the group is dense, is in `repeat` too, or is named ``record``.
+    FeatureError
+        If columns of the group differ in length. The error has the file, the record and both lengths.
+
+    Examples
+    --------
+    >>> ds = dtf.Dataset.from_arrays({"score": [[0.5, 0.25], [], [0.75]], "image": [7, 8, 9]})
+    >>> boxes = ds.explode(["score"], repeat=["image"])
+    >>> {name: column.tolist() for name, column in boxes.compute().items()}
+    {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
+    """
+    backing = dataset.merged()
+    plan = _plan_items(dataset.schema, group, repeat, counted=dataset.borders is not None)
+    if isinstance(backing, LazyBacking):
+        exploded: Backing = _explode_source(backing, plan)
+    else:
+        exploded = _explode_chunks(backing, plan, dataset.borders)
+    return type(dataset)(exploded, list(plan.schema))
+
+
+def nested_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return the prefixes of names under which there are several ragged columns, and these columns.
+
+    A prefix is omitted if a longer one has the same columns.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name in schema:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            prefix = "/".join(parts[:depth])
+            found.setdefault(prefix, _under(schema, prefix))
+    return {prefix: names for prefix, names in found.items() if names[1:]}
+
+
+def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
+    """Return the ragged columns whose names begin with a prefix, or are the prefix."""
+    return tuple(
+        name
+        for name, feature in schema.items()
+        if (name == prefix or name.startswith((f"{prefix}/", f"{prefix}."))) and _is_divisible(schema, name)
+    )
+
+
+def _is_divisible(schema: Schema, name: str) -> bool:
+    lengths = lengths_column(name, schema[name])
+    return item_feature(schema[name]) is not None and (lengths is None or lengths in schema)
+
+
+def _plan_items(schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str], *, counted: bool) -> ItemPlan:
+    """Resolve and check the arguments of `explode`."""
+    names = _group_columns(schema, group)
+    repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
+    if both := [name for name in repeated if name in names]:
+        raise SchemaError(f"explode: column {both[0]!r} is in group and in repeat; give it once")
+    features = {name: item_feature(schema[name]) for name in names} | {name: schema[name] for name in repeated}
+    if RECORD in features:
+        raise SchemaError(
+            f"explode: column {RECORD!r} would be replaced by the numbers of the records; "
+            f"map_blocks returns it under another name"
+        )
+    if counted:
+        features[RECORD] = FixedLenFeature((), "int64")
+    needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
+    classes = {name: schema.classes[name] for name in features if name in schema.classes}
+    return ItemPlan(names, repeated, schema.select(needed), Schema(features, classes=classes))
+
+
+def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a group, all of which are divisible into items."""
+    if isinstance(group, str):
+        names = _under(schema, group)
+        if names:
+            return names
+        dense = [name for name in schema if name == group or name.startswith(f"{group}/")]
+        if not dense:
+            prefixes = dict.fromkeys(
+                [*nested_groups(schema), *(name for name in schema if _is_divisible(schema, name))]
+            )
+            raise UnknownFeatureError(f"explode: no group or column {group!r}{near_misses(group, prefixes)}")
+        raise SchemaError(_dense_message(schema, dense[0]))
+    names = _checked_names(schema, group, "group")
+    if not names:
+        raise SchemaError("explode: group needs at least one column")
+    for name in names:
+        if not _is_divisible(schema, name):
+            raise SchemaError(_dense_message(schema, name))
+    return names
+
+
+def _dense_message(schema: Schema, name: str) -> str:
+    feature = schema[name]
+    if isinstance(feature, FixedLenSequenceFeature):
+        return (
+            f"explode: column {name!r} is padded, and there is no column {name + '.lengths'!r} that tells items from "
+            f"padding; read it as VarLenFeature({feature.dtype!r}, shape={(-1, *feature.shape)})"
+        )
+    return (
+        f"explode: column {name!r} is {feature}: its rows do not vary in length, so they have no items; repeat= "
+        f"repeats it for each item"
+    )
+
+
+def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]:
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise TypeError(f"explode: {argument} is a name or a list of names of columns; got {given!r:.100}")
+    for name in given:
+        if name not in schema:
+            raise UnknownFeatureError(f"explode: {argument}: no column {name!r}{near_misses(name, schema)}")
+    if len(set(given)) < len(given):
+        raise SchemaError(f"explode: columns are given once each; got {argument}={list(given)}")
+    return tuple(given)
+
+
+def _explode_source(backing: LazyBacking, plan: ItemPlan) -> LazyBacking:
+    if backing.borders is None:
+        return LazyBacking(ExplodedSource(backing.source, plan, None, None), None, backing.number)
+    counts = _count_items(backing.source, plan, backing.borders)
+    source = ExplodedSource(backing.source, plan, counts, range(counts.nitems))
+    return LazyBacking(source, counts.before(backing.borders), backing.number)
+
+
+def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
+    """Count the items of all records, in a task for each chunk."""
+    name = f"tfrecord-counting-items-{uuid.uuid4().hex}"
+    common = shared((source, plan), "counting-source")
+    spans = list(pairwise(borders.tolist()))
+    tasks: dict[Any, Any] = {(name, number): (_read_lengths, common.key, *span) for number, span in enumerate(spans)}
+    last = {f"{name}-all": (_concatenate, list(tasks))}
+    with ProgressBar("Counting items", len(spans)) as bar, follow_tasks(name, lambda *_: bar.advance()):
+        (lengths,) = dask.compute(Delayed(f"{name}-all", {**common.__dask_graph__(), **tasks, **last}))
+    return ItemCounts.from_lengths(lengths)
+
+
+def _read_lengths(common: tuple[Source, ItemPlan], start: int, stop: int) -> NDArray[Any]:
+    lengths = read_lengths(*common, start, stop)
+    report_progress()
+    return lengths
+
+
+def _concatenate(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(found)
+
+
+def _explode_chunks(backing: Backing, plan: ItemPlan, borders: NDArray[np.int64] | None) -> ChunkBacking:
+    """Divide chunks that exist already, or are computed from such."""
+    chunks = backing.chunks(tuple(plan.records))
+    number = chunks.numblocks[0]
+    sizes: tuple[float, ...] = (np.nan,) * number
+    if borders is not None:
+        name = f"tfrecord-counting-items-{tokenize(chunks.name, plan)}"
+        counts = block_array(_count_chunk, chunks, plan, name, ((1,) * number,), np.dtype(np.int64))
+        sizes = tuple(counts.compute().tolist())
+    option = shared((plan, borders), "items")
+    name = f"tfrecord-explode-{tokenize(chunks.name, plan, borders)}"
+    blocks = chunk_array(_explode_chunk, name, number, chunks, option)
+    origin = {name: value for name, value in backing.origin.items() if name != "schema"}
+    return ChunkBacking(blocks, plan.schema, sizes, {**origin, "exploded": [*plan.group]}, backing.rechunked)
+
+
+def _count_chunk(chunk: Chunk, plan: ItemPlan) -> NDArray[np.int64]:
+    return np.array([_chunk_lengths(chunk, plan, 0).sum()])
+
+
+def _explode_chunk(
+    chunk: Chunk, option: tuple[ItemPlan, NDArray[np.int64] | None], block_id: tuple[int] = (0,)
+) -> Chunk:
+    plan, borders = option
+    first = 0 if borders is None else int(borders[block_id[0]])
+    lengths = _chunk_lengths(chunk, plan, first)
+    return Chunk(plan.items(tuple(plan.schema), chunk.blocks, lengths, slice(0, int(lengths.sum())), first))
+
+
+def _chunk_lengths(chunk: Chunk, plan: ItemPlan, first: int) -> NDArray[np.int64]:
+    try:
+        return plan.check_lengths(chunk.blocks, None)
+    except UnequalLengths as error:
+        raise FeatureError(f"row {first + error.row}: feature {error.name!r} {error.message}") from None

@@ -1,0 +1,248 @@
+"""Items of rows: values of ragged rows as rows of their own, and the features that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    rows_of,
+    splits_of,
+    take_rows,
+    to_array,
+)
+from dask_tfrecord.errors import plural
+from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, TensorFeature, VarLenFeature
+from dask_tfrecord.features.encoded import Encoded
+from dask_tfrecord.schema import Schema
+
+__all__ = ["RECORD", "ItemPlan", "UnequalLengths", "item_feature", "lengths_column"]
+
+# Column of the record that an item belongs to.
+RECORD = "record"
+
+
+def lengths_column(name: str, feature: Feature) -> str | None:
+    """Return the column that holds the row lengths of a padded column; None for other columns."""
+    return f"{name}.lengths" if isinstance(feature, FixedLenSequenceFeature) else None
+
+
+def item_feature(feature: Feature) -> Feature | None:
+    """Return the feature of the items of a column; None if its rows do not vary in length.
+
+    Items of a fixed shape are dense, or bytes. Items of nested rows have one level of rows less.
+    """
+    if isinstance(feature, FixedLenSequenceFeature):
+        return FixedLenFeature(feature.shape, feature.dtype)
+    if isinstance(feature, Encoded):
+        if feature.ragged_rank or (isinstance(feature, TensorFeature) and feature.own_shapes and feature.shape[0] < 0):
+            return type(feature)(**{**feature.arguments(), "shape": feature.shape[1:]})
+        return None
+    if feature.ragged_rank > 1:
+        return VarLenFeature(feature.dtype, shape=feature.shape[1:])
+    return FixedLenFeature(feature.item_shape, feature.dtype) if feature.ragged_rank else None
+
+
+def _row_lengths(block: Block) -> NDArray[np.int64]:
+    """Return the number of items of each row: of ragged rows, of arrays along their first axis, or as listed."""
+    if isinstance(block, RaggedBlock):
+        return np.diff(block.row_splits)
+    if isinstance(block, ArraysBlock):
+        return block.shapes[:, 0]
+    lengths: NDArray[np.int64] = to_array(block)
+    return lengths
+
+
+def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> Block:
+    """Return the items of all rows of a block as the rows of a block.
+
+    Parameters
+    ----------
+    block : Block
+        Ragged rows, arrays that differ along their first axis, or padded rows.
+    lengths : ndarray of int64, shape (rows,)
+        Items of each row.
+    feature : Feature
+        Feature of the items, see `item_feature`.
+
+    Returns
+    -------
+    Block
+        The items; it shares memory with the block unless rows are padded.
+    """
+    if isinstance(block, RaggedBlock):
+        return block.values
+    if isinstance(block, ArraysBlock):
+        return _array_items(block, lengths, feature)
+    kept = np.arange(block.shape[1]) < lengths[:, None]
+    if isinstance(block, BytesBlock):
+        steps = BytesBlock(block.values, block.splits, (kept.size, *feature.item_shape))
+        return steps.take(np.flatnonzero(kept))
+    items: NDArray[np.generic] = to_array(block)[kept]
+    return items
+
+
+def _array_items(block: ArraysBlock, lengths: NDArray[np.int64], feature: Feature) -> Block:
+    """Cut arrays along their first axis."""
+    values = block.values
+    if feature.own_shapes:
+        shapes = np.repeat(block.shapes[:, 1:], lengths, axis=0)
+        return ArraysBlock(values, splits_of(shapes.prod(axis=1)), shapes)
+    shape = (int(lengths.sum()), *feature.item_shape)
+    if isinstance(values, BytesBlock):
+        return BytesBlock(values.values, values.splits, shape)
+    return values.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemPlan:
+    """Columns of items, and the columns of records that they are made of.
+
+    Attributes
+    ----------
+    group : tuple of str
+        Columns whose rows are divided into items.
+    repeated : tuple of str
+        Columns whose rows are repeated for each item.
+    records : Schema
+        Features of the columns of records.
+    schema : Schema
+        Features of the columns of items, `RECORD` included if records are numbered.
+    """
+
+    group: tuple[str, ...]
+    repeated: tuple[str, ...]
+    records: Schema
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
+        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas
+
+    def lengths_of(self, name: str) -> str:
+        """Return the column that determines the row lengths of a column of the group."""
+        return lengths_column(name, self.records[name]) or name
+
+    def needed(self, names: Sequence[str], *, counted: bool) -> tuple[str, ...]:
+        """Return the columns of records to read for some columns of items; lengths are read if they are not counted."""
+        found = [name for name in names if name != RECORD]
+        found += [self.lengths_of(name) for name in found if name in self.group]
+        if not counted and not any(name in self.group for name in names):
+            found.append(self.lengths_of(self.group[0]))
+        return tuple(dict.fromkeys(found))
+
+    def items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64] = 0,
+    ) -> dict[str, Block]:
+        """Return items of blocks of records.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Columns of items.
+        blocks : mapping of str to Block
+            Columns of records.
+        lengths : ndarray of int64, shape (records,)
+            Items of each record.
+        picked : slice or ndarray of int64
+            Items to return, counted from the first item of the blocks.
+        first_record : int or ndarray of int64
+            Number of the first record, or of each record.
+        """
+        made: dict[str, Block] = {}
+        if any(name not in self.group for name in names):
+            records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[picked]
+        for name in names:
+            if name == RECORD:
+                made[name] = first_record[records] if isinstance(first_record, np.ndarray) else first_record + records
+            elif name in self.group:
+                made[name] = _picked(_block_items(blocks[name], lengths, self.schema[name]), picked)
+            else:
+                made[name] = take_rows(blocks[name], records)
+        return made
+
+    def flat_outputs(self, out: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of `out` that the flat values of ragged columns of records may be decoded to."""
+        return {
+            name: array
+            for name, array in out.items()
+            if name in self.group and self.records[name].ragged_rank == 1 and self.schema[name].is_dense
+        }
+
+    def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """Return the row lengths of the columns of the group among some blocks.
+
+        Parameters
+        ----------
+        blocks : mapping of str to Block
+            Columns of records.
+        expected : ndarray of int64 or None
+            Counted lengths.
+
+        Raises
+        ------
+        UnequalLengths
+            If two columns of a record differ in length, or a column from the counted lengths.
+        """
+        found = [(name, _row_lengths(blocks[at])) for name in self.group if (at := self.lengths_of(name)) in blocks]
+        other = ""
+        for name, lengths in found:
+            if expected is None:
+                expected, other = lengths, name
+            different = np.flatnonzero(lengths != expected)
+            if len(different):
+                row = int(different[0])
+                raise UnequalLengths(row, name, int(expected[row]), int(lengths[row]), other)
+        assert expected is not None
+        return expected
+
+
+class UnequalLengths(RowError):
+    """Column of a group whose length differs in one row from another column, or from the counted length.
+
+    Parameters
+    ----------
+    row : int
+        Index of the row.
+    name : str
+        The column.
+    expected, found : int
+        Items of the other column, and of this one.
+    other : str
+        The other column; empty if `expected` was counted.
+    """
+
+    def __init__(self, row: int, name: str, expected: int, found: int, other: str) -> None:
+        message = f"holds {plural(found, 'item')}; expected {expected:,}, "
+        if other:
+            message += (
+                f"as in {other!r}: columns that are exploded together have equal lengths in every record; give explode "
+                f"a list of columns that share theirs"
+            )
+        else:
+            message += "as counted by explode: the rows have changed since, or a function returns other rows each time"
+        super().__init__(row, message)
+        self.name = name
+
+
+def _picked(block: Block, picked: slice | NDArray[np.int64]) -> Block:
+    if not isinstance(picked, slice):
+        return take_rows(block, picked)
+    if 2 * (picked.stop - picked.start) < len(block):
+        # A view of a few items would keep all of them in memory.
+        return take_rows(block, np.arange(picked.start, picked.stop))
+    return rows_of(block, picked.start, picked.stop)

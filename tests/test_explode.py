@@ -1,0 +1,594 @@
+"""`Dataset.explode`: items of records as rows, compared with the lists that the records were written from."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.repeating import Repeating
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.errors import ResumeError, SchemaError, UnknownFeatureError
+from dask_tfrecord.messages import Example, SequenceExample
+from dask_tfrecord.testing import write_oracle
+
+FEATURES_OF_EPISODES = {
+    "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
+    "steps/reward": dtf.VarLenFeature("int64"),
+    "steps/text": dtf.VarLenFeature("bytes"),
+    "steps/words": dtf.RaggedFeature("int64", "words", [dtf.RaggedFeature.RowLengths("word_lengths")]),
+    "id": dtf.FixedLenFeature((), "int64"),
+    "name": dtf.TextFeature(),
+    "tags": dtf.VarLenFeature("int64"),
+}
+GROUP = ["steps/action", "steps/reward", "steps/text", "steps/words"]
+
+
+def episode(number: int, steps: int) -> dict[str, Any]:
+    """Return the values of a record with any number of steps."""
+    return {
+        "steps/action": [[number, step] for step in range(steps)],
+        "steps/reward": [1000 * number + step for step in range(steps)],
+        "steps/text": [b"%d of %d" % (step, number) * (step % 3) for step in range(steps)],
+        "steps/words": [[number] * ((number + step) % 3) for step in range(steps)],
+        "id": 7 * number,
+        "name": f"episode {number}",
+        "tags": [number] * (number % 4),
+    }
+
+
+def payload(values: Mapping[str, Any]) -> bytes:
+    """Serialize a record of these values."""
+    message = Example()
+    held = message.features.feature
+    held["steps/action"].float_list.value.extend([number for pair in values["steps/action"] for number in pair])
+    held["steps/reward"].int64_list.value.extend(values["steps/reward"])
+    held["steps/text"].bytes_list.value.extend(values["steps/text"])
+    held["words"].int64_list.value.extend([word for words in values["steps/words"] for word in words])
+    held["word_lengths"].int64_list.value.extend(map(len, values["steps/words"]))
+    held["id"].int64_list.value.append(values["id"])
+    held["name"].bytes_list.value.append(values["name"].encode())
+    held["tags"].int64_list.value.extend(values["tags"])
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def items_of(records: Sequence[Mapping[str, Any]], repeat: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the items of records, by a loop over lists."""
+    return [
+        {name: values[name][step] for name in GROUP} | {name: values[name] for name in repeat} | {"record": number}
+        for number, values in enumerate(records)
+        for step in range(len(values["steps/reward"]))
+    ]
+
+
+def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return computed columns as rows of lists."""
+    found = [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
+    return found
+
+
+LENGTHS = [3, 0, 5, 1, 0, 0, 7, 2, 0]
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, Any]]:
+    return [episode(number, steps) for number, steps in enumerate(LENGTHS)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory, records: Sequence[Mapping[str, Any]]) -> Path:
+    """Write episodes to three shards, of which one holds episodes without steps only."""
+    folder = tmp_path_factory.mktemp("episodes")
+    for shard, (start, stop) in enumerate(pairwise([0, 4, 6, len(LENGTHS)])):
+        write_oracle(folder / f"e-{shard:05d}-of-00003.tfrecord", map(payload, records[start:stop]))
+    return folder
+
+
+@pytest.fixture
+def episodes(shards: Path) -> dtf.Dataset:
+    return dtf.read_tfrecord(shards, FEATURES_OF_EPISODES)
+
+
+def test_items_are_rows(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
+    steps = episodes.explode("steps", repeat=["id", "name", "tags"])
+    assert steps.chunks == (9, 0, 9)
+    assert steps.nrecords == 18
+    assert dict(steps.schema) == {
+        "steps/action": dtf.FixedLenFeature((2,), "float32"),
+        "steps/reward": dtf.FixedLenFeature((), "int64"),
+        "steps/text": dtf.FixedLenFeature((), "bytes"),
+        "steps/words": dtf.VarLenFeature("int64"),
+        "id": dtf.FixedLenFeature((), "int64"),
+        "name": dtf.TextFeature(),
+        "tags": dtf.VarLenFeature("int64"),
+        "record": dtf.FixedLenFeature((), "int64"),
+    }
+    expected = items_of(records, ["id", "name", "tags"])
+    arrays = steps.compute()
+    assert rows_of(arrays) == expected
+    assert (arrays["steps/action"].dtype, arrays["steps/action"].shape) == (np.dtype("float32"), (18, 2))
+    assert arrays["record"].dtype == np.int64
+    # Every other way to the same rows.
+    with dask.config.set(scheduler="sync"):
+        assert rows_of({name: steps[name].compute() for name in steps}) == expected
+        assert rows_of(dict(zip(steps, dask.compute(*steps[tuple(steps)]), strict=True))) == expected
+        assert rows_of(steps.persist().compute()) == expected
+        assert rows_of(pickle.loads(pickle.dumps(steps)).compute()) == expected
+        assert rows_of(episodes.persist().explode("steps", repeat=["id", "name", "tags"]).compute()) == expected
+    assert rows_of(steps.head(4)) == expected[:4]
+    assert steps.count() == 18
+    assert steps.verify().ok
+    values, splits = dask.compute(*steps.ragged("steps/words"))
+    assert [row.tolist() for row in np.split(values, splits[1:-1])] == [item["steps/words"] for item in expected]
+    assert steps.padded("steps/words", 2)[:, 0].compute().shape == (18,)
+    assert "18 records in 3 chunks" in repr(steps)
+    assert "steps/action" in steps._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        0,
+        -1,
+        slice(2, 9),
+        slice(None, None, -1),
+        slice(1, 17, 5),
+        slice(5, 5),
+        [],
+        [17, 0, 0, 8, 9, 3],
+        np.arange(18) % 3 == 1,
+    ],
+    ids=str,
+)
+def test_rows_are_picked(episodes: dtf.Dataset, records: list[dict[str, Any]], key: Any) -> None:
+    expected = np.array(items_of(records, ["name"]), object)
+    wanted = (
+        list(expected[[key] if isinstance(key, int) else np.array(key, int) if key == [] else key])
+        if not (isinstance(key, np.ndarray))
+        else list(expected[key])
+    )
+    steps = episodes.explode("steps", repeat=["name"])
+    for way in (steps, steps.persist()):
+        assert rows_of(way.rows[key].compute()) == wanted
+    picked = steps.rows[key]
+    assert rows_of({name: picked[name].compute() for name in picked}) == wanted
+    assert rows_of(picked.rows[::-1].compute()) == wanted[::-1]
+
+
+def test_rows_read_only_their_records(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    path = tmp_path / "a.tfrecord"
+    write_oracle(path, map(payload, records))
+    steps = dtf.read_tfrecord(path, FEATURES_OF_EPISODES).explode("steps")
+    dtf.build_index(path)
+    stored = bytearray(path.read_bytes())
+    for number in (0, 2, 7):
+        at = stored.index(records[number]["name"].encode())
+        stored[at] ^= 255
+    information = path.stat()
+    path.write_bytes(stored)
+    os.utime(path, ns=(information.st_atime_ns, information.st_mtime_ns))
+    expected = items_of(records)
+    # Items 8 to 15 belong to records 3 and 6.
+    assert rows_of(steps.rows[8:16].compute()) == expected[8:16]
+    assert rows_of(steps.rows[[15, 8, 9]].compute()) == [expected[item] for item in (15, 8, 9)]
+    with pytest.raises(dtf.CorruptRecordError, match="record 2 "):
+        steps.rows[7].compute()
+    # The numbers of the records are known without them.
+    assert steps["record"].compute().tolist() == [item["record"] for item in expected]
+
+
+def test_the_record_joins_items_to_records(episodes: dtf.Dataset) -> None:
+    some = episodes.rows[[6, 3, 0]]
+    steps = some.explode(["steps/reward"])
+    assert steps["record"].compute().tolist() == [0] * 7 + [1] + [2] * 3
+    joined = some.rows[steps["record"].compute()]["id"].compute()
+    assert joined.tolist() == (steps["steps/reward"] // 1000 * 7).compute().tolist()
+
+
+def test_uncounted_items(shards: Path, records: list[dict[str, Any]]) -> None:
+    uncounted = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES, counts=None)
+    steps = uncounted.explode("steps", repeat="id")
+    assert steps.nrecords is None
+    assert np.isnan(steps.chunks).all()
+    assert "record" not in steps
+    expected = [{name: item[name] for name in [*GROUP, "id"]} for item in items_of(records, ["id"])]
+    assert rows_of(steps.compute()) == expected
+    assert rows_of(steps.persist().compute()) == expected
+    assert rows_of(uncounted.persist().explode("steps", repeat="id").compute()) == expected
+    assert rows_of(steps.head(4)) == expected[:4]
+    assert steps.count() == 18
+    assert steps["id"].compute().tolist() == [item["id"] for item in expected]
+    with pytest.raises(ValueError, match="open with counts='auto'"):
+        steps.rows[3]
+
+
+def test_functions_before_and_after(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
+    def halve(blocks: dict[str, Any]) -> dict[str, Any]:
+        """Keep every other value of a row."""
+        rewards = blocks["steps/reward"]
+        rows = [rewards.values[start:stop:2] for start, stop in pairwise(rewards.row_splits.tolist())]
+        ends = np.cumsum([0, *map(len, rows)])
+        return {"x/reward": RaggedBlock(np.concatenate([rewards.values[:0], *rows]), ends), "id": blocks["id"]}
+
+    steps = episodes.map_blocks(halve).explode("x", repeat=["id"])
+    steps = steps.map_blocks(lambda blocks: {"sum": blocks["x/reward"] + blocks["id"], "record": blocks["record"]})
+    kept = [item for values in records for item in items_of([values], ["id"])[::2]]
+    assert steps["sum"].compute().tolist() == [item["steps/reward"] + item["id"] for item in kept]
+    assert steps.rows[[3, 1]]["sum"].compute().tolist() == [
+        kept[item]["steps/reward"] + kept[item]["id"] for item in (3, 1)
+    ]
+    longer = episodes.explode("steps").assign(double=episodes.explode("steps")["steps/reward"] * 2)
+    assert (longer["double"] == 2 * longer["steps/reward"]).all().compute()
+    # Columns that were assigned are divided too.
+    both = episodes.assign(other=episodes["steps/reward"].compute()).explode(["steps/reward", "other"])
+    assert (both["other"] == both["steps/reward"]).all().compute()
+    # Items are divided again: the words of all steps.
+    words = steps_of_words(episodes)
+    expected = [word for values in records for row in values["steps/words"] for word in row]
+    assert words["steps/words"].compute().tolist() == expected
+    assert words.rows[5:9]["steps/words"].compute().tolist() == expected[5:9]
+
+
+def steps_of_words(episodes: dtf.Dataset) -> dtf.Dataset:
+    return episodes.explode("steps").rows[:][["steps/words", "steps/reward"]].explode("steps/words")
+
+
+@pytest.mark.parametrize("rows", [1, 4, 100])
+def test_stores(episodes: dtf.Dataset, records: list[dict[str, Any]], tmp_path: Path, rows: int) -> None:
+    steps = episodes.explode("steps", repeat=["id", "name", "tags"])
+    expected = items_of(records, ["id", "name", "tags"])
+    steps.to_zarr(tmp_path / "a.zarr", chunks=rows)
+    again = dtf.from_zarr(tmp_path / "a.zarr")
+    assert rows_of(again.compute()) == expected
+    assert again.schema == steps.schema
+    # Items of a store are divided like those of records.
+    words = again.explode("steps/words")
+    assert words["steps/words"].compute().tolist() == steps_of_words(episodes)["steps/words"].compute().tolist()
+    steps.to_tfrecord(tmp_path / "{shard:05d}.tfrecord", records_per_shard=rows)
+    read = dtf.read_tfrecord(tmp_path / "*.tfrecord", steps.schema)
+    assert rows_of(read.compute()) == expected
+    picked = steps.rows[[4, 2, 17]]
+    picked.to_zarr(tmp_path / "b.zarr", chunks=2)
+    assert rows_of(dtf.from_zarr(tmp_path / "b.zarr").compute()) == [expected[item] for item in (4, 2, 17)]
+
+
+def test_an_interrupted_conversion_is_resumed(episodes: dtf.Dataset, shards: Path, tmp_path: Path) -> None:
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        if (blocks["record"] == 7).any() and not (tmp_path / "allowed").exists():
+            raise RuntimeError("stop")
+        return {"reward": blocks["steps/reward"]}
+
+    template = {"reward": np.zeros(0, np.int64)}
+    with pytest.raises(RuntimeError, match="stop"):
+        episodes.explode("steps").map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
+    other = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode(["steps/reward"])
+    with pytest.raises(ResumeError):
+        other.map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
+    (tmp_path / "allowed").touch()
+    again = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps")
+    again.map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
+    found = dtf.from_zarr(tmp_path / "a.zarr")["reward"].compute()
+    assert found.tolist() == episodes.explode("steps")["steps/reward"].compute().tolist()
+
+
+def test_tasks_have_names_that_follow_from_the_rows(shards: Path) -> None:
+    one, other = (dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps") for _ in range(2))
+    assert one["steps/reward"].name == other["steps/reward"].name
+    assert one.rows[1:]["steps/reward"].name != one["steps/reward"].name
+    assert one[["steps/reward"]].__dask_graph__().keys() == other[["steps/reward"]].__dask_graph__().keys()
+    assert dask.base.tokenize(one) == dask.base.tokenize(other)
+    dask.compute(*one[tuple(one)], other.persist())
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, of in FEATURES.items() if of.ragged_rank or name in ("tensor", "strings")]
+)
+def test_every_kind_of_column(name: str) -> None:
+    sizes = (7, 0, 1, 13, 4)
+    feature = FEATURES[name]
+    block = rows_like(feature, sum(sizes), np.random.default_rng(5))
+    dataset = dataset_of({name: block, "row": np.arange(sum(sizes))}, {name: feature, "row": np.arange(0)}, sizes)
+    items = dataset.explode([name], repeat=["row"])
+    rows = listed(dataset[name].compute())
+    # repr: NaN differs from itself.
+    expected = [item for row in rows for item in row]
+    found = items.compute()
+    assert repr(listed(found[name])) == repr(expected)
+    assert found["row"].tolist() == found["record"].tolist() == [row for row, of in enumerate(rows) for _ in of]
+    assert items[name].dtype == found[name].dtype
+    assert items[name].shape == found[name].shape
+    assert repr(listed(items.rows[::-3].compute()[name])) == repr(expected[::-3])
+
+
+@pytest.fixture(scope="module")
+def public(corpus: Path) -> Path:
+    return corpus / "pytorch__data/test/_fakedata/tfrecord/sequence_example.tfrecord"
+
+
+LISTS = ["x_byte_seq", "x_float_seq", "x_int_seq"]
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_feature_lists_of_a_public_file(public: Path, padded: bool) -> None:
+    schema = dtf.infer_schema(public)
+    if not padded:
+        lists = {name: dtf.VarLenFeature(schema[name].dtype) for name in LISTS}
+        schema = dtf.Schema(schema.context_features, sequence_features=lists)
+    steps = dtf.read_tfrecord(public, schema).explode(LISTS, repeat=["x_int"])
+    found = steps.compute()
+    messages = [SequenceExample.FromString(each) for each in dtf.testing.read_payloads(public)]
+    wanted: dict[str, list[Any]] = {name: [] for name in LISTS}
+    for message in messages:
+        for name, kind in zip(LISTS, ("bytes_list", "float_list", "int64_list"), strict=True):
+            held = message.feature_lists.feature_list[name].feature
+            wanted[name] += [list(getattr(step, kind).value) for step in held]
+    for name in LISTS:
+        values = [[value] if name == "x_byte_seq" and padded else listed(value) for value in found[name]]
+        assert values == wanted[name]
+    assert (
+        found["record"].tolist()
+        == np.repeat(
+            np.arange(len(messages)),
+            [len(message.feature_lists.feature_list["x_int_seq"].feature) for message in messages],
+        ).tolist()
+    )
+
+
+def test_episodes_of_a_public_data_set(corpus: Path) -> None:
+    folder = corpus / "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0"
+    ds = dtf.read_tfrecord(folder, split="train")
+    names = ["steps/observation/image_0", "steps/action", "steps/is_last", "steps/language_instruction"]
+    steps = ds.explode("steps", repeat="episode_metadata/episode_id")
+    assert steps["steps/observation/image_0"].shape[1:] == (64, 64, 3)
+    some = steps[names].compute()
+    rows = ds[names].compute()
+    for name in names:
+        assert (some[name] == np.concatenate(rows[name])).all()
+    ends = steps["record"].compute()
+    assert ends.tolist() == np.repeat(np.arange(25), [len(row) for row in rows["steps/action"]]).tolist()
+    picked = steps.rows[[5, 40]]["steps/observation/image_0"].compute()
+    assert (picked == some["steps/observation/image_0"][[5, 40]]).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_lengths_chunks_and_spans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 9]), min_size=0, max_size=12), "lengths")
+    records = [episode(number, steps) for number, steps in enumerate(lengths)]
+    path = tmp_path_factory.mktemp("any") / "a.tfrecord"
+    write_oracle(path, map(payload, records))
+    ds = dtf.read_tfrecord(path, FEATURES_OF_EPISODES, chunks=data.draw(st.integers(1, 13), "rows"))
+    repeat = data.draw(st.lists(st.sampled_from(["id", "name", "tags"]), unique=True), "repeat")
+    steps = ds.explode(GROUP, repeat=repeat)
+    expected = items_of(records, repeat)
+    names = data.draw(st.lists(st.sampled_from(list(steps)), min_size=1, unique=True), "names")
+    wanted = [{name: item[name] for name in names} for item in expected]
+    assert rows_of(steps[names].compute()) == wanted
+    assert [rows for rows in steps.chunks] == [
+        sum(lengths[start:stop])
+        for start, stop in pairwise(ds.borders.tolist())  # type: ignore[union-attr]
+    ]
+    if not expected:
+        return
+    picked = data.draw(st.lists(st.integers(-len(expected), len(expected) - 1), max_size=8), "picked")
+    assert rows_of(steps[names].rows[picked].compute()) == [wanted[item] for item in picked]
+    # Spans of a writer: ascending, adjacent, some of them within one record.
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(expected)), max_size=6), "cuts"))
+    spans = list(pairwise([0, *cuts, len(expected)]))
+    source = steps.source
+    assert source is not None
+    dense = [name for name in names if steps.schema[name].is_dense]
+    filled = {name: np.zeros_like(steps[name].compute()) for name in dense}
+    read = [
+        row
+        for blocks in source.read_spans(names, iter(spans), filled)
+        for row in rows_of({name: np.asarray(block) for name, block in blocks.items()})
+    ]
+    assert read == wanted
+    assert rows_of(filled) == [{name: item[name] for name in dense} for item in expected] or not dense
+
+
+def test_a_record_that_several_spans_divide_is_decoded_once(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a.tfrecord", [payload(episode(number, 40)) for number in range(3)])
+    seen: list[int] = []
+
+    def note(blocks: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(blocks["id"]))
+        return dict(blocks)
+
+    ds = dtf.read_tfrecord(tmp_path, FEATURES_OF_EPISODES).map_blocks(note, FEATURES_OF_EPISODES)
+    source = ds.explode(["steps/reward"]).source
+    assert source is not None
+    seen.clear()
+    spans = [(start, start + 10) for start in range(0, 120, 10)]
+    found = [block["steps/reward"].tolist() for block in source.read_spans(["steps/reward"], spans)]
+    assert np.concatenate(found).tolist() == [1000 * number + step for number in range(3) for step in range(40)]
+    assert seen == [1, 1, 1]
+
+
+def test_unequal_lengths(tmp_path: Path, shards: Path) -> None:
+    wrong = episode(1, 4) | {"steps/reward": [1, 2, 3]}
+    path = tmp_path / "a.tfrecord"
+    write_oracle(path, [payload(episode(0, 2)), payload(wrong), payload(episode(2, 1))])
+    ds = dtf.read_tfrecord(path, FEATURES_OF_EPISODES)
+    offset = 16 + len(payload(episode(0, 2)))
+    expected = rf"record 1 \(byte {offset}\): feature 'steps/reward' holds 3 items; expected 4, as in 'steps/action'"
+    for attempt in (ds, ds.map_blocks(dict)):
+        with pytest.raises(dtf.FeatureError, match=expected) as caught:
+            attempt.explode("steps")
+        place = caught.value.place
+        assert place is not None
+        assert (place.file, place.record, place.feature) == (str(path), 1, "steps/reward")
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(dtf.FeatureError, match=r"row 1: feature 'steps/reward' holds 3 items"):
+        ds.persist().explode("steps")
+    with pytest.raises(dtf.FeatureError, match=r"a.tfrecord.*row 1 of the chunk: feature 'steps/reward' holds 3 items"):
+        dtf.read_tfrecord(path, FEATURES_OF_EPISODES, counts=None).explode("steps").compute()
+    # Columns with equal lengths are a group.
+    assert ds.explode(["steps/action", "steps/text"]).nrecords == 7
+
+
+def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None:
+    state = {"extra": 0}
+
+    def unstable(blocks: dict[str, Any]) -> dict[str, Any]:
+        lengths = np.diff(blocks["steps/reward"].row_splits) + state["extra"]
+        return {"x": RaggedBlock(np.zeros(lengths.sum()), np.append(0, np.cumsum(lengths)))}
+
+    items = episodes.map_blocks(unstable).explode("x")
+    state["extra"] = 1
+    with pytest.raises(dtf.FeatureError, match=r"expected \d, as counted by explode: the rows have changed"):
+        items.compute(scheduler="sync")
+
+
+@pytest.mark.parametrize(
+    ("group", "repeat", "kind", "message"),
+    [
+        ("step", (), UnknownFeatureError, "no group or column 'step'; did you mean 'steps'"),
+        (["steps/actions"], (), UnknownFeatureError, "did you mean 'steps/action'"),
+        ("id", (), SchemaError, r"column 'id' is FixedLenFeature\(\(\), 'int64'\): its rows do not vary in length"),
+        (["steps/reward", "id"], (), SchemaError, "column 'id' is FixedLenFeature"),
+        ("steps", ["nme"], UnknownFeatureError, "repeat: no column 'nme'; did you mean 'name'"),
+        ("steps", ["steps/text"], SchemaError, "'steps/text' is in group and in repeat"),
+        (["steps/text", "steps/text"], (), SchemaError, "given once each"),
+        ([], (), SchemaError, "at least one column"),
+        (None, (), TypeError, "group is a name or a list of names"),
+        ("steps", 3, TypeError, "repeat is a name or a list of names"),
+    ],
+)
+def test_wrong_arguments(episodes: dtf.Dataset, group: Any, repeat: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        episodes.explode(group, repeat=repeat)
+
+
+def test_names_that_are_taken(episodes: dtf.Dataset) -> None:
+    numbered = episodes.assign(record=np.arange(len(LENGTHS)))
+    with pytest.raises(SchemaError, match="'record' would be replaced"):
+        numbered.explode("steps", repeat=["record"])
+    assert numbered.explode("steps")["record"].compute().max() == 7
+    padded = dtf.Dataset.from_arrays({"a": np.zeros((2, 3))}).map_blocks(
+        dict, {"a": dtf.FixedLenSequenceFeature((), "float64", length=3)}
+    )
+    with pytest.raises(SchemaError, match=r"'a' is padded, and there is no column 'a\.lengths'"):
+        padded.explode("a")
+
+
+def test_a_data_set_without_items(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a.tfrecord", [payload(episode(number, 0)) for number in range(3)])
+    write_oracle(tmp_path / "b.tfrecord", [])
+    for records in (tmp_path, tmp_path / "b.tfrecord"):
+        steps = dtf.read_tfrecord(records, FEATURES_OF_EPISODES).explode("steps", repeat="name")
+        assert steps.nrecords == 0
+        assert steps.compute()["steps/action"].shape == (0, 2)
+        assert steps.head()["name"].shape == (0,)
+        target = tmp_path / f"{records.stem}.zarr"
+        steps.to_zarr(target)
+        assert dtf.from_zarr(target).compute()["steps/action"].shape == (0, 2)
+
+
+def test_class_names_are_kept(shards: Path) -> None:
+    classes = {"steps/reward": ["cat", "dog"], "id": ["a", "b"], "tags": ["x", "y"]}
+    ds = dtf.read_tfrecord(shards, dtf.Schema(FEATURES_OF_EPISODES, classes=classes))
+    kept = ds.explode("steps", repeat="id").schema.classes
+    assert {name: list(names) for name, names in kept.items()} == {
+        "steps/reward": ["cat", "dog"],
+        "id": ["a", "b"],
+    }
+
+
+def test_sparse_values_are_items(tmp_path: Path) -> None:
+    message = Example()
+    message.features.feature["ix"].int64_list.value.extend([5, 2])
+    message.features.feature["val"].float_list.value.extend([0.5, 0.25])
+    write_oracle(tmp_path / "a.tfrecord", [message.SerializeToString(), Example().SerializeToString()])
+    ds = dtf.read_tfrecord(tmp_path, {"s": dtf.SparseFeature("ix", "val", "float32", 9)})
+    found = ds.explode("s").compute()
+    assert {name: column.tolist() for name, column in found.items()} == {
+        "s.indices": [[2], [5]],
+        "s.values": [0.25, 0.5],
+        "record": [0, 0],
+    }
+
+
+def test_lost_records_are_filled(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    path = tmp_path / "a.tfrecord"
+    write_oracle(path, map(payload, records))
+    dtf.build_index(path)
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(b"episode 2")] ^= 255
+    path.write_bytes(stored)
+    os.utime(path.with_name("a.tfrecord.idx"))
+    features = {"steps/reward": dtf.VarLenFeature("int64"), "id": dtf.FixedLenFeature((), "int64", -1)}
+    ds = dtf.read_tfrecord(path, features, errors="fill", fill_values={"steps/reward": [-5, -6]})
+    found = ds.explode("steps", repeat="id").compute()
+    assert found["steps/reward"][3:5].tolist() == [-5, -6]
+    assert found["id"][3:5].tolist() == [-1, -1]
+    assert found["record"][3:6].tolist() == [2, 2, 3]
+    assert not ds.explode("steps/reward").verify().ok
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_repeated_tasks_give_the_same_items(episodes: dtf.Dataset, records: list[dict[str, Any]], seed: int) -> None:
+    repeating = Repeating(seed)
+    with dask.config.set(scheduler=repeating.get()):
+        for way in (episodes, episodes.persist()):
+            assert rows_of(way.explode("steps").compute()) == items_of(records)
+    assert not repeating.run_late()
+
+
+@pytest.mark.cluster
+def test_items_on_a_cluster(client: Any, shards: Path, records: list[dict[str, Any]], tmp_path: Path) -> None:
+    steps = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps", repeat=["name"])
+    expected = items_of(records, ["name"])
+    assert rows_of(steps.compute()) == expected
+    assert rows_of(steps.persist().rows[3:12].compute()) == expected[3:12]
+    steps.to_zarr(tmp_path / "a.zarr", chunks=4)
+    assert rows_of(dtf.from_zarr(tmp_path / "a.zarr").compute()) == expected
+    assert da.concatenate([steps["steps/reward"], steps["record"]]).sum().compute() == sum(
+        item["steps/reward"] + item["record"] for item in expected
+    )
+
+
+PIPELINE = """
+import json, sys
+import tensorflow as tf
+lists = {
+    "x_float_seq": tf.io.FixedLenSequenceFeature((10,), tf.float32),
+    "x_int_seq": tf.io.FixedLenSequenceFeature((10,), tf.int64),
+}
+context = {"x_int": tf.io.FixedLenFeature((10,), tf.int64)}
+def parse(number, record):
+    held, steps = tf.io.parse_single_sequence_example(record, context, lists)
+    count = tf.shape(steps["x_int_seq"])[0]
+    repeated = {"x_int": tf.repeat(held["x_int"][None], count, axis=0), "record": tf.repeat(number, count)}
+    return {**steps, **repeated}
+rows = tf.data.TFRecordDataset(sys.argv[1]).enumerate().map(parse).flat_map(tf.data.Dataset.from_tensor_slices)
+json.dump([{name: value.tolist() for name, value in row.items()} for row in rows.as_numpy_iterator()], sys.stdout)
+"""
+
+
+@pytest.mark.tensorflow
+def test_items_are_those_of_flat_map(tensorflow: str, public: Path) -> None:
+    quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [tensorflow, "-c", PIPELINE, str(public)], env=quiet, capture_output=True, text=True, timeout=300, check=True
+    )
+    expected = json.loads(done.stdout)
+    ds = dtf.read_tfrecord(public, dtf.infer_schema(public))
+    found = ds.explode(["x_float_seq", "x_int_seq"], repeat=["x_int"]).compute()
+    assert rows_of(found) == expected
