@@ -52,10 +52,10 @@ def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str |
     Parameters
     ----------
     group : str or sequence of str
-        Columns to divide into items. A prefix of names: ``"steps"`` stands for all ragged columns under ``steps/``, for
-        example the fields of a sequence of TensorFlow Datasets. Or a list of columns: ragged ones of any number of
-        levels, arrays of `TensorFeature` that differ in their first size, and feature lists read by
-        `FixedLenSequenceFeature`, without their padding.
+        Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` stands for all ragged
+        columns under ``steps/``, for example the fields of a sequence of TensorFlow Datasets. Or a list of columns:
+        ragged ones of any number of levels, arrays of `TensorFeature` that differ in their first size, and feature
+        lists read by `FixedLenSequenceFeature`, without their padding.
     repeat : str or sequence of str, optional
         Columns whose rows are repeated for each item of their record.
 
@@ -95,7 +95,7 @@ def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str |
 def nested_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
     """Return the prefixes of names under which there are several ragged columns, and these columns.
 
-    A prefix is omitted if a longer one has the same columns.
+    Of several prefixes of the same columns, the longest is returned.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in schema:
@@ -103,7 +103,8 @@ def nested_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
         for depth in range(1, len(parts)):
             prefix = "/".join(parts[:depth])
             found.setdefault(prefix, _under(schema, prefix))
-    return {prefix: names for prefix, names in found.items() if names[1:]}
+    longest = {names: prefix for prefix, names in found.items() if names[1:]}
+    return {prefix: names for names, prefix in longest.items()}
 
 
 def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
@@ -136,19 +137,21 @@ def _plan_items(schema: Schema, group: str | Sequence[str], repeat: str | Sequen
         features[RECORD] = FixedLenFeature((), "int64")
     needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
-    return ItemPlan(names, repeated, schema.select(needed), Schema(features, classes=classes))
+    return ItemPlan(
+        names, repeated, schema.select(needed), Schema(features, classes=classes, groups=schema.groups_of(repeated))
+    )
 
 
 def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...]:
     """Return the columns of a group, all of which are divisible into items."""
     if isinstance(group, str):
-        names = _under(schema, group)
+        names = schema.groups.get(group) or _under(schema, group)
         if names:
             return names
         dense = [name for name in schema if name == group or name.startswith(f"{group}/")]
         if not dense:
             prefixes = dict.fromkeys(
-                [*nested_groups(schema), *(name for name in schema if _is_divisible(schema, name))]
+                [*schema.groups, *nested_groups(schema), *(name for name in schema if _is_divisible(schema, name))]
             )
             raise UnknownFeatureError(f"explode: no group or column {group!r}{near_misses(group, prefixes)}")
         raise SchemaError(_dense_message(schema, dense[0]))

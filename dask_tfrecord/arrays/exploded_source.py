@@ -152,6 +152,11 @@ class ExplodedSource:
         items = row_numbers(pick_rows(self.rows, key))
         return self.source.describe(np.unique(self.counts.locate(items)[0]) if items.size else slice(0))
 
+    def record_of(self, row: int) -> int:
+        """Return the row of the source that holds an item."""
+        assert self.counts is not None and self.rows is not None
+        return int(self.counts.locate(np.array([self.rows[row]]))[0][0])
+
     def record_spans(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ranges of records that hold ranges of items, both of shape (n, 2)."""
         assert self.counts is not None and self.rows is not None

@@ -280,7 +280,9 @@ def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapp
 
 def locate_row(source: RowSource, start: int, row: int, feature: str) -> Location:
     """Return the location of row `start` + `row` of a source, for errors: file and record, or the store and its row."""
-    while isinstance(source, MappedSource):
+    while isinstance(source, MappedSource | ExplodedSource):
+        if isinstance(source, ExplodedSource):
+            start, row = source.record_of(start + row), 0
         source = source.source
     rows: Any = getattr(source, "rows", None)
     number = start + row if rows is None else int(rows[start + row])
