@@ -75,6 +75,27 @@ def test_an_interrupted_conversion_of_format_1_is_not_mixed_with_another_one(sto
         ds.to_zarr(store, component="interrupted")
 
 
+def test_a_conversion_that_began_in_format_1_is_completed(tmp_path: Path) -> None:
+    ds = dtf.Dataset.from_arrays(
+        {"tokens": ROWS["nested"][0:5]}, {"tokens": dtf.VarLenFeature("int64", shape=(-1, -1))}
+    )
+    ds.to_zarr(tmp_path / "s.zarr", chunks=2, compute=False)
+    file = tmp_path / "s.zarr/zarr.json"
+    document = json.loads(file.read_text())
+    own = document["attributes"]["dask_tfrecord"]
+    own["format"] = own.pop("format_version") - 1
+    file.write_text(json.dumps(document))
+    plan = next((tmp_path / "s.zarr/.dask_tfrecord").rglob("plan.json"))
+    layout = json.loads(plan.read_text())
+    for array in layout["arrays"]:
+        del array["group"]
+    plan.write_text(json.dumps(layout))
+    with pytest.raises(ResumeError, match="groups"):
+        ds.to_zarr(tmp_path / "s.zarr", chunks=2, groups={"g": ["tokens"]}, resume=True)
+    ds.to_zarr(tmp_path / "s.zarr", chunks=2, resume=True)
+    assert plain(dtf.from_zarr(tmp_path / "s.zarr")["tokens"].compute()) == ROWS["steps/reward"]
+
+
 def test_a_newer_format_is_refused(store: Path) -> None:
     group = store / "chunked"
     ds = dtf.from_zarr(store, component="sharded")

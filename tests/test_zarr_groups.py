@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +13,17 @@ import dask
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.any_columns import any_features, dataset_of, listed, rows_like
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.errors import FeatureError, IncompleteStoreError, ResumeError, SchemaError, UnknownFeatureError
-from dask_tfrecord.features import RowLengths
+from dask_tfrecord.features import Feature, RowLengths
 
 STEPS = (3, 0, 2, 1, 14, 0, 1)
 EPISODES = Path(__file__).parent / "data/tfds/every/1.0.0"
@@ -29,6 +35,7 @@ FEATURES: Mapping[str, Any] = {
     "steps/words": dtf.RaggedFeature("int64", "steps/words", (RowLengths("steps/words/lengths"),)),
     "tokens": dtf.VarLenFeature("int64"),
 }
+ROW = dtf.FixedLenFeature((), "int64")
 MEMBERS = ("steps/reward", "steps/action", "steps/note", "steps/words")
 
 
@@ -128,32 +135,32 @@ class CountingStore(zarr.storage.WrapperStore[Any]):
     """Store that records the keys of chunks that are read."""
 
     # Of all copies: zarr opens a store read-only as another object.
-    keys: ClassVar[set[str]] = set()
+    reads: ClassVar[Counter[str]] = Counter()
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         if "/c/" in key:
-            self.keys.add(key)
+            self.reads[key] += 1
         return await self._store.get(key, prototype, byte_range)
 
 
 def test_selecting_steps_reads_their_chunks_only(tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
     lengths = tuple(np.random.default_rng(1).integers(0, 40, 50).tolist())
-    given = rows(lengths)
+    columns = rows(lengths)
     fields = ["steps.reward.values", "steps.action.values"]
     dtf.Dataset.from_arrays(
-        {name: given[name] for name in ("steps/reward", "steps/action")},
+        {name: columns[name] for name in ("steps/reward", "steps/action")},
         {name: FEATURES[name] for name in ("steps/reward", "steps/action")},
     ).to_zarr(tmp_path / "s.zarr", chunks={"steps.action.values": 100}, groups={"steps": "steps"})
     store = CountingStore(zarr.storage.LocalStore(tmp_path / "s.zarr"))
     opened = xarray.open_zarr(store)
     assert opened.chunks["steps"][0] == 100
-    store.keys.clear()
+    store.reads.clear()
     with dask.config.set(scheduler="sync"):
         found = opened[fields].isel(steps=slice(110, 180)).load()
-    assert store.keys == {"steps.reward.values/c/1", "steps.action.values/c/1/0"}
+    assert set(store.reads) == {"steps.reward.values/c/1", "steps.action.values/c/1/0"}
     for field, name in zip(fields, ("steps/reward", "steps/action"), strict=True):
-        every = np.concatenate([np.asarray(row).reshape(len(row), -1) for row in given[name] if row])
+        every = np.concatenate([np.asarray(row).reshape(len(row), -1) for row in columns[name] if row])
         np.testing.assert_array_equal(found[field].values.reshape(70, -1), every[110:180])
 
 
@@ -243,14 +250,14 @@ def test_the_argument_names_columns_or_a_prefix(episodes: dtf.Dataset, tmp_path:
 
 def test_a_group_with_the_name_of_a_column_or_of_the_rows(tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
-    given = {"steps": np.arange(3), "record": [[1], [2, 3], []], "b": [[1.0], [2.0, 3.0], []]}
-    ds = dtf.Dataset.from_arrays(given, {"record": dtf.VarLenFeature("int64"), "b": dtf.VarLenFeature("float32")})
+    columns = {"steps": np.arange(3), "record": [[1], [2, 3], []], "b": [[1.0], [2.0, 3.0], []]}
+    ds = dtf.Dataset.from_arrays(columns, {"record": dtf.VarLenFeature("int64"), "b": dtf.VarLenFeature("float32")})
     for group in ("steps", "record"):
         ds.to_zarr(tmp_path / "s.zarr", groups={group: ["record", "b"]}, mode="w")
         opened = xarray.open_zarr(tmp_path / "s.zarr")
         assert opened["b.values"].dims == opened["record.values"].dims == (f"{group}%",)
         np.testing.assert_array_equal(opened.isel({f"{group}%": slice(1, 3)})["b.values"], [2, 3])
-        assert plain(dtf.from_zarr(tmp_path / "s.zarr")["b"].compute()) == given["b"]
+        assert plain(dtf.from_zarr(tmp_path / "s.zarr")["b"].compute()) == columns["b"]
 
 
 def test_chunks_of_one_array_are_those_of_the_group(episodes: dtf.Dataset) -> None:
@@ -325,6 +332,58 @@ def test_groups_that_contradict_the_store_are_refused(episodes: dtf.Dataset, tmp
     (tmp_path / "s.zarr/zarr.json").write_text(json.dumps(document))
     with pytest.raises(IncompleteStoreError):
         dtf.from_zarr(tmp_path / "s.zarr")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    features=st.lists(any_features().filter(lambda feature: feature.ragged_rank > 0), min_size=1, max_size=4),
+    counts=st.lists(st.integers(0, 5), max_size=9),
+    seed=st.integers(0, 2**32),
+    grid=st.sampled_from([{}, {"chunks": 2}, {"chunks": 1, "shards": 2}, {"target_chunk_bytes": 16}]),
+)
+def test_groups_of_any_ragged_columns(
+    features: list[Feature], counts: list[int], seed: int, grid: dict[str, Any]
+) -> None:
+    rng, splits = np.random.default_rng(seed), splits_of(np.array(counts, np.int64))
+    named = {f"steps/{number}": feature for number, feature in enumerate(features)}
+    blocks: dict[str, Block] = {}
+    for name, feature in named.items():
+        values: Any = np.empty(0)
+        while not len(values):
+            values = rows_like(feature, 30, rng).values  # type: ignore[union-attr]
+        blocks[name] = RaggedBlock(take_rows(values, rng.integers(0, len(values), splits[-1])), splits)
+    ds = dataset_of({**blocks, "row": np.arange(len(counts))}, {**named, "row": ROW}, [len(counts)])
+    store = zarr.storage.MemoryStore()
+    with dask.config.set(scheduler="sync"):
+        ds.to_zarr(store, groups={"steps": "steps"}, **grid)
+        stored = dtf.from_zarr(store)
+        assert stored.schema.groups == {"steps": tuple(named)}
+        expected, found = ds.compute(), stored.compute()
+    for name in named:
+        np.testing.assert_equal(listed(found[name]), listed(expected[name]))
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["steps.row_splits"][:], splits)
+
+
+def test_columns_of_a_group_are_read_with_one_read_of_their_splits(episodes: dtf.Dataset, tmp_path: Path) -> None:
+    episodes.to_zarr(tmp_path / "s.zarr", groups={"steps": "steps"})
+    store = CountingStore(zarr.storage.LocalStore(tmp_path / "s.zarr"))
+    ds = dtf.from_zarr(store)
+    store.reads.clear()
+    ds.rows[1:3].compute(scheduler="sync")
+    assert store.reads["steps.row_splits/c/0"] == 1
+
+
+def test_commands_take_and_show_groups(tmp_path: Path) -> None:
+    runner = CliRunner()
+    shown = runner.invoke(tfrecord, ["info", str(EPISODES), "--split", "train", "--sample", "2"])
+    assert shown.exit_code == 0 and "group 'sequence/dict': sequence/dict/deep/x, sequence/dict/id" in shown.output
+    columns = [name for name in dtf.read_tfrecord(EPISODES, split="train").schema if name.startswith("steps/")]
+    command = ["to-zarr", str(EPISODES), str(tmp_path / "s.zarr"), "--split", "train", "--columns", ",".join(columns)]
+    written = runner.invoke(tfrecord, [*command, "--group", "steps"])
+    assert written.exit_code == 0, written.output
+    assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {"steps": tuple(columns)}
+    refused = runner.invoke(tfrecord, [*command, "--overwrite", "--group", "step"])
+    assert refused.exit_code == 1 and "did you mean 'steps'" in refused.output
 
 
 def test_ragged_rows_of_zero_steps(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "target_shard_bytes": click.option(
         "--target-shard-bytes", metavar="SIZE", help="Decoded bytes of the largest shard, such as 64MiB."
     ),
+    "groups": click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="PREFIX",
+        callback=lambda _ctx, _option, prefixes: {prefix: prefix for prefix in prefixes} or None,
+        help="Ragged features below PREFIX/ share their row lengths and one dimension; may be repeated.  [default: "
+        "groups of the metadata]",
+    ),
     "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
     "records_per_shard": click.option(
         "--records-per-shard",

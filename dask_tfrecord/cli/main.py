@@ -10,7 +10,7 @@ import json
 import click
 
 from dask_tfrecord.cli.command_options import SAMPLE, debug, options, pattern_argument
-from dask_tfrecord.cli.common import Commands, inspect_sample, threads_of_dask
+from dask_tfrecord.cli.common import Commands, inspect_sample, plain, threads_of_dask
 from dask_tfrecord.cli.parquet_command import to_parquet
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
@@ -53,7 +53,8 @@ def info(
 ) -> None:
     """Show records, bytes, compression and features of shards.
 
-    With --split, only shards that contain records of the split. Records are counted from their headers; features are
+    With --split, only shards that contain records of the split, and the groups of its metadata: features that share
+    their row lengths. Records are counted from their headers; features are
     inferred from the first records of some shards. The last column names the detected content of bytes features.
     """
     if spec and as_json:
@@ -61,12 +62,15 @@ def info(
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.arrays.resolve import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
+    from dask_tfrecord.schema import group_lines
     from dask_tfrecord.storage.listing import find_shards
 
+    metadata = None
     if split is None:
         shards = find_shards(pattern, compression=compression)
     else:
-        shards = resolve_collection(pattern, split, compression=compression, storage_options=None).shards
+        resolved = resolve_collection(pattern, split, compression=compression, storage_options=None)
+        shards, metadata = resolved.shards, resolved.schema()
     sample = sample or SAMPLE
     if spec:
         report = inspect_sample(shards, sample, threads)
@@ -85,3 +89,5 @@ def info(
     print_facts(shards, indexes)
     if has_records:
         print_report(inspect_sample(shards, sample, threads))
+    for line in () if metadata is None else group_lines(metadata):
+        click.echo(plain(line))

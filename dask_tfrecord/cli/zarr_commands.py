@@ -24,7 +24,7 @@ __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 @click.argument("store")
 @options(
     *("split", "features", "sample", "columns", "chunks", "shards", "target_chunk_bytes", "target_shard_bytes"),
-    *("component", "overwrite", "resume", "planned", "memory_limit", "compression", "threads"),
+    *("groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression", "threads"),
 )
 def to_zarr(
     *,

@@ -310,8 +310,18 @@ class ZarrSource:
     def _blocks(
         self, read: _Read, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None
     ) -> dict[str, Block]:
-        rows = pick_rows(self.rows, key)
-        return fill({name: self._block(read, name, rows) for name in names}, out)
+        rows, splits = pick_rows(self.rows, key), dict[tuple[str, int, int], NDArray[Any]]()
+
+        def once(name: str, start: int, stop: int) -> NDArray[Any]:
+            """Read splits of a group for all of its columns."""
+            if name not in shared_splits:
+                return read(name, start, stop)
+            if (name, start, stop) not in splits:
+                splits[name, start, stop] = read(name, start, stop)
+            return splits[name, start, stop]
+
+        shared_splits = {splits_name(names[0], self.schema) for names in self.schema.groups.values()}
+        return fill({name: self._block(once, name, rows) for name in names}, out)
 
     def _block(self, read: _Read, name: str, rows: Rows) -> Block:
         if isinstance(rows, range) and rows.step == 1:
