@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import read_records
     from dask_tfrecord.records.writer import RecordWriter
     from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.frames import from_dataframe
     from dask_tfrecord.stores.tfrecord.copy import copy_tfrecord
     from dask_tfrecord.stores.tfrecord.write import to_tfrecord
     from dask_tfrecord.stores.virtual.parser import TFRecordParser
@@ -68,6 +69,7 @@ __all__ = [
     "ZarrPlan",
     "build_index",
     "copy_tfrecord",
+    "from_dataframe",
     "from_zarr",
     "infer_schema",
     "inspect_records",
@@ -110,6 +112,7 @@ _MODULES = {
     "ZarrPlan": "stores.zarr.plan",
     "build_index": "arrays.counting",
     "copy_tfrecord": "stores.tfrecord.copy",
+    "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.reader",
     "infer_schema": "arrays.inspect",
     "inspect_records": "arrays.inspect",

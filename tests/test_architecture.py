@@ -41,6 +41,7 @@ WRITERS = {
         "stores.tfrecord.write",
         "stores.arrow.stream",
         "stores.arrow.parquet",
+        "stores.arrow.dataframe",
     },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
@@ -53,7 +54,7 @@ ALLOWED = {
     "zarrs": {"stores/zarr"},
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
-    "pyarrow": {"stores/arrow"},
+    "pyarrow": {"stores/arrow", "stores/frames.py"},
     "PIL": {"images"},
     "google": {"messages"},
     "tensorflow": set[str](),

@@ -434,7 +434,7 @@ def test_lists_that_are_no_rows_are_refused_by_name(tmp_path: Path) -> None:
     refused({"x": {1: 2}}, tmp_path, "'x': expected an array, got dict")
     refused({"x": numbers()}, tmp_path, "'x': expected an array, got Dataset")
     refused({"x": 3}, tmp_path, "'x': expected an array with an axis of rows; got 3")
-    refused([1], tmp_path, "mapping of names to arrays, an xarray Dataset or a pandas DataFrame; got list")
+    refused([1], tmp_path, "mapping of names to arrays, an xarray Dataset or a DataFrame; got list")
 
 
 def test_a_data_set_is_no_column() -> None:

@@ -27,6 +27,7 @@ from dask_tfrecord.columns.user_blocks import (
     feature_of,
     in_rows,
     objects,
+    refuse_missing_values,
     unmasked,
 )
 from dask_tfrecord.errors import FeatureError, SchemaError
@@ -168,11 +169,7 @@ def _of_xarray(array: Any) -> Any:
 def _of_pandas(series: Any, owner: str) -> NDArray[Any]:
     """Return the values of a Series, Index or extension array: categories are decoded."""
     dtype = series.dtype
-    floats = isinstance(dtype, np.dtype) and dtype.kind == "f"
-    if not floats:
-        missing = np.flatnonzero(np.asarray(series.isna()))
-        if len(missing):
-            raise SchemaError(f"{owner} has missing values{in_rows(missing)}, which records do not have: {MISSING}")
+    refuse_missing_values(series, owner)
     kind = getattr(getattr(dtype, "categories", None), "dtype", dtype)
     plain = kind if isinstance(kind, np.dtype) else getattr(kind, "numpy_dtype", np.dtype(object))
     if plain.kind == "O" or isinstance(plain, np.dtypes.StringDType):

@@ -79,6 +79,40 @@ class DatasetWriters(Mapping[str, da.Array]):
         """
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
+    def to_dataframe(self) -> Any:
+        """Return a dask DataFrame of the rows, one partition per chunk.
+
+        Nothing is read until it is computed. A partition decodes all columns: select those that are needed first, as in
+        ``ds[["label"]].to_dataframe()``. The extra ``arrow`` is needed.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Columns have `pandas.ArrowDtype`, with the types of `to_arrow_batches`, except that shapes of several axes
+            are nested lists. The index is the row number, and divisions are known if rows are counted. If not, each
+            partition numbers its rows from 0. Empty chunks are omitted.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow or pandas is not installed.
+        SchemaError
+            If the data set has rows and no columns.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> frame = ds[["label"]].to_dataframe()
+        >>> frame.divisions
+        (0, 10, 19)
+        >>> frame.dtypes["label"]
+        int64[pyarrow]
+        """
+        from dask_tfrecord.stores.arrow.dataframe import to_dataframe
+
+        dataset: Any = self
+        return to_dataframe(dataset)
+
     def to_parquet(
         self,
         path: str | os.PathLike[str],

@@ -12,7 +12,18 @@ from dask_tfrecord.columns.casting import cast, castable
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 
-__all__ = ["MISSING", "as_bytes", "as_text", "conform", "feature_of", "in_rows", "objects", "same_form", "unmasked"]
+__all__ = [
+    "MISSING",
+    "as_bytes",
+    "as_text",
+    "conform",
+    "feature_of",
+    "in_rows",
+    "objects",
+    "refuse_missing_values",
+    "same_form",
+    "unmasked",
+]
 
 
 def feature_of(array: Any, owner: str) -> Feature:
@@ -92,6 +103,30 @@ def unmasked(array: Any, owner: str, first: int = 0) -> Any:
         return array.data
     rows: Any = np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)) + first if mask.ndim else []
     raise SchemaError(f"{owner} is masked{in_rows(rows)}, and records lack masks: {MISSING}")
+
+
+def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
+    """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats.
+
+    Parameters
+    ----------
+    series : Series, Index or extension array
+        The values.
+    owner : str
+        Column, for the error.
+    first : int, default 0
+        Number of the first row, for the error.
+
+    Raises
+    ------
+    SchemaError
+        If a value is missing.
+    """
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "f":
+        return
+    missing = np.flatnonzero(np.asarray(series.isna()))
+    if len(missing):
+        raise SchemaError(f"{owner} has missing values{in_rows(missing + first)}, which records do not have: {MISSING}")
 
 
 MISSING = (

@@ -1,7 +1,7 @@
-"""Inputs of writers as a `Dataset`: mappings of array-likes, xarray Datasets and pandas DataFrames.
+"""Inputs of writers as a `Dataset`: mappings of array-likes, xarray Datasets and DataFrames.
 
-`dask_tfrecord.arrays.array_likes` converts each array; this module finds the arrays, the names of dimensions, the
-coordinates and the attributes.
+`dask_tfrecord.arrays.array_likes` converts each array, and `dask_tfrecord.stores.frames` DataFrames. This module finds
+the arrays, the names of dimensions, the coordinates and the attributes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.stores.frames import dataset_of_frame, is_frame
 
 __all__ = ["Inputs"]
 
@@ -61,7 +62,7 @@ class Inputs:
 
         Parameters
         ----------
-        arrays : Dataset, mapping of str to array-like, xarray Dataset or pandas DataFrame
+        arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
             The rows.
         features, sequence_features : mapping of str to feature, optional
             Features of columns; rows of objects and of Python lists get their dtypes.
@@ -77,13 +78,12 @@ class Inputs:
         forms = column_forms(features, sequence_features)
         if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
             return _from_xarray(arrays, forms)
-        if hasattr(arrays, "iloc") and hasattr(arrays, "columns"):
-            columns = _columns_of_frame(arrays)
-            return cls(_dataset(columns, forms), collection_attributes=dict(arrays.attrs))
+        if is_frame(arrays):
+            return cls(dataset_of_frame(arrays, forms), collection_attributes=dict(getattr(arrays, "attrs", {})))
         if not isinstance(arrays, Mapping):
             kind = f"{type(arrays).__module__}.{type(arrays).__name__}".removeprefix("builtins.")
             raise SchemaError(
-                f"arrays must be a Dataset, a mapping of names to arrays, an xarray Dataset or a pandas DataFrame; got "
+                f"arrays must be a Dataset, a mapping of names to arrays, an xarray Dataset or a DataFrame; got "
                 f"{kind}{_HINTS.get(type(arrays).__name__, '')}"
             )
         return _from_mapping(arrays, forms)
@@ -177,22 +177,3 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature]) -> Inputs:
     axes = {name: tuple(map(str, array.dims[1:])) for name, array in columns.items() if len(array.dims) > 1}
     attributes = {name: dict(array.attrs) for name, array in columns.items() if array.attrs}
     return Inputs(dataset, rows, axes, tuple(coords), attributes, dict(arrays.attrs))
-
-
-def _columns_of_frame(frame: Any) -> dict[str, Any]:
-    """Return the columns of a DataFrame, whose index must be row numbers."""
-    names = list(frame.columns)
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise SchemaError(
-            f"columns of a DataFrame must be named by strings; got {wrong[0]!r}: frame.rename(columns=str)"
-        )
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SchemaError(f"the DataFrame has several columns {twice[0]!r}: names must be unique")
-    index = frame.index
-    numbers = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
-    if len(frame) and (not numbers or any(name is not None for name in index.names)):
-        raise SchemaError(
-            "the index of the DataFrame would be lost: frame.reset_index() converts it to a column, "
-            "frame.reset_index(drop=True) drops it"
-        )
-    return {name: frame[name] for name in names}

@@ -88,7 +88,7 @@ def to_tfrecord(
 
     Parameters
     ----------
-    arrays : Dataset, mapping of str to array-like, xarray Dataset or pandas DataFrame
+    arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
         Rows to write, the same number in each array: dask, NumPy, Zarr and HDF5 arrays, lists, pandas Series, and
         ragged rows (lists of lists, `RaggedBlock`, object arrays of arrays). ``bytes``, ``bytearray`` and
         ``memoryview`` are bytes. Coordinates of an xarray Dataset along the rows are columns. Numbers of Python lists

@@ -1,0 +1,157 @@
+"""DataFrames: partitions with known divisions, Arrow types both ways, missing values refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.arrow_rows import rows_of, same
+from support.golden import CASES, shard, spec
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import CorruptRecordError, SchemaError
+
+
+def every_column(rows: int = 9, sizes: tuple[int, ...] = (4, 0, 5)) -> dtf.Dataset:
+    rng = np.random.default_rng(1)
+    return dataset_of({name: rows_like(each, rows, rng) for name, each in FEATURES.items()}, FEATURES, sizes)
+
+
+def check_equal(one: dtf.Dataset, other: dtf.Dataset) -> None:
+    """Compare the columns of two data sets, dtypes included."""
+    assert list(one) == list(other)
+    wanted, found = other.compute(), one.compute()
+    for name in other:
+        assert same(listed(rows_of(found[name])), listed(rows_of(wanted[name]))), name
+        assert found[name].dtype == wanted[name].dtype, name
+        assert found[name].shape == wanted[name].shape, name
+
+
+def test_rows_come_back_from_a_dataframe() -> None:
+    ds = every_column()
+    # Arrow has no complex numbers.
+    plain = ds[[name for name in ds if name not in ("samples", "none")]]
+    frame = plain.to_dataframe()
+    assert frame.divisions == (0, 4, 8)
+    assert all(isinstance(dtype, pd.ArrowDtype) for dtype in frame.dtypes)
+    back = dtf.from_dataframe(frame)
+    assert back.chunks == (4, 5)
+    check_equal(back, plain)
+    check_equal(dtf.from_dataframe(frame.compute()), plain)
+    assert frame.compute().index.tolist() == list(range(9))
+    assert frame.loc[3:5].compute()["text"].tolist() == list(plain["text"].compute()[3:6])
+    empty = every_column(0, (0,))[["dense", "ragged"]]
+    assert len(empty.to_dataframe().compute()) == 0
+    check_equal(dtf.from_dataframe(empty.to_dataframe()), empty)
+
+
+@pytest.mark.parametrize("case", ["scalars", "varlen", "fixed_shapes", "sequence_example"])
+def test_golden_files_through_dataframes(golden: Path, case: str) -> None:
+    assert case in CASES
+    ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=13)
+    check_equal(dtf.from_dataframe(ds.to_dataframe()), ds)
+    if case == "sequence_example":
+        return  # its padded columns need counted records
+    uncounted = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), counts=None).to_dataframe()
+    assert not uncounted.known_divisions
+    assert len(uncounted) == ds.nrecords
+
+
+def test_dtypes_are_kept() -> None:
+    frame = pd.DataFrame(
+        {
+            "int8": np.array([1, -2, 3], np.int8),
+            "half": np.array([0.5, np.nan, 2], np.float16),
+            "text": ["a", "ä", ""],
+            "flag": [True, False, True],
+            "kind": pd.Categorical(["x", "y", "x"]),
+            "arrow": pd.arrays.ArrowExtensionArray(pa.array([1.5, float("nan"), 2])),
+            "bytes": pd.array([b"a", b"\0", b""], pd.ArrowDtype(pa.binary())),
+            "lists": pd.array([[1], [], [2, 3]], pd.ArrowDtype(pa.list_(pa.uint16()))),
+        }
+    )
+    for given in (frame, dd.from_pandas(frame, npartitions=2)):
+        ds = dtf.from_dataframe(given)
+        columns = ds.compute()
+        kinds = {name: columns[name].dtype.name for name in ("int8", "half", "flag", "arrow")}
+        assert kinds == {"int8": "int8", "half": "float16", "flag": "bool", "arrow": "float64"}
+        assert columns["text"].tolist() == ["a", "ä", ""]
+        assert columns["kind"].tolist() == ["x", "y", "x"]
+        assert columns["bytes"].tolist() == [b"a", b"\0", b""]
+        assert [row.tolist() for row in columns["lists"]] == [[1], [], [2, 3]]
+        assert columns["lists"][0].dtype == np.uint16
+        assert np.isnan(columns["arrow"][1])
+
+
+def test_missing_values_are_refused_with_column_and_row() -> None:
+    lists = pd.array([[1], [2], [3, None], [4]], pd.ArrowDtype(pa.list_(pa.int64())))
+    for values, row in [
+        (pd.array([1, 2, None, 4], "Int64"), 2),
+        (pd.array([1, 2, 3, None], pd.ArrowDtype(pa.int64())), 3),
+        (pd.array([b"a", None, b"", b""], pd.ArrowDtype(pa.binary())), 1),
+        (lists, 2),
+        (pd.array(["a", "b", "c", None], "string"), 3),
+    ]:
+        frame = pd.DataFrame({"good": np.arange(4), "bad": values})
+        wanted = rf"'bad' has missing values in row {row}, which records do not have: fill"
+        with pytest.raises(SchemaError, match=wanted):
+            dtf.from_dataframe(frame)
+        with pytest.raises(SchemaError, match=wanted):
+            dtf.from_dataframe(dd.from_pandas(frame, npartitions=2)).compute(scheduler="threads")
+
+
+def test_frames_that_are_refused() -> None:
+    frame = pd.DataFrame({"x": [1, 2, 3, 4]})
+    with pytest.raises(SchemaError, match="index of the DataFrame would be lost"):
+        dtf.from_dataframe(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
+    with pytest.raises(SchemaError, match="expected a DataFrame of pandas or dask; got dict"):
+        dtf.from_dataframe({"x": [1]})
+    with dask.config.set({"dataframe.convert-string": False}):
+        objects = dd.from_pandas(pd.DataFrame({"x": [b"a", b"b"]}), npartitions=1)
+        with pytest.raises(SchemaError, match="column 'x' is of objects"):
+            dtf.from_dataframe(objects)
+        ds = dtf.from_dataframe(objects, {"x": dtf.FixedLenFeature((), "bytes")})
+    assert ds["x"].compute().tolist() == [b"a", b"b"]
+    nested = pd.DataFrame({"x": pd.array([["a"], ["b"]], pd.ArrowDtype(pa.list_(pa.string())))})
+    with pytest.raises(SchemaError, match="array 'x'"):
+        dtf.from_dataframe(nested)
+    times = pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])})
+    with pytest.raises(SchemaError, match=r"astype\('int64'\) keeps its number of time units"):
+        dtf.from_dataframe(times)
+
+
+def test_writers_take_dask_dataframes(tmp_path: Path) -> None:
+    frame = dd.from_pandas(pd.DataFrame({"x": np.arange(10), "word": list("abcdefghij")}), npartitions=3)
+    dtf.to_tfrecord(frame, tmp_path / "x-{shard:05d}-of-{shards:05d}.tfrecord")
+    features = {"x": dtf.FixedLenFeature((), "int64"), "word": dtf.TextFeature()}
+    ds = dtf.read_tfrecord(tmp_path / "x-*.tfrecord", features)
+    assert ds["x"].compute().tolist() == list(range(10))
+    assert "".join(ds["word"].compute()) == "abcdefghij"
+    dtf.to_zarr(frame, tmp_path / "x.zarr")
+    assert dtf.from_zarr(tmp_path / "x.zarr")["x"].compute().tolist() == list(range(10))
+
+
+def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(10)}, tmp_path / "x.tfrecord")
+    content = bytearray((tmp_path / "x.tfrecord").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "x.tfrecord").write_bytes(content)
+    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
+    with pytest.raises(CorruptRecordError, match="record 9"):
+        ds.to_dataframe().compute()
+
+
+@pytest.mark.cluster
+def test_a_cluster_computes_dataframes(client: Any) -> None:
+    ds = every_column()[["dense", "text", "ragged", "image"]]
+    frame = ds.to_dataframe()
+    check_equal(dtf.from_dataframe(frame), ds)
+    check_equal(dtf.from_dataframe(ds.persist().to_dataframe()), ds)
+    check_equal(dtf.from_dataframe(frame.persist()), ds)
