@@ -102,7 +102,7 @@ class Schema(Mapping[str, Feature]):
                 raise SchemaError(f"feature name {name!a} holds a lone surrogate, which is not valid UTF-8")
             if name in known:
                 raise SchemaError(f"feature {name!r} is in both features and sequence_features: names must be distinct")
-            known[name] = from_tensorflow(feature, f"feature {name!r}")
+            known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
         object.__setattr__(self, "_features", known)
         object.__setattr__(self, "_sequences", None if sequence_features is None else frozenset(sequence_features))
         object.__setattr__(self, "sampling", sampling)

@@ -14,8 +14,8 @@ from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.errors import Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.clients import is_directory
 from dask_tfrecord.storage.listing import Shards, find_shards, is_local
-from dask_tfrecord.storage.paths import is_directory
 
 __all__ = ["ResolvedPath", "resolve_collection"]
 

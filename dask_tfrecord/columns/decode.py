@@ -132,7 +132,7 @@ def decode_blocks(
                         reader.window.close()
                     reader = _Reader(run, check_crc)
                 job.runs.append((job.records, run))
-                with decoding(names, Location(run.shard.path, run.first)):
+                with decoding(names, run.shard.path, run.first):
                     reader.read(run, job)
             yield job.blocks()
     finally:
@@ -270,13 +270,9 @@ class _Reader:
 
     def read(self, run: Run, job: _DecodeJob) -> None:
         """Decode the run."""
-        _log.debug(
-            "decode %s from record %d, %s of them, of %s",
-            tuple(job.request.plans),
-            run.first,
-            run.count,
-            redact_url(run.shard.path),
-        )
+        if _log.isEnabledFor(logging.DEBUG):
+            names, path = tuple(job.request.plans), redact_url(run.shard.path)
+            _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
         self.window.expect(run.stop_offset)
         # Skip to the run. Bytes before it may be damaged, so they are not read for their headers.
         if run.offset > self.window.offset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ __all__ = [
     "default_array",
     "numpy_dtype",
     "stored_kind",
+    "values_dtype",
 ]
 
 # Other names, in tf.io, NumPy and Python, of the kinds that a Feature message stores.
@@ -86,11 +88,23 @@ class Feature(ABC):
     A feature specifies the values to read from a record, and the layout of a block of rows. A block is dense: an array
     of shape ``(n, *item_shape)``; or ragged: `ragged_rank` levels of rows of values of shape `item_shape`; or each of
     its rows is an array of its own shape.
+
+    Attributes
+    ----------
+    block_dtype : dtype
+        The dtype of a column: object if rows are bytes or arrays.
+    is_bytes : bool
+        Values of a block are bytes.
+    is_dense : bool
+        Blocks are arrays of numbers.
     """
 
-    __slots__ = ()
+    __slots__ = ("block_dtype", "is_bytes", "is_dense")
     dtype: Any
     shape: Any
+    block_dtype: np.dtype[Any]
+    is_bytes: bool
+    is_dense: bool
 
     @property
     @abstractmethod
@@ -113,29 +127,19 @@ class Feature(ABC):
         return 0
 
     @property
-    def block_dtype(self) -> np.dtype[Any]:
-        """The dtype of a column: object if rows are bytes or arrays."""
-        return np.dtype(object) if self.ragged_rank or self.own_shapes else self.item_dtype
-
-    @property
     def block_shape(self) -> tuple[int, ...]:
         """Shape of one record in a column; ``()`` if a row is an array, which is one object."""
         return () if self.ragged_rank or self.own_shapes else self.item_shape
 
-    @property
-    def is_dense(self) -> bool:
-        """Blocks are arrays of numbers."""
-        return self.block_dtype.kind in "biufc"
-
-    @property
-    def is_bytes(self) -> bool:
-        """Values of a block are bytes."""
-        return self.item_dtype == np.dtype(object)
-
     def _set(self, **values: Any) -> None:
-        """Set checked arguments of the frozen dataclass; for constructors only."""
+        """Set checked arguments of the frozen dataclass, and what follows from them; for constructors only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        item_dtype = self.item_dtype
+        block_dtype = np.dtype(object) if self.ragged_rank or self.own_shapes else item_dtype
+        object.__setattr__(self, "block_dtype", block_dtype)
+        object.__setattr__(self, "is_bytes", item_dtype == np.dtype(object))
+        object.__setattr__(self, "is_dense", block_dtype.kind in "biufc")
 
     def _is_equal(self, other: object) -> Any:
         """Compare the fields as tuples, in which NaN, a single object here, equals itself.
@@ -235,6 +239,13 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     )
 
 
+@functools.cache
+def values_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of values of a checked dtype of `checked_parsed_dtype`: object for bytes."""
+    return np.dtype(object) if dtype == "bytes" else numpy_dtype(dtype, "")
+
+
+@functools.cache
 def stored_kind(dtype: str) -> str:
     """Return the kind that an Example stores for values of this dtype: "bytes", "int64" or "float32"."""
     if dtype == "bytes":

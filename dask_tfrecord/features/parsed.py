@@ -19,6 +19,7 @@ from dask_tfrecord.features.base import (
     checked_shape,
     numpy_dtype,
     stored_kind,
+    values_dtype,
 )
 from dask_tfrecord.features.partitions import Partition, UniformRowLength, checked_partition
 
@@ -38,7 +39,7 @@ class _Parsed(Feature):
     @property
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of the values of a block: object for bytes."""
-        return np.dtype(object) if self.dtype == "bytes" else numpy_dtype(self.dtype, type(self).__name__)
+        return values_dtype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,7 +11,7 @@ from dask_tfrecord.errors import Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.metadata.tfds_features import schema_from_features
 from dask_tfrecord.metadata.tfmd import from_tfmd
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.paths import read_text
+from dask_tfrecord.storage.clients import read_text
 
 __all__ = ["read_schema"]
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.storage.clients import file_system
-from dask_tfrecord.storage.paths import join
+from dask_tfrecord.storage.clients import file_system, join
 from dask_tfrecord.storage.retry import list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_chain, version_of
 

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact
-from dask_tfrecord.storage.credentials import without_credentials
+from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact, without_credentials
 
 __all__ = [
     "ATTEMPTS",

@@ -27,10 +27,9 @@ from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
 from dask_tfrecord.records.index_file import write_sidecars
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, is_cancelled, while_running
 from dask_tfrecord.runtime.progress import report_progress
-from dask_tfrecord.storage.clients import url_to_fs
+from dask_tfrecord.storage.clients import join, read_text, url_to_fs
 from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.storage.listing import find_shards, is_local
-from dask_tfrecord.storage.paths import join, read_text
 from dask_tfrecord.storage.published import (
     RUN_PREFIX,
     FileIdentity,

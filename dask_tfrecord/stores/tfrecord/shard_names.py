@@ -16,9 +16,8 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import plural, redact_url
-from dask_tfrecord.storage.clients import url_to_fs
+from dask_tfrecord.storage.clients import is_directory, join, url_to_fs
 from dask_tfrecord.storage.listing import is_local
-from dask_tfrecord.storage.paths import is_directory, join
 from dask_tfrecord.storage.published import directory_of, list_files
 from dask_tfrecord.storage.sidecar_files import sidecar_path
 

@@ -17,7 +17,7 @@ import zarr.storage
 from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
-from dask_tfrecord.storage.credentials import without_credentials
+from dask_tfrecord.errors import without_credentials
 
 __all__ = [
     "calling_thread_loop",

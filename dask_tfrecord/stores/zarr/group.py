@@ -26,10 +26,10 @@ from dask_tfrecord.errors import (
     UnsupportedFormatError,
     redact,
     redact_url,
+    without_credentials,
 )
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.clients import explain_missing_extra
-from dask_tfrecord.storage.credentials import without_credentials
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, calling_thread_loop, open_for_writing
 from dask_tfrecord.stores.zarr.objects import (
     CLAIM,
