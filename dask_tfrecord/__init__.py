@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import read_records
     from dask_tfrecord.records.writer import RecordWriter
     from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.batches.padding import Pad
     from dask_tfrecord.stores.frames import from_dataframe
     from dask_tfrecord.stores.tfrecord.copy import copy_tfrecord
     from dask_tfrecord.stores.tfrecord.write import to_tfrecord
@@ -52,6 +53,7 @@ __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
     "ImageFeature",
+    "Pad",
     "RaggedBlock",
     "RaggedFeature",
     "RawFeature",
@@ -95,6 +97,7 @@ _MODULES = {
     "FixedLenFeature": "features",
     "FixedLenSequenceFeature": "features",
     "ImageFeature": "features",
+    "Pad": "stores.batches.padding",
     "RaggedBlock": "columns.blocks",
     "RaggedFeature": "features",
     "RawFeature": "features",

@@ -29,6 +29,7 @@ ORDER = [
     "stores.tfrecord",
     "stores.virtual",
     "stores.arrow",
+    "stores.batches",
     "cli",
 ]
 # `__init__` imports everything, the oracle of the tests next to nothing.
@@ -42,6 +43,8 @@ WRITERS = {
         "stores.arrow.stream",
         "stores.arrow.parquet",
         "stores.arrow.dataframe",
+        "stores.batches.batch_iterator",
+        "stores.batches.row_sequence",
     },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

@@ -17,7 +17,7 @@ from dask_tfrecord.columns.blocks import RaggedBlock, to_array
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 
-__all__ = ["padded_column", "ragged_column"]
+__all__ = ["check_ragged", "padded_column", "padding_value", "ragged_column"]
 
 _INT = np.dtype(np.int64)
 
@@ -69,11 +69,9 @@ def padded_column(backing: Backing, name: str, feature: Feature, length: int | S
         If the number of lengths differs from the levels of the rows, a length is negative, or the dtype of the column
         cannot represent `value`.
     """
-    _check_ragged(name, feature)
-    if feature.own_shapes:
-        raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
+    check_ragged(name, feature)
     dtype = feature.item_dtype
-    lengths, value = _lengths(length, name, feature), _filling(value, dtype, name)
+    lengths, value = _lengths(length, name, feature), padding_value(value, dtype, name)
     chunks = backing.chunks([name])
     starts = np.concatenate([[0], np.cumsum(backing.sizes)[:-1]])
     option = (name, lengths, value)
@@ -85,6 +83,19 @@ def padded_column(backing: Backing, name: str, feature: Feature, length: int | S
 def _check_ragged(name: str, feature: Feature) -> None:
     if not feature.ragged_rank and not feature.own_shapes:
         raise SchemaError(f"column {name!r} is {feature}, of one shape in all rows: it is an array as it is")
+
+
+def check_ragged(name: str, feature: Feature) -> None:
+    """Check that the rows of a column can be padded.
+
+    Raises
+    ------
+    SchemaError
+        If all rows have the same shape, or each row is an array of its own shape.
+    """
+    _check_ragged(name, feature)
+    if feature.own_shapes:
+        raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
 
 
 def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:
@@ -101,8 +112,14 @@ def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[
     return lengths
 
 
-def _filling(value: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return the padding in the dtype of the column; its zero by default."""
+def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Return the padding in the dtype of the column; its zero by default.
+
+    Raises
+    ------
+    ValueError
+        If the dtype cannot represent `value`.
+    """
     if dtype.kind == "O":
         if value is not None and not isinstance(value, bytes):
             raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dask.array as da
+
+if TYPE_CHECKING:
+    from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
+    from dask_tfrecord.stores.batches.row_sequence import RowSequence
 
 __all__ = ["DatasetWriters"]
 
@@ -172,3 +176,114 @@ class DatasetWriters(Mapping[str, da.Array]):
         return to_parquet(
             dataset, path, compression=compression, mode=mode, compute=compute, storage_options=storage_options
         )
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: Literal[False, "window", "full"] = False,
+        seed: int | None = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        pad: Mapping[str, Any] | None = None,
+        window: int | None = None,
+        prefetch: int = 4,
+        shard: tuple[int, int] = (0, 1),
+    ) -> BatchIterator:
+        """Iterate over batches of rows, decoded ahead in threads.
+
+        The order of the rows depends on the data, the chunks of the data set, the options and the seed alone: not on
+        the scheduler, the number of threads, or the release of NumPy.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of a batch. A batch never has rows of two epochs.
+        shuffle : {False, "window", "full"}, default False
+            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of decoded rows in random
+            order, and mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each
+            epoch has another order.
+        seed : int, optional
+            Seed of the order. By default a random one, which `state_dict` stores.
+        epochs : int or None, default 1
+            Number of epochs; None for any number.
+        drop_remainder : bool, default False
+            Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches,
+            ``nrecords // n // batch_size``.
+        pad : mapping of str to int, None or Pad, optional
+            Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
+            that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
+        window : int, optional
+            With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows
+            that are read together, without influence on the order. The default is as many as 64 MiB of decoded rows
+            contain; 1,024 if rows are not counted.
+        prefetch : int, default 4
+            Batches that are ready ahead.
+        shard : tuple of int, default (0, 1)
+            Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the
+            order, and their sizes differ by at most one row. They need the same seed.
+
+        Returns
+        -------
+        BatchIterator
+            Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
+            The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
+        SchemaError
+            If a padded column is not ragged, or there are no columns.
+        TFRecordError
+            When a batch is requested that has a damaged record, or a record that contradicts the schema.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"])
+        >>> for batch in ds.batches(8, shuffle="window", seed=1, pad={"tokens": None}):
+        ...     print(batch["label"].shape, batch["tokens"].shape[0])
+        (8,) 8
+        (8,) 8
+        (4,) 4
+        """
+        from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
+
+        dataset: Any = self
+        return BatchIterator(
+            dataset,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            epochs=epochs,
+            drop_remainder=drop_remainder,
+            pad=pad,
+            window=window,
+            prefetch=prefetch,
+            shard=shard,
+        )
+
+    def as_sequence(self) -> RowSequence:
+        """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.
+
+        Returns
+        -------
+        RowSequence
+            ``len(rows)``; ``rows[i]``, a dict of the values of a row; ``rows.__getitems__(list)``, a list of rows that
+            are read together. It can be pickled.
+
+        Raises
+        ------
+        ValueError
+            If rows are not counted (``counts=None``).
+
+        Examples
+        --------
+        >>> rows = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"]).as_sequence()
+        >>> len(rows), rows[-1]["tokens"].shape
+        (20, (9,))
+        """
+        from dask_tfrecord.stores.batches.row_sequence import RowSequence
+
+        dataset: Any = self
+        return RowSequence(dataset)

@@ -150,11 +150,25 @@ class RaggedBlock:
         -------
         ndarray of shape (rows, length, *inner)
         """
-        lengths = np.diff(self.row_splits)
         values = np.asarray(self.values)
-        out = np.full((len(self), length, *values.shape[1:]), value, values.dtype)
-        out[np.arange(length) < lengths[:, None]] = values
+        shape = (len(self), length, *values.shape[1:])
+        if values.dtype.kind in "OT":
+            out = np.full(shape, value, values.dtype)
+            out[np.arange(length) < np.diff(self.row_splits)[:, None]] = values
+            return out
+        out = np.empty(shape, values.dtype)
+        if out.size:
+            filler = np.full(shape[2:], value, values.dtype).tobytes()
+            splits = np.ascontiguousarray(self.row_splits, np.int64)
+            _native.pad_rows(_as_bytes(values), splits, filler, length, out.reshape(-1).view(np.uint8))
         return out
+
+    def truncated(self, length: int) -> RaggedBlock:
+        """Copy the first `length` values of each row, or all of a shorter row."""
+        starts, lengths = self.row_splits[:-1], np.diff(self.row_splits)
+        # Every second row of these splits is what follows the kept values.
+        splits = np.append(np.stack([starts, starts + np.minimum(lengths, length)], axis=1), self.row_splits[-1:])
+        return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
         values = np.asarray(self.values)

@@ -36,6 +36,17 @@ inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t row
     return capacity == 0;
 }
 
+// Repeat an item of `item` bytes. Each copy doubles what is filled: items are small, and a call for each is slow.
+inline void fill_items(std::uint8_t* out, std::size_t count, std::size_t item, const std::uint8_t* filler) {
+    if (count == 0) return;
+    std::memcpy(out, filler, item);
+    for (std::size_t done = item, all = count * item; done < all;) {
+        const std::size_t next = done < all - done ? done : all - done;
+        std::memcpy(out + done, out, next);
+        done += next;
+    }
+}
+
 // Copy each row to the beginning of its slot of `length` items and fill the rest of the slot. False if a row does not
 // fit or splits are invalid. `out` has one slot per row.
 inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item, std::size_t length,
@@ -48,7 +59,8 @@ inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows
         if (count > length) return false;
         std::memcpy(out, from + begin * item, count * item);
         out += count * item;
-        for (std::size_t rest = count; rest < length; ++rest, out += item) std::memcpy(out, filler, item);
+        fill_items(out, length - count, item, filler);
+        out += (length - count) * item;
     }
     return true;
 }

@@ -1,0 +1,1 @@
+"""Training input: batches of NumPy arrays in a seeded order, and rows by number."""

@@ -1,0 +1,318 @@
+"""`Dataset.batches`: an iterator of batches with a state that can be saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from dask.system import CPU_COUNT
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.errors import ResumeError, SchemaError
+from dask_tfrecord.runtime.memory import Workers
+from dask_tfrecord.stores.batches.epoch_order import RowOrder, Shuffle
+from dask_tfrecord.stores.batches.mixing import Batch, BatchMixer, Position
+from dask_tfrecord.stores.batches.padding import column_paddings
+from dask_tfrecord.stores.batches.pipeline import BatchPipeline
+from dask_tfrecord.stores.batches.row_reader import RowReader
+from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+
+__all__ = ["BatchIterator"]
+
+# Version of the states.
+_VERSION = 1
+# Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
+_UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
+# Rows of the mixing window if rows are not counted, so that their size is unknown.
+_UNCOUNTED_WINDOW = 1024
+_MAX_WINDOW = 1 << 24
+# Description of the parts of a fingerprint.
+_PARTS = {
+    "source": "the files (their paths, sizes and versions)",
+    "schema": "the features of the columns",
+    "records": "the number of rows",
+    "rows": "the rows that are read, or the way they are read (rows[…], errors=, check_crc=, assigned or kept arrays)",
+    "functions": "the functions passed to map_blocks",
+    "chunks": "the chunks of the data set",
+}
+
+
+class BatchIterator(Iterator[Batch]):
+    """Iterator of batches that `Dataset.batches` returns: dicts of NumPy arrays.
+
+    It is a context manager, which stops its threads at the end. A pickle or a forked process continues at the same
+    position with threads of its own.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Rows and columns.
+    batch_size, shuffle, seed, epochs, drop_remainder, pad, window, prefetch, shard
+        See `Dataset.batches`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        shuffle: Shuffle = False,
+        seed: int | None = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        pad: Mapping[str, Any] | None = None,
+        window: int | None = None,
+        prefetch: int = 4,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._arguments = {
+            "shuffle": shuffle,
+            "seed": seed,
+            "epochs": epochs,
+            "drop_remainder": drop_remainder,
+            "pad": pad,
+            "window": window,
+            "prefetch": prefetch,
+            "shard": shard,
+        }
+        self._dataset = dataset
+        self._pipeline: BatchPipeline | None = None
+        self._position = Position()
+        self._prefetch = _integer("prefetch", prefetch, 1)
+        self._seed_given = seed is not None
+        self._check(dataset, shuffle, drop_remainder)
+        size = _integer("batch_size", batch_size, 1)
+        part = _shard(shard)
+        if not self._seed_given and shuffle and part[1] > 1:
+            raise ValueError("shards of one epoch need the same seed: give seed=")
+        paddings = column_paddings(pad, dataset.schema)
+        self._reader = RowReader(dataset)
+        order = self._order(shuffle, window, _integer("seed", secrets.randbits(63) if seed is None else seed, 0), part)
+        number: int | None = None
+        if order.span is not None and order.nrows is not None:
+            # Shards differ by at most one row. Without remainders all of them have the same number of batches.
+            rows = order.nrows // part[1] if drop_remainder else order.span[1] - order.span[0]
+            number = rows // size if drop_remainder else -(-rows // size)
+        epochs = None if epochs is None else _integer("epochs", epochs, 1)
+        self._threads = min(Workers.active().threads, CPU_COUNT)
+        self._mixer = BatchMixer(
+            self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
+        )
+
+    @staticmethod
+    def _check(dataset: Dataset, shuffle: object, drop_remainder: object) -> None:
+        if not len(dataset):
+            raise SchemaError("batches have at least one column; the data set has none")
+        if shuffle is not False and shuffle not in ("window", "full"):
+            raise ValueError(f'shuffle is False, "window" or "full"; got {shuffle!r:.100}')
+        if not isinstance(drop_remainder, bool):
+            raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
+
+    def _order(self, shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]) -> RowOrder:
+        """Divide the rows into units, and choose the window."""
+        dataset = self._dataset
+        nrows, borders = dataset.nrecords, dataset.borders
+        given = None if window is None else _integer("window", window, 1, _MAX_WINDOW)
+        if given is not None and not shuffle:
+            raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
+        if nrows is None or borders is None:
+            if shuffle == "full" or shard[1] > 1:
+                what = 'shuffle="full"' if shuffle == "full" else "shard="
+                raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
+            chunks = np.arange(dataset.npartitions + 1)
+            return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
+        sizes = RowTasks(dataset, "batches").row_sizes()
+        nbytes = max(sizes.read, 1.0) if nrows else 1.0
+        together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
+        if self._reader.is_lazy:
+            borders = _divided(borders, max(int(_UNIT_NBYTES / nbytes), 1))
+        return RowOrder(nrows, borders, shuffle, together if shuffle == "window" else 1, together, seed, shard)
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Number of batches of an epoch; None if rows are not counted (``counts=None``)."""
+        return self._mixer.batches_per_epoch
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the next batch, from 0."""
+        return self._position.epoch
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._pipeline is None or not self._pipeline.is_usable:
+            self._pipeline = BatchPipeline(self._mixer, self._position, self._threads, self._prefetch)
+            self._finalizer = weakref.finalize(self, self._pipeline.stop)
+        try:
+            made = self._pipeline.next()
+        except BaseException:
+            # Also KeyboardInterrupt. The next call starts at the same batch.
+            self.close()
+            raise
+        if made is None:
+            self.close()
+            raise StopIteration
+        batch, self._position = made
+        return batch
+
+    def close(self) -> None:
+        """Stop the threads. The position is kept: the next batch starts them again."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            self._finalizer.detach()
+            pipeline.close()
+
+    def __enter__(self) -> BatchIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch that was returned, as JSON values.
+
+        Returns
+        -------
+        dict
+            State for `load_state_dict`. It has the seed, so that an iterator without a seed of its own can continue.
+        """
+        return {
+            "version": _VERSION,
+            "position": asdict(self._position),
+            "options": self._options,
+            "data": self._data,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of a state.
+
+        Parameters
+        ----------
+        state : mapping
+            Result of `state_dict`, of this process or another one.
+
+        Raises
+        ------
+        ResumeError
+            If the state belongs to other data or other options. `epochs` and `prefetch` may differ.
+        ValueError
+            If it is not a state of `state_dict`.
+        """
+        if not isinstance(state, Mapping) or not {"version", "position", "options", "data"} <= {*state}:
+            raise ValueError(f"a state of batches is a result of state_dict(); got {state!r:.100}")
+        if state["version"] != _VERSION:
+            raise ResumeError(
+                f"cannot resume: the state has version {state['version']!r}; this release reads {_VERSION}"
+            )
+        then, now = dict(state["options"]), dict(self._options)
+        if not self._seed_given:
+            now["seed"] = then.get("seed")
+        found = [
+            f"option {name} was {json.dumps(then.get(name))} and now is {json.dumps(now.get(name))}"
+            for name in sorted({*then, *now})
+            if then.get(name) != now.get(name)
+        ]
+        found += [f"{_PARTS[part]} changed" for part in _PARTS if state["data"].get(part) != self._data[part]]
+        if found:
+            raise ResumeError(f"cannot resume: {'; '.join(found)}; start with a new iterator, or restore what changed")
+        position = _position(state["position"])
+        self.close()
+        if not self._seed_given and self._mixer.order.shuffle:
+            self._mixer = _with_seed(self._mixer, _integer("the seed of a state", then["seed"], 0))
+            self.__dict__.pop("_options", None)
+        self._position = position
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        """Options that determine the batches, as JSON values."""
+        mixer, order = self._mixer, self._mixer.order
+        return {
+            "batch_size": mixer.batch_size,
+            "shuffle": order.shuffle,
+            "seed": order.seed if order.shuffle else None,
+            "window": order.window,
+            "drop_remainder": mixer.drop_remainder,
+            "shard": list(order.shard),
+            "pad": {name: repr((pad.lengths, pad.value, pad.truncate)) for name, pad in sorted(mixer.paddings.items())},
+        }
+
+    @cached_property
+    def _data(self) -> dict[str, str]:
+        """Digests of the parts of the fingerprint of the data set."""
+        attributes = Fingerprint.from_dataset(self._dataset, self._dataset.schema, {}).to_attributes()
+        # The records that schema inference sampled do not affect the rows.
+        attributes["schema"] = {**attributes["schema"], "sampling": None}
+        attributes["chunks"] = self._mixer.order.borders.tolist()
+        return {part: _digest(attributes[part]) for part in _PARTS}
+
+    def __reduce__(self) -> Any:
+        state = (asdict(self._position), self._mixer.order.seed)
+        return _restored, (self._dataset, self._mixer.batch_size, self._arguments, state)
+
+
+def _restored(
+    dataset: Dataset, batch_size: int, arguments: Mapping[str, Any], state: tuple[dict[str, int], int]
+) -> BatchIterator:
+    """Return an iterator at the position of a pickled one, with its seed."""
+    iterator = BatchIterator(dataset, batch_size, **arguments)
+    iterator._position = Position(**state[0])
+    iterator._mixer = _with_seed(iterator._mixer, state[1])
+    return iterator
+
+
+def _with_seed(mixer: BatchMixer, seed: int) -> BatchMixer:
+    return replace(mixer, order=replace(mixer.order, seed=seed))
+
+
+def _position(given: Any) -> Position:
+    """Check the position of a state."""
+    names = {field.name for field in fields(Position)}
+    if not isinstance(given, Mapping) or {*given} != names or not all(type(given[name]) is int for name in names):
+        raise ValueError(f"the position of a state of batches has the integers {sorted(names)}; got {given!r:.200}")
+    position = Position(**given)
+    if min(position.epoch, position.batch, position.unit, position.start, position.key + 1) < 0:
+        raise ValueError(f"the position of a state of batches has a negative number: {given!r:.200}")
+    return position
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Check an option that is an integer."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} is an int; got {value!r:.100}")
+    if value < least or (most is not None and value > most):
+        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
+        raise ValueError(f"{name} is {limit}; got {value}")
+    return int(value)
+
+
+def _shard(shard: Any) -> tuple[int, int]:
+    """Check the option `shard`."""
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise TypeError(f"shard is a pair (index, number); got {shard!r:.100}")
+    number = _integer("the number of shards", shard[1], 1)
+    return _integer("the index of a shard", shard[0], 0, number - 1), number
+
+
+def _divided(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Divide chunks evenly into units of at most `rows` rows."""
+    counts = np.diff(borders)
+    parts = np.maximum(-(-counts // rows), 1)
+    first = np.repeat(np.cumsum(parts) - parts, parts)
+    part = np.arange(len(first)) - first
+    starts = np.repeat(borders[:-1], parts) + part * np.repeat(counts, parts) // np.repeat(parts, parts)
+    return np.append(starts, borders[-1])

@@ -1,0 +1,100 @@
+"""Threads behind an iterator of batches: one makes batches, the others read units for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
+
+from dask_tfrecord.stores.batches.mixing import Batch, BatchMixer, Position
+from dask_tfrecord.stores.batches.row_reader import chunk_scheduler
+
+__all__ = ["BatchPipeline"]
+
+
+class BatchPipeline:
+    """Batches after a position, made ahead in threads of this process.
+
+    The threads hold no reference to the iterator, so that its collection can stop them.
+
+    Parameters
+    ----------
+    mixer : BatchMixer
+        Source of the batches.
+    position : Position
+        Position of the first batch.
+    threads : int
+        Threads that read units.
+    prefetch : int
+        Batches that are made ahead.
+    """
+
+    def __init__(self, mixer: BatchMixer, position: Position, threads: int, prefetch: int) -> None:
+        self._mixer = replace(mixer, scheduler=chunk_scheduler())
+        self._process = os.getpid()
+        self._results: SimpleQueue[tuple[Batch, Position] | BaseException | None] = SimpleQueue()
+        # A token for each batch that may be made; False ends the thread. A garbage collection may run `stop` in any
+        # thread, also within a lock: `SimpleQueue.put` is reentrant, unlike semaphores and executors.
+        self._tokens: SimpleQueue[bool] = SimpleQueue()
+        for _ in range(prefetch):
+            self._tokens.put(True)
+        self._stopped = False
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tfrecord-batches-read")
+        # A daemon: an iterator that is not closed must not keep the interpreter from exiting.
+        self._thread = threading.Thread(target=self._run, args=(position,), name="tfrecord-batches", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the threads exist: a forked process has none of them."""
+        return self._process == os.getpid()
+
+    def next(self) -> tuple[Batch, Position] | None:
+        """Return the next batch and the position after it; None after the last one.
+
+        Raises
+        ------
+        Exception
+            The error of a record of the batch.
+        """
+        result = self._results.get()
+        self._tokens.put(True)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def stop(self) -> None:
+        """Stop the threads after their current reads, without waiting."""
+        if self.is_usable:
+            self._stopped = True
+            self._tokens.put(False)
+
+    def close(self) -> None:
+        """Stop the threads, and wait for their current reads."""
+        if self.is_usable:
+            self.stop()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._thread.join()
+            self._pool.shutdown(wait=True)
+
+    def _run(self, position: Position) -> None:
+        """Make batches until the pipeline is stopped."""
+        batches = self._mixer.batches(position, self._pool)
+        try:
+            while self._tokens.get() and not self._stopped:
+                result = next(batches, None)
+                self._results.put(result)
+                if result is None:
+                    break
+                # The thread must not keep the batch while it waits.
+                del result
+        except BaseException as error:
+            # Also an error of the executor, if the interpreter exits.
+            self._results.put(error)
+        finally:
+            with suppress(RuntimeError):
+                batches.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)

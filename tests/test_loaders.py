@@ -1,0 +1,148 @@
+"""Loaders of PyTorch and Grain, and the blocks of docs/training.md that need them.
+
+The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torch, torchdata, grain and jax.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.numbered_shards import write_shards
+
+pytestmark = pytest.mark.loaders
+
+ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^```python (?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+START = """
+import sys
+import numpy as np
+import dask_tfrecord as dtf
+
+FEATURES = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "tokens": dtf.VarLenFeature("int64"),
+    "name": dtf.FixedLenFeature((), "bytes"),
+}
+ds = dtf.read_tfrecord("*.tfrecord", FEATURES)
+rows = ds.as_sequence()
+"""
+
+STATEFUL = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+class Batches(IterableDataset):
+    def __init__(self, **options):
+        self.options = options
+
+    def __iter__(self):
+        worker = get_worker_info()
+        shard = (worker.id, worker.num_workers) if worker else (0, 1)
+        return ds.batches(7, shard=shard, pad={"tokens": None}, **self.options)
+
+def labels(batches):
+    return [batch["label"].tolist() for batch in batches]
+
+# The threads of this process exist while workers are forked.
+running = ds.batches(3, epochs=None)
+next(running)
+for shuffle in (False, "window", "full"):
+    for workers in (0, 2, 3):
+        batches = Batches(shuffle=shuffle, seed=5, epochs=2)
+        whole = labels(DataLoader(batches, batch_size=None, num_workers=workers))
+        counts = np.bincount([label for batch in whole for label in batch])
+        assert counts.tolist() == [2] * ds.nrecords, (shuffle, workers)
+        make = lambda: StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+        assert labels(make()) == whole
+        for stop in (0, 1, 9, len(whole) - 1):
+            loader = make()
+            iterator = iter(loader)
+            for _ in range(stop):
+                next(iterator)
+            state = loader.state_dict()
+            again = make()
+            again.load_state_dict(state)
+            assert labels(again) == whole[stop:], (shuffle, workers, stop)
+            del iterator
+running.close()
+"""
+
+MAPPED = """
+import torch
+from torch.utils.data import DataLoader
+for method in ("fork", "spawn"):
+    loader = DataLoader(
+        rows, batch_size=8, shuffle=True, num_workers=2, multiprocessing_context=method, collate_fn=list
+    )
+    found = [row for batch in loader for row in batch]
+    assert sorted(int(row["label"]) for row in found) == list(range(len(rows)))
+    for row in found:
+        assert row["name"] == b"row %d" % row["label"]
+        assert row["tokens"].tolist() == ds_tokens[row["label"]]
+"""
+
+GRAIN = """
+import grain
+data = grain.MapDataset.source(rows).seed(3).shuffle()
+found = [data[i] for i in range(len(data))]
+assert sorted(int(row["label"]) for row in found) == list(range(len(rows)))
+assert all(row["tokens"].tolist() == ds_tokens[row["label"]] for row in found)
+dense = ds[["label"]].as_sequence()
+iterator = iter(grain.MapDataset.source(dense).seed(3).shuffle().to_iter_dataset().batch(8))
+first = next(iterator)["label"].tolist()
+state = iterator.get_state()
+rest = [batch["label"].tolist() for batch in iterator]
+iterator.set_state(state)
+assert [batch["label"].tolist() for batch in iterator] == rest
+assert sorted(sum(rest, first)) == list(range(len(rows)))
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """Return the interpreter of an environment with the loaders."""
+    python = os.environ.get("DASK_TFRECORD_LOADERS")
+    if not python:
+        pytest.skip("DASK_TFRECORD_LOADERS is not set to an interpreter with torch, torchdata, grain and jax")
+    return python
+
+
+def run(python: str, script: str, folder: Path) -> None:
+    """Run a program with the package that is tested; workers of `spawn` import it again."""
+    (folder / "program.py").write_text(script, "utf-8")
+    # This package alone: other packages of this environment must not replace those of the other one.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [python, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+def guarded(script: str) -> str:
+    """Return a script whose last part runs in the main process alone."""
+    body = "ds_tokens = [row.tolist() for row in ds['tokens'].compute(scheduler='synchronous')]\n" + script
+    return f"{START}\nif __name__ == '__main__':\n" + "\n".join(f"    {line}" for line in body.splitlines())
+
+
+@pytest.mark.parametrize("script", [STATEFUL, MAPPED, GRAIN], ids=["torch-iterable", "torch-map", "grain"])
+def test_loaders_read_every_row(python: str, script: str, tmp_path: Path) -> None:
+    write_shards(tmp_path, 3, 40)
+    run(python, guarded(script), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["jax", "torch", "grain"])
+def test_blocks_of_the_documentation_run(python: str, kind: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "training.md").read_text("utf-8")
+    blocks = [match["text"] for match in FENCE.finditer(text) if match["kind"] == kind]
+    assert blocks
+    script = ROOT / "examples" / "sample_shards.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=300)
+    run(python, "\n".join(blocks), tmp_path)
