@@ -1,4 +1,4 @@
-"""Shared fixtures: golden files, the corpus of public files, an interpreter with TensorFlow, a cluster."""
+"""Shared fixtures: golden files, the corpus of public files, an interpreter with TensorFlow, a cluster, S3."""
 
 import os
 import signal
@@ -7,6 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from support.object_stores import bucket, moto, s3
+
+__all__ = ["bucket", "moto", "s3"]
+
+# Time limits of hypothesis fail on a loaded machine. A failure prints how to repeat it.
+settings.register_profile("any machine", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C, here and in child processes.

@@ -15,7 +15,8 @@ import dask
 import numpy as np
 import pytest
 from support import servers
-from support.object_stores import Store, bucket, make_store, moto
+from support.object_stores import Store, make_store
+from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -23,8 +24,6 @@ from dask_tfrecord.errors import ShardNotFoundError, StorageError
 from dask_tfrecord.storage import retry
 from dask_tfrecord.storage.retry import ATTEMPTS
 from dask_tfrecord.testing import write_oracle
-
-__all__ = ["bucket", "moto"]
 
 ROWS = 50
 SETTING = "tfrecord.storage.timeout"
@@ -71,7 +70,7 @@ class Gate:
         self._server.close()
         for each in self._open:
             each.close()
-        self._thread.join(60)
+        self._thread.join(PATIENCE)
 
     @property
     def url(self) -> str:
@@ -91,7 +90,7 @@ class Gate:
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 taken.close()
             else:
-                there = socket.create_connection(("127.0.0.1", self.port), 60)
+                there = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
                 self._open += [taken, there]
                 for one, other in ((taken, there), (there, taken)):
                     threading.Thread(target=_copy, args=(one, other), daemon=True).start()
@@ -111,6 +110,12 @@ def web(shard: bytes) -> Iterator[int]:
     """Port of a web server with one shard."""
     with servers.running(servers.FileServer, files={"x": shard}, etags={"x": "1"}) as (address, _):
         yield int(address.rpartition(":")[2])
+
+
+@pytest.fixture
+def aiohttp_client(web: int) -> None:
+    """Import the client of HTTP by a first request."""
+    assert dtf.read_tfrecord(f"http://127.0.0.1:{web}/x", FEATURES).nrecords == ROWS
 
 
 # ------------------------------------------------------------------------------------------------------------- resets
@@ -185,7 +190,11 @@ def test_one_range_takes_as_many_requests_as_attempts(store: Store, shard: bytes
 
 
 @pytest.mark.parametrize("kind", ["http", "s3"])
-def test_a_server_that_never_answers_ends_at_the_time_limit(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_never_answers_ends_at_the_time_limit(
+    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The clients are imported before the time is measured.
+    request.getfixturevalue("bucket" if kind == "s3" else "aiohttp_client")
     with Gate(0, silent=True) as gate, dask.config.set({SETTING: "3s"}), caplog.at_level(logging.INFO):
         options = {"key": "a", "secret": "b", "endpoint_url": gate.url} if kind == "s3" else {}
         url = "s3://bucket/x" if kind == "s3" else f"{gate.url}/x"
@@ -199,7 +208,7 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(kind: str, caplog: p
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         assert 1 <= gate.connections <= 3 * ATTEMPTS
     [error] = errors
@@ -211,6 +220,7 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(kind: str, caplog: p
     assert "attempt 1 to" in retries[0].getMessage()
 
 
+@pytest.mark.usefixtures("aiohttp_client")
 def test_a_server_that_falls_silent_while_a_shard_is_read(web: int) -> None:
     with Gate(web) as gate, dask.config.set({SETTING: "3s"}):
         ds = dtf.read_tfrecord(f"{gate.url}/x", FEATURES)

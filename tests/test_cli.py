@@ -8,14 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner, Result
+from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -413,9 +413,9 @@ def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str
     options = ["--columns", "label", "--chunks", "1"]
     arguments = [script(command[0]), *command[1:], "to-zarr", str(tmp_path / "many"), str(store), *options]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: any(store.glob(".dask_tfrecord/*/units/*.json")) or process.poll() is not None)
+        wait_until(lambda: any(store.glob(".dask_tfrecord/*/units/*.json")) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert errors.splitlines()[-2:] == ["Interrupted", "written units are kept: --resume continues it"]
     assert "Traceback" not in errors
@@ -455,13 +455,6 @@ def test_overwrite_and_resume_exclude_each_other(shards: Path, tmp_path: Path) -
     assert result.exit_code == 2
     assert "give one of them" in result.stderr
     assert not (tmp_path / "some.zarr").exists()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("where", [0, 1])

@@ -25,6 +25,7 @@ from dask.sizeof import sizeof
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import (
@@ -1077,15 +1078,19 @@ def test_many_threads_at_once(ds: dtf.Dataset, wanted: Columns) -> None:
     ]
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(job) for job in jobs * 6]:
-            future.result(timeout=60)
+            future.result(timeout=PATIENCE)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
-def test_control_c_stops_a_computation(folder: Path) -> None:
+def test_control_c_stops_a_computation(folder: Path, tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
     code = f"""
-import time, numpy as np, dask_tfrecord as dtf
+import pathlib, time, dask, numpy as np, dask_tfrecord as dtf
+dask.config.set(num_workers=2)
 def slow(blocks):
     print("running", flush=True)
+    while not pathlib.Path({str(sent)!r}).exists():
+        time.sleep(0.01)
     time.sleep(0.2)
     return blocks
 ds = dtf.read_tfrecord({str(folder)!r}, columns=["label"], chunks=1)
@@ -1101,7 +1106,8 @@ except KeyboardInterrupt:
         # Two threads may print at once.
         assert process.stdout.readline().startswith("running")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        sent.touch()
+        out, _ = process.communicate(timeout=PATIENCE)
         assert "stopped" in out
         # 30 blocks would have been slowed down otherwise.
         assert out.count("running") < 20

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +56,6 @@ def test_permissions_and_links_keep_the_identity_of_a_file(tmp_path: Path) -> No
     (tmp_path / "link").hardlink_to(tmp_path / "x")
     assert dtf.read_tfrecord(tmp_path / "x", FEATURES)["x"].name == dataset["x"].name
     assert dataset["x"].sum().compute() == sum(range(ROWS))
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, Any]]:
-    """Storage options of an S3 server."""
-    moto = pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield {"key": "a", "secret": "s3cret-of-the-key", "endpoint_url": f"http://{host}:{port}"}
-    server.stop()
 
 
 def test_an_object_is_identified_by_its_etag(tmp_path: Path, s3: dict[str, Any]) -> None:

@@ -14,15 +14,14 @@ from typing import Any
 import fsspec
 import pytest
 from support import servers
-from support.object_stores import Store, bucket, make_store, moto
+from support.object_stores import Store, make_store
+from support.waiting import wait_until
 
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError
 from dask_tfrecord.storage import retry, streams
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.retry import ATTEMPTS, is_transient, with_retries
-
-__all__ = ["bucket", "moto"]
 
 # An eighth of the real size, so that three ranges are created quickly.
 RANGE = 1 << 20
@@ -131,10 +130,7 @@ class TestRanges:
         ranged.log.clear()
         with open_stream(shard, 0, len(DATA)) as stream:
             stream.readinto(memoryview(bytearray(10)))
-            deadline = time.monotonic() + 20
-            while len(ranged.log.asked) < 2:
-                assert time.monotonic() < deadline, "the second range was not requested"
-                time.sleep(0.01)
+            wait_until(lambda: len(ranged.log.asked) > 1)
             # The third range is not requested while the first one is read.
             time.sleep(0.1)
             assert len(ranged.log.asked) == 2
@@ -144,10 +140,9 @@ class TestRanges:
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
         with open_stream(shard, 0, len(DATA)) as stream:
             stream.readinto(memoryview(bytearray(10)))
-        deadline = time.monotonic() + 20
-        while any("read-ahead" in thread.name for thread in threading.enumerate()):
-            assert time.monotonic() < deadline, threading.enumerate()
-            time.sleep(0.01)
+        wait_until(
+            lambda: not any("read-ahead" in thread.name for thread in threading.enumerate()), state=threading.enumerate
+        )
 
 
 @pytest.mark.usefixtures("quick")

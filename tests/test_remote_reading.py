@@ -8,15 +8,13 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from support.object_stores import Store, bucket, make_store, moto
+from support.object_stores import Store, make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.storage import retry
 from dask_tfrecord.storage.streams import RANGE
 from dask_tfrecord.testing import write_oracle
-
-__all__ = ["bucket", "moto"]
 
 RECORDS = 3_000
 

@@ -20,6 +20,7 @@ import pytest
 from distributed import Client, LocalCluster
 from support.numbered_shards import write_shards
 from support.repeating import Repeating
+from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
@@ -355,18 +356,14 @@ def states(dask_scheduler: Any) -> dict[str, tuple[str, list[str], str | None]]:
 def kill_at_the_last(client: Client, folder: Path, release: Path, failed: list[BaseException]) -> None:
     """Kill the worker that runs the last shard, once the others are published and their reports have moved."""
     try:
-        deadline = time.monotonic() + 120
-        while len(list(folder.glob("*.tfrecord"))) < 9:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        while True:
-            assert time.monotonic() < deadline
+        wait_until(lambda: len(list(folder.glob("*.tfrecord"))) == 9)
+
+        def running() -> list[str | None]:
             found = client.run_on_scheduler(states)
-            running = [where for task, _, where in found.values() if task == "processing"]
-            if len(running) == 1 and running[0]:
-                break
-            time.sleep(0.01)
-        (victim,) = running
+            return [where for task, _, where in found.values() if task == "processing"]
+
+        wait_until(lambda: len(running()) == 1 and running()[0], state=running)
+        (victim,), found = running(), client.run_on_scheduler(states)
         names = [key for key, (task, _, _) in found.items() if task == "memory" and key.startswith("('tfrecord-")]
 
         async def copy_reports(dask_scheduler: Any) -> None:
@@ -409,9 +406,8 @@ def test_no_shard_is_lost_with_a_worker(kind: str, mode: str, cluster: LocalClus
             path.write_bytes(path.read_bytes() * (rows // 10))
 
     def slowly(blocks: dict[str, Any]) -> dict[str, Any]:
-        deadline = time.monotonic() + 120
-        while blocks["label"][0] == 9 and not release.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        if blocks["label"][0] == 9:
+            wait_until(release.exists)
         return blocks
 
     ds, failed = dtf.read_tfrecord(tmp_path / "source"), list[BaseException]()

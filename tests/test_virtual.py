@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import bits
 from support.golden import expected, shard, spec
-from support.object_stores import bucket, make_store, moto
+from support.object_stores import make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -30,8 +30,6 @@ from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.value_locations import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.testing import write_oracle
-
-__all__ = ["bucket", "moto"]
 
 COUNTER = itertools.count()
 FEATURES: dict[str, Any] = {

@@ -11,16 +11,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec
 import numpy as np
 import pytest
 import zarr
 import zarr.storage
 from support.numbered_shards import write_shards
+from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
@@ -34,6 +36,7 @@ PROGRAM = """
 import json, sys, time
 from pathlib import Path
 import dask
+import fsspec
 import dask_tfrecord as dtf
 
 shards, folder, me, other = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -146,25 +149,12 @@ def test_of_two_processes_that_replace_or_resume_a_store_one_is_refused(
         np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[dict[str, Any]]:
-    """Options that reach an S3 server."""
-    server_module, s3fs = pytest.importorskip("moto.server"), pytest.importorskip("s3fs")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    options = {"key": "a", "secret": "b", "endpoint_url": f"http://127.0.0.1:{server.get_host_and_port()[1]}"}
-    direct = s3fs.S3FileSystem(**options)
-    if not direct.exists("claims"):
-        direct.mkdir("claims")
-    yield options
-    server.stop()
-
-
 @pytest.mark.slow
 def test_of_two_processes_that_start_a_store_on_s3_one_is_refused(
-    bucket: dict[str, Any], shards: Path, tmp_path: Path
+    s3: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
-    rounds = [(f"s3://claims/race/{number}.zarr", bucket, MODES[number]) for number in range(3)]
+    fsspec.filesystem("s3", **s3).mkdir("claims")
+    rounds = [(f"s3://claims/race/{number}.zarr", s3, MODES[number]) for number in range(3)]
     check_race(race(shards, tmp_path / "race", rounds))
     for url, options, _ in rounds:
         np.testing.assert_array_equal(dtf.from_zarr(url, storage_options=options)["label"], np.arange(ROWS))
@@ -183,31 +173,19 @@ def while_written(
         if not when():
             return blocks
         reading.set()
-        assert done.wait(120)
+        assert done.wait(PATIENCE)
         return blocks
 
     def write() -> None:
         with dask.config.set(scheduler="sync"):
             ds.map_blocks(wait, dict(ds.schema)).to_zarr(store, chunks=7, **options)
 
-    errors: list[BaseException] = []
-
-    def run() -> None:
+    with in_background(write):
         try:
-            write()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        assert reading.wait(120)
-        act()
-    finally:
-        done.set()
-        thread.join(120)
-    if errors:
-        raise errors[0]
+            assert reading.wait(PATIENCE)
+            act()
+        finally:
+            done.set()
 
 
 STORES: dict[str, Callable[[Path], Any]] = {
@@ -322,10 +300,8 @@ def test_a_long_run_renews_its_claim(ds: dtf.Dataset, store: Path, monkeypatch: 
     monkeypatch.setattr(claim, "HEARTBEAT", 0.01)
 
     def renewed() -> None:
-        beat, deadline = json.loads((store / CLAIM).read_text())["beat"], time.monotonic() + 60
-        while json.loads((store / CLAIM).read_text())["beat"] == beat:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        beat = json.loads((store / CLAIM).read_text())["beat"]
+        wait_until(lambda: json.loads((store / CLAIM).read_text())["beat"] != beat)
 
     while_written(ds, renewed, store)
 
@@ -354,14 +330,14 @@ def test_one_of_many_runs_takes_over_a_dead_claim(ds: dtf.Dataset, store: Path, 
     def wait(blocks: dict[str, Any]) -> dict[str, Any]:
         if "waited" not in results:
             for _ in range(runs - 1):
-                assert refused.acquire(timeout=120)
+                assert refused.acquire(timeout=PATIENCE)
             results.append("waited")
         return blocks
 
     waiting = ds.map_blocks(wait, dict(ds.schema))
 
     def run() -> None:
-        barrier.wait(120)
+        barrier.wait(PATIENCE)
         try:
             waiting.to_zarr(store, chunks=7, mode="w")
             results.append("written")
@@ -376,7 +352,7 @@ def test_one_of_many_runs_takes_over_a_dead_claim(ds: dtf.Dataset, store: Path, 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(240)
+            thread.join(PATIENCE)
     unexpected = [result for result in results if result not in ("refused", "waited", "written")]
     assert not unexpected, "\n".join(unexpected)
     assert sorted(results) == ["refused"] * (runs - 1) + ["waited", "written"]

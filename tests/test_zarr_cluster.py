@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -117,55 +114,32 @@ def test_a_cluster_does_not_see_the_memory_of_its_client(shards: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A bucket of a server on this machine, and the options that reach it."""
-    pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], **quiet)  # type: ignore[call-overload]
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert server.poll() is None, "moto's server ended"
-                assert time.monotonic() < deadline, "moto's server does not answer"
-                time.sleep(0.1)
-        options = {"key": "a", "secret": "b", "endpoint_url": f"http://127.0.0.1:{port}"}
-        s3fs.S3FileSystem(**options).mkdir("bucket")
-        yield "s3://bucket", options
-    finally:
-        server.terminate()
-        server.wait(30)
+def conversions(s3: dict[str, Any]) -> str:
+    """URL of a bucket."""
+    fsspec.filesystem("s3", **s3).mkdir("conversions")
+    return "s3://conversions"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [{"chunks": 70}, {"chunks": 25, "shards": 100}], ids=str)
-def test_s3(shards: Path, bucket: tuple[str, dict[str, Any]], grid: dict[str, int]) -> None:
-    url, options = bucket
+def test_s3(shards: Path, conversions: str, s3: dict[str, Any], grid: dict[str, int]) -> None:
     ds = dtf.read_tfrecord(shards)
     for component in (None, "train/first"):
-        store = f"{url}/{grid['chunks']}.zarr"
-        ds.to_zarr(store, component=component, storage_options=options, mode="w" if component is None else "w-", **grid)
-        back = dtf.from_zarr(store, component=component, storage_options=options)
+        store = f"{conversions}/{grid['chunks']}.zarr"
+        ds.to_zarr(store, component=component, storage_options=s3, mode="w" if component is None else "w-", **grid)
+        back = dtf.from_zarr(store, component=component, storage_options=s3)
         found, wanted = back.compute(), ds.compute()
         assert list(found) == list(wanted)
         assert all(map(np.array_equal, found.pop("tokens"), wanted.pop("tokens")))
         assert all((found[name] == wanted[name]).all() for name in wanted)
     with pytest.raises(FileExistsError, match="mode='w' replaces it"):
-        ds.to_zarr(store, component=component, storage_options=options)
+        ds.to_zarr(store, component=component, storage_options=s3)
 
 
 @pytest.mark.slow
-def test_s3_keeps_nothing_of_what_failed(shards: Path, tmp_path: Path, bucket: tuple[str, dict[str, Any]]) -> None:
-    import s3fs
-
-    url, options = bucket
+def test_a_failed_conversion_to_s3_is_removed(
+    shards: Path, tmp_path: Path, conversions: str, s3: dict[str, Any]
+) -> None:
     for path in shards.iterdir():
         os.link(path, tmp_path / path.name)
     ds = dtf.read_tfrecord(tmp_path)
@@ -174,12 +148,12 @@ def test_s3_keeps_nothing_of_what_failed(shards: Path, tmp_path: Path, bucket: t
     (tmp_path / "part-2.tfrecord").unlink()
     (tmp_path / "part-2.tfrecord").write_bytes(data)
     with pytest.raises(CorruptRecordError):
-        ds[["label"]].to_zarr(f"{url}/folder/failed.zarr", storage_options=options, chunks=50)
-    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
-    assert fs.find("bucket/folder") == []
-    assert fs.exists("bucket")
+        ds[["label"]].to_zarr(f"{conversions}/folder/failed.zarr", storage_options=s3, chunks=50)
+    fs = fsspec.filesystem("s3", **s3, skip_instance_cache=True)
+    assert fs.find("conversions/folder") == []
+    assert fs.exists("conversions")
     with pytest.raises(FileNotFoundError):
-        dtf.from_zarr(f"{url}/folder/failed.zarr", storage_options=options)
+        dtf.from_zarr(f"{conversions}/folder/failed.zarr", storage_options=s3)
 
 
 class Flaky:
@@ -201,20 +175,17 @@ class Flaky:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [{"chunks": 20}, {"chunks": 10, "shards": 40}], ids=str)
-def test_s3_is_gone_on_with(
-    shards: Path, tmp_path: Path, bucket: tuple[str, dict[str, Any]], grid: dict[str, int]
+def test_a_conversion_to_s3_is_resumed(
+    shards: Path, tmp_path: Path, conversions: str, s3: dict[str, Any], grid: dict[str, int]
 ) -> None:
-    import s3fs
-
-    url, options = bucket
     (tmp_path / "calls").mkdir()
-    store, ds = f"{url}/resumed-{len(grid)}.zarr", dtf.read_tfrecord(shards)
+    store, ds = f"{conversions}/resumed-{len(grid)}.zarr", dtf.read_tfrecord(shards)
     ds.to_zarr(tmp_path / "reference.zarr", **grid)
-    fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+    fs = fsspec.filesystem("s3", **s3, skip_instance_cache=True)
 
     def convert(calls: int) -> None:
         flaky = ds.map_blocks(Flaky(tmp_path / "calls", calls), dict(ds.schema))
-        flaky.to_zarr(store, resume=True, storage_options=options, **grid)
+        flaky.to_zarr(store, resume=True, storage_options=s3, **grid)
 
     def objects() -> dict[str, Any]:
         fs.invalidate_cache()
@@ -226,9 +197,9 @@ def test_s3_is_gone_on_with(
             with pytest.raises(RuntimeError, match=f"call {calls}"):
                 convert(calls)
             with pytest.raises(IncompleteStoreError, match="resume=True"):
-                dtf.from_zarr(store, storage_options=options)
+                dtf.from_zarr(store, storage_options=s3)
         with pytest.raises(ResumeError, match="chunks was"):
-            ds.to_zarr(store, resume=True, storage_options=options, chunks=77)
+            ds.to_zarr(store, resume=True, storage_options=s3, chunks=77)
         # One that is gone, one that is cut: as after a disk that lost what it had.
         written = sorted(objects())
         assert len(written) > 8
@@ -240,6 +211,6 @@ def test_s3_is_gone_on_with(
     assert objects() == before
     assert not [path for path in fs.find(store.removeprefix("s3://")) if ".dask_tfrecord" in path]
     wanted = zarr.open_group(tmp_path / "reference.zarr", mode="r")
-    found = zarr.open_group(store, mode="r", storage_options=options)
+    found = zarr.open_group(store, mode="r", storage_options=s3)
     for name, array in wanted.arrays():
         assert (found[name][:] == array[:]).all()  # type: ignore[union-attr,index]

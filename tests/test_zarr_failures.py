@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
+from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -330,27 +331,40 @@ def test_memory_that_other_processes_do_not_share(ds: dtf.Dataset) -> None:
 # --------------------------------------------------------------------------------------------------- late writers
 
 
+class SlowDisk:
+    """Disk on which chunks take long: each one ends some time after the event that a test waits for."""
+
+    def __init__(self) -> None:
+        self.writing, self.happened = threading.Event(), threading.Event()
+
+    def write(self) -> None:
+        self.writing.set()
+        self.happened.wait(PATIENCE)
+        time.sleep(0.3)
+
+
 @pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Slow down writing of chunks; the event is set while a chunk is written."""
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
     from zarr.storage import _local
 
-    put, busy = _local._put, threading.Event()
+    put, disk = _local._put, SlowDisk()
 
     def slow(path: Path, value: Any, exclusive: bool = False) -> int:
         if path.name != "zarr.json":
-            busy.set()
-            time.sleep(0.3)
+            disk.write()
         return put(path, value, exclusive)
 
     monkeypatch.setattr(_local, "_put", slow)
-    return busy
+    return disk
 
 
-def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, slow_disk: threading.Event) -> None:
+def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
+    # The block that fails may be the last one, so the others are not held.
+    slow_disk.happened.set()
+
     def fail(blocks: dict[str, Any]) -> dict[str, Any]:
         if blocks["label"][0] == 0:
-            assert slow_disk.wait(10)
+            assert slow_disk.writing.wait(PATIENCE)
             raise RuntimeError("while another one writes")
         return blocks
 
@@ -364,18 +378,17 @@ def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, s
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
 @pytest.mark.parametrize("name", [pytest.param("sync", marks=pytest.mark.slow), "threads"])
 def test_an_interrupt_leaves_what_can_be_gone_on_with(
-    ds: dtf.Dataset, store: Path, slow_disk: threading.Event, name: str
+    ds: dtf.Dataset, store: Path, slow_disk: SlowDisk, name: str
 ) -> None:
     def interrupt() -> None:
-        if slow_disk.wait(10):
-            time.sleep(0.1)
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert slow_disk.writing.wait(PATIENCE)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        slow_disk.happened.set()
 
-    key = threading.Thread(target=interrupt)
-    key.start()
-    with dask.config.set(scheduler=name, num_workers=2), pytest.raises(KeyboardInterrupt) as caught:
+    config = dask.config.set(scheduler=name, num_workers=2)
+    with in_background(interrupt), config, pytest.raises(KeyboardInterrupt) as caught:
         ds.to_zarr(store, chunks=5)
-    key.join()
     assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
     with pytest.raises(IncompleteStoreError, match="resume=True"):
         dtf.from_zarr(store)

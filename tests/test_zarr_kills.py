@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import zarr
 from distributed import Client, KilledWorker, LocalCluster
-from support.killing import PATIENCE, meanwhile, running, two_workers, wait_until
+from support.killing import meanwhile, running, two_workers
 from support.numbered_shards import write_shards
+from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
+from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -69,19 +70,19 @@ def test_the_last_task_to_leave_puts_settings_back() -> None:
     def task(entered: threading.Event, may_leave: threading.Event) -> None:
         with write_sequentially():
             entered.set()
-            assert may_leave.wait(30)
+            assert may_leave.wait(PATIENCE)
 
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(task, entered, first_may_leave)
-        assert entered.wait(30)
+        assert entered.wait(PATIENCE)
         with write_sequentially():
             second = threads.submit(task, entered := threading.Event(), second_may_leave)
-            assert entered.wait(30)
+            assert entered.wait(PATIENCE)
         first_may_leave.set()
-        first.result(30)
+        first.result(PATIENCE)
         assert concurrency() == 1
         second_may_leave.set()
-        second.result(30)
+        second.result(PATIENCE)
     assert concurrency() == 7
 
 

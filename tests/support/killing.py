@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,8 +29,8 @@ from distributed.core import Status
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
-# Seconds after which a wait of a test fails.
-PATIENCE = 300
+from support.waiting import PATIENCE, in_background, wait_until
+
 # Processes in which replicas are dropped and tasks stolen as often as possible, and a task is lost with the second
 # worker that runs it.
 RESTLESS = {
@@ -67,24 +68,11 @@ def running(cluster: LocalCluster) -> list[int]:
 def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
     """Call `act` in another thread; it receives a function that returns whether the block is still running."""
     over = threading.Event()
-    thread = threading.Thread(target=act, args=(lambda: not over.is_set(),))
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def wait_until(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: True) -> bool:
-    """Wait until a condition holds; return False if `alive` is false before."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if not alive():
-            return False
-        assert time.monotonic() < deadline, f"nothing happened for {PATIENCE} s"
-        time.sleep(0.005)
-    return True
+    with in_background(act, lambda: not over.is_set()):
+        try:
+            yield
+        finally:
+            over.set()
 
 
 # -------------------------------------------------------------------------------------------------- forked processes
@@ -400,9 +388,9 @@ class Run:
     check: Callable[[], Any]
     alone: Callable[[], bool] | None
 
-    def wait(self, rng: random.Random) -> bool:
-        """Wait for a random number of steps; return False if the call ends before."""
-        steps = self.progress.steps() + rng.randrange(1, max(self.total // 2, 2))
+    def wait(self, rng: random.Random, begun: int = 0) -> bool:
+        """Wait for a random number of steps after the first `begun`; return False if the call ends before."""
+        steps = begun + rng.randrange(1, max(self.total // 2, 2))
         return self.wait_until(lambda: self.progress.steps() >= steps)
 
     def wait_until(self, condition: Callable[[], Any]) -> bool:
@@ -434,10 +422,13 @@ class Run:
             killed.add(process)
 
         if number % 5 < 2:
-            for _ in range(2 if cluster.restarts else 1):
-                # Nannies do not restart a worker that is killed during its start.
-                if self.wait(rng) and self.wait_until(lambda: len(cluster.workers()) == 2):
+            # Nannies do not restart a worker that is killed during its start.
+            both_run = partial(self.wait_until, lambda: len(cluster.workers()) == 2)
+            with self.progress.held():
+                if self.wait(rng) and both_run():
                     kill(rng.choice(cluster.workers()))
+            if cluster.restarts and self.wait(rng, self.progress.steps()) and both_run():
+                kill(rng.choice(cluster.workers()))
         elif number % 5 < 4 or not cluster.restarts:
             with self.progress.held():
                 if self.wait_until(found) and (self.alone is None or self.wait_until(self.alone)):
@@ -451,10 +442,12 @@ class Run:
 
     def kill_client(self, number: int) -> None:
         """Kill the client after some steps."""
-        assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
-        self.call.kill()
+        with self.progress.held():
+            assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
+            self.call.kill()
 
     def kill_scheduler(self, cluster: Cluster, number: int) -> None:
         """Kill the scheduler after some steps."""
-        assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
-        os.kill(cluster.scheduler, signal.SIGKILL)
+        with self.progress.held():
+            assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
+            os.kill(cluster.scheduler, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Object stores and HTTP servers on this machine that tests fill and read: S3 by moto, HTTP with and without ranges.
 
-Test modules import the fixtures `moto` and `bucket`.
+`conftest.py` imports the fixtures `moto`, `s3` and `bucket` for all test modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Store:
         self.url, self.options, self.log, self.put = url, options, log, put
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def moto() -> Iterator[int]:
     """Port of an S3 server."""
     server_module = pytest.importorskip("moto.server")
@@ -29,6 +29,13 @@ def moto() -> Iterator[int]:
     server.start()
     yield server.get_host_and_port()[1]
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(moto: int) -> dict[str, Any]:
+    """Storage options of the S3 server. Each test module creates a bucket of its own."""
+    pytest.importorskip("s3fs")
+    return {"key": "a", "secret": "s3cret-of-the-key", "endpoint_url": f"http://127.0.0.1:{moto}"}
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from typing import TextIO
+
+from support.waiting import PATIENCE, wait_until
 
 
 class Terminal:
@@ -35,15 +36,12 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Wait until `text` is displayed."""
-        deadline = time.monotonic() + 20
-        while text not in self.text:
-            assert time.monotonic() < deadline, f"{text!r} was not displayed; found {self.text!r}"
-            time.sleep(0.01)
+        wait_until(lambda: text in self.text, state=lambda: f"{text!r} was not displayed; found {self.text!r}")
 
     def close(self) -> str:
         """Close the terminal, and return the displayed text."""
         if not self.stream.closed:
             self.stream.close()
-            self._reader.join(60)
+            self._reader.join(PATIENCE)
             os.close(self._ours)
         return self.text
