@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.any_columns import any_features, dataset_of, listed, rows_like
+from support.raced_writes import RecordingStore, ShuffledPool, events, recorded
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
@@ -362,6 +363,22 @@ def test_groups_of_any_ragged_columns(
     for name in named:
         np.testing.assert_equal(listed(found[name]), listed(expected[name]))
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["steps.row_splits"][:], splits)
+
+
+@pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": 3, "shards": 9, "target_chunk_bytes": 64}], ids=repr)
+def test_each_chunk_of_a_group_is_written_once(tmp_path: Path, grid: dict[str, Any]) -> None:
+    columns = rows(tuple(np.random.default_rng(2).integers(0, 9, 120).tolist()))
+    log, plan = tmp_path / "log", read(tmp_path, columns).plan_zarr(groups={"steps": "steps"}, **grid)
+    with ShuffledPool(3, 5) as pool, dask.config.set(scheduler="threads", pool=pool):
+        written = plan.to_zarr(RecordingStore.at(tmp_path / "s.zarr", log, 5), compute=False)
+        assert written is not None
+        recorded(written, log, 5).compute()
+    happened = events(log)
+    writes = Counter(event.key for event in happened if event.what == "write")
+    steps = {key for key in writes if key.startswith("steps.row_splits/")}
+    assert set(writes.values()) == {1} and len(steps) == -(-121 // (9 if "shards" in grid else 7))
+    assert not [event for event in happened if event.what == "read"]
+    assert computed(dtf.from_zarr(tmp_path / "s.zarr")) == columns
 
 
 def test_columns_of_a_group_are_read_with_one_read_of_their_splits(episodes: dtf.Dataset, tmp_path: Path) -> None:
