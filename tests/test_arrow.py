@@ -21,6 +21,7 @@ from support.any_columns import FEATURES, any_features, dataset_of, rows_like
 from support.arrow_rows import check_table, same_lists
 from support.corpus import BASKERVILLE
 from support.golden import CASES, shard, spec
+from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
@@ -30,6 +31,7 @@ READERS: dict[str, Callable[[Any], pa.Table]] = {
     "table": pa.table,
     "batches": lambda ds: pa.Table.from_batches(ds.to_arrow_batches(), ds.to_arrow_batches().schema),
     "reader": lambda ds: pa.RecordBatchReader.from_stream(ds).read_all(),
+    "lists": lambda ds: pa.table(ds.to_arrow_batches(tensors=False)),
 }
 
 
@@ -43,6 +45,8 @@ def test_every_layout_equals_numpy() -> None:
     for read in READERS.values():
         check_table(read(ds), ds.compute())
     assert [batch.num_rows for batch in ds.to_arrow_batches()] == [4, 0, 5]
+    lists = ds.to_arrow_batches(tensors=False).schema
+    assert lists.field("padded").type == pa.list_(pa.list_(pa.uint8(), 2), 3)
     empty = every_column(0, (0,))
     check_table(pa.table(empty), empty.compute())
 
@@ -278,10 +282,7 @@ def test_a_cluster_decodes_and_reports_errors(client: Any, damaged: Path) -> Non
     next(batches)
     batches.close()
     del held
-    deadline = time.monotonic() + 60
-    while (left := client.run_on_scheduler(task_names)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    wait_until(lambda: not client.run_on_scheduler(task_names), state=lambda: client.run_on_scheduler(task_names))
 
 
 def task_names(dask_scheduler: Any) -> list[str]:

@@ -47,6 +47,8 @@ def test_files_equal_the_arrays(tmp_path: Path) -> None:
     assert [pq.read_metadata(path).num_rows for path in sorted(tmp_path.glob("out/*"))] == [4, 0, 5]
     check_table(table(tmp_path / "out"), ds.compute())
     assert table(tmp_path / "out").schema == ds.to_arrow_batches().schema
+    ds.to_parquet(tmp_path / "lists", tensors=False)
+    check_table(table(tmp_path / "lists"), ds.compute())
     empty = ds.rows[:0]
     empty.to_parquet(f"{tmp_path}/empty/")
     check_table(table(tmp_path / "empty"), empty.compute())

@@ -12,7 +12,20 @@ import pytest
 import dask_tfrecord as dtf
 
 # Third-party packages that a start may need; the other dependencies are too slow for it.
-HEAVY = {"PIL", "crc32c", "dask", "distributed", "fsspec", "google", "numcodecs", "numpy", "pandas", "rich", "zarr"}
+HEAVY = {
+    "PIL",
+    "crc32c",
+    "dask",
+    "distributed",
+    "fsspec",
+    "google",
+    "numcodecs",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "zarr",
+}
 WRITERS = {"PIL", "distributed", "numcodecs", "zarr"}
 
 
@@ -41,7 +54,13 @@ def test_importing_the_package_imports_no_dependency() -> None:
 def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs(name: str) -> None:
     # dask.array imports some packages where they are installed.
     of_dask = imported("import dask.array")
-    assert not (imported(f"from dask_tfrecord import {name}") - of_dask) & {*WRITERS, "dask.bag", "pandas", "xarray"}
+    assert not (imported(f"from dask_tfrecord import {name}") - of_dask) & {
+        *WRITERS,
+        "dask.bag",
+        "pandas",
+        "pyarrow",
+        "xarray",
+    }
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,17 @@ class DatasetWriters(Mapping[str, da.Array]):
 
         return to_tfrecord(self, urlpath, **options)
 
-    def to_arrow_batches(self) -> Any:
+    def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
 
         Chunks are decoded ahead, one for each thread and one more: on the cluster of an active client, else in threads
         of this process. The extra ``arrow`` is needed.
+
+        Parameters
+        ----------
+        tensors : bool, default True
+            Shapes of several axes have the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
+            sizes, for libraries that refuse the type, such as datasets.
 
         Returns
         -------
@@ -71,7 +77,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         from dask_tfrecord.stores.arrow.stream import ArrowBatches
 
         dataset: Any = self
-        return ArrowBatches(dataset)
+        return ArrowBatches(dataset, tensors)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the rows by Arrow's PyCapsule protocol, which pyarrow, polars, DuckDB and others read.
@@ -122,6 +128,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         path: str | os.PathLike[str],
         *,
         compression: str | None = "snappy",
+        tensors: bool = True,
         mode: Literal["w-", "w"] = "w-",
         compute: bool = True,
         storage_options: Mapping[str, Any] | None = None,
@@ -135,6 +142,8 @@ class DatasetWriters(Mapping[str, da.Array]):
             the rows.
         compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
             Compression of the pages.
+        tensors : bool, default True
+            As for `to_arrow_batches`.
         mode : {"w-", "w"}
             ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
         compute : bool, default True
@@ -174,7 +183,13 @@ class DatasetWriters(Mapping[str, da.Array]):
 
         dataset: Any = self
         return to_parquet(
-            dataset, path, compression=compression, mode=mode, compute=compute, storage_options=storage_options
+            dataset,
+            path,
+            compression=compression,
+            tensors=tensors,
+            mode=mode,
+            compute=compute,
+            storage_options=storage_options,
         )
 
     def batches(

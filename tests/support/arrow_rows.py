@@ -46,6 +46,9 @@ def column_rows(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     rows = column.to_pylist()
     if pa.types.is_struct(field.type):
         return [shaped(row["data"], [*row["shape"], *pair]) for row in rows]
+    if pa.types.is_fixed_size_list(field.type):
+        # Nested lists have the shape of a row.
+        assert not rows or list(np.shape(rows[0])) == [*shape, *pair]
     if 0 in shape:
         assert not any(rows)
         return [np.empty(shape).tolist() for _ in rows] if -1 not in shape else rows

@@ -66,6 +66,7 @@ def to_parquet(
     path: str | os.PathLike[str],
     *,
     compression: str | None = "snappy",
+    tensors: bool = True,
     mode: Literal["w-", "w"] = "w-",
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -76,7 +77,7 @@ def to_parquet(
     codec = _checked_codec(compression)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
-    make = BatchMaker(dataset.schema)
+    make = BatchMaker(dataset.schema, tensors)
     make.check_columns(dataset.nrecords)
     names = ShardNames.from_directory(path, _TEMPLATE, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)

@@ -25,10 +25,12 @@ class ArrowBatches(Iterator[pa.RecordBatch]):
     ----------
     dataset : Dataset
         The rows.
+    tensors : bool
+        Use the tensor type for shapes of several axes; otherwise nested lists.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        make = BatchMaker(dataset.schema)
+    def __init__(self, dataset: Dataset, tensors: bool) -> None:
+        make = BatchMaker(dataset.schema, tensors)
         make.check_columns(dataset.nrecords)
         self._schema = make.arrow
         self._batches = iterate_chunks(dataset.merged(), tuple(dataset), make) if make.schema else iter(())
