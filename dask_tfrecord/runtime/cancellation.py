@@ -25,6 +25,7 @@ __all__ = [
     "is_cancelled",
     "remove_empty_directories",
     "run_uninterrupted",
+    "run_write",
     "while_running",
 ]
 
@@ -66,6 +67,17 @@ def is_cancelled(identity: str) -> bool:
     """Return True if a conversion was cancelled in this process."""
     with _WRITES.changed:
         return identity in _WRITES.cancelled
+
+
+def run_write(identity: str, path: str, write: Callable[[], object]) -> None:
+    """Call a function that writes for a conversion, uninterrupted, unless the conversion was cancelled.
+
+    An `OSError` without a path gets `path`.
+    """
+    with while_running(identity) as allowed:
+        if allowed:
+            with add_path_to_errors(path):
+                run_uninterrupted(write)
 
 
 def cancel(identity: str) -> None:

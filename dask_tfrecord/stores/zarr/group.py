@@ -58,6 +58,8 @@ _NO_GROUPS = (
     json.JSONDecodeError,
     UnicodeDecodeError,
 )
+# Protocols whose file systems are extras of this package.
+_EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 # Bytes of a file name, on every common file system.
 _NAME_NBYTES = 255
 _NOT_A_GROUP = "exists and is not a Zarr group: pass another path"
@@ -105,9 +107,10 @@ class TargetGroup:
             store, options = fsspec.core.url_to_fs(store)[1], None
         if isinstance(store, str) and not _is_url(store):
             store = str(Path(store).expanduser().absolute())  # workers may have another working directory
-        if isinstance(store, str) and store.startswith(("s3://", "gs://", "gcs://")):
-            with explain_missing_extra():
-                fsspec.core.get_filesystem_class(store.partition("://")[0])
+        if isinstance(store, str) and _is_url(store):
+            for protocol in {link.partition("://")[0] for link in store.split("::")} & _EXTRA_PROTOCOLS:
+                with explain_missing_extra():
+                    fsspec.core.get_filesystem_class(protocol)
         return cls(store, "/".join(parts) or None, options)
 
     def __str__(self) -> str:
@@ -144,10 +147,9 @@ class TargetGroup:
 
     def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
         try:
-            with explain_missing_extra():
-                return zarr.open_group(
-                    self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
-                )
+            return zarr.open_group(
+                self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
+            )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
             raise FileNotFoundError(f"no Zarr group at {self}, but an array") from error
         except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
@@ -209,8 +211,7 @@ class TargetGroup:
             If the group is, or holds, the source of the rows.
         """
         try:
-            with explain_missing_extra():
-                zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
+            zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
         except _NO_GROUPS as error:
             # A missing path and an empty directory are free.
             directory = self.directory

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.sources import OutputBuffer
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.runtime.cancellation import add_path_to_errors, run_uninterrupted, while_running
+from dask_tfrecord.runtime.cancellation import run_write
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
@@ -116,12 +116,15 @@ class _CheckpointBuffer:
     def flush(self) -> None:
         """Write the record of all added units."""
         context, units = self._context, {writer.unit.number: completed for writer, completed in self._units}
-        with while_running(context.run) as running:
-            if running and units and not _is_finished(context):
-                with add_path_to_errors(context.place):
-                    reports = run_uninterrupted(lambda: context.checkpoint.record(units))
+
+        def record() -> None:
+            if not _is_finished(context):
+                reports = context.checkpoint.record(units)
                 for writer, _ in self._units:
                     writer.report = reports[writer.unit.number]
+
+        if units:
+            run_write(context.run, context.place, record)
         self._units, self._nbytes = [], 0
 
 
@@ -156,10 +159,7 @@ class _UnitWriter:
                 self.context.checkpoint.objects.drop(objects)
             self._put(array, start, stop, entries)
 
-        with while_running(self.context.run) as running:
-            if running:
-                with add_path_to_errors(self.context.place):
-                    run_uninterrupted(write)
+        run_write(self.context.run, self.context.place, write)
         self._objects += objects
 
     def close(self) -> None:
