@@ -2,11 +2,11 @@
 
     python benchmarks/explode.py FOLDER [--records 1000000] [--repeats 3] [--json FILE]
 
-FOLDER receives 8 shards of records with 0 to 40 steps each: four floats, a float and an integer per step; existing
-shards of that many records are used again, and figures of memory are those of a process that wrote none. One thread, files in the page cache. The figures are CPU seconds, the
-minimum of the repeats: the pass that counts items, the reading of all chunks as ragged columns and as items, and the
-reading of one item. Memory is the growth of the peak resident memory during the pass that counts, and then during the
-reading of all items chunk by chunk.
+FOLDER receives 8 shards of records with 0 to 40 steps each: four floats, a float and an integer per step. Existing
+shards of that many records are used again; figures of memory are those of a process that wrote none. One thread, files
+in the page cache. The figures are CPU seconds, the minimum of the repeats: the pass that counts items, the reading of
+all chunks as ragged columns and as items, and the reading of one item. Memory is the growth of the peak resident memory
+during the pass that counts, and then during the reading of all items chunk by chunk.
 """
 
 from __future__ import annotations

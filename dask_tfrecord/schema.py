@@ -17,7 +17,16 @@ from dask_tfrecord import features as feature_classes
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
 from dask_tfrecord.features import Feature, from_tensorflow
 
-__all__ = ["Sampling", "Schema", "align_columns", "feature_cells", "group_lines", "near_misses"]
+__all__ = [
+    "Sampling",
+    "Schema",
+    "align_columns",
+    "feature_cells",
+    "group_lines",
+    "near_misses",
+    "prefix_groups",
+    "prefix_lines",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +329,29 @@ def _checked_groups(groups: Mapping[str, Sequence[str]], features: Mapping[str, 
 def group_lines(schema: Schema) -> list[str]:
     """Return a line for each group: its name and its features."""
     return [f"group {group!r}: {', '.join(names)}" for group, names in schema.groups.items()]
+
+
+def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+    """Return the prefixes of names under which there are several ragged features, and these features.
+
+    Of several prefixes of the same features, the longest is returned. Row lengths are not compared.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for name in features:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            prefix = "/".join(parts[:depth])
+            below = tuple(
+                each for each, feature in features.items() if feature.ragged_rank and each.startswith(f"{prefix}/")
+            )
+            if below[1:]:
+                found[below] = max(found.get(below, ""), prefix, key=len)
+    return {prefix: below for below, prefix in found.items()}
+
+
+def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
+    """Return a line for each prefix of several ragged features: the prefix and the features."""
+    return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]
 
 
 def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:

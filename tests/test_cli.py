@@ -169,6 +169,32 @@ def test_info_shows_conflicts_instead_of_failing(tmp_path: Path) -> None:
     assert '# "x": ' in run("info", tmp_path, "--spec").stdout
 
 
+def test_items_of_a_prefix_are_shown_and_written(tmp_path: Path) -> None:
+    payloads = []
+    for number, count in enumerate([2, 0, 3]):
+        message = messages.Example()
+        for name in ("a/b/x", "a/b/y"):
+            message.features.feature[name].int64_list.value.extend(range(count))
+        message.features.feature["id"].int64_list.value.append(number)
+        payloads.append(message.SerializeToString())
+    testing.write_oracle(tmp_path / "x.tfrecord", payloads)
+    assert "prefix 'a/b': a/b/x, a/b/y" in run("info", tmp_path / "x.tfrecord").output
+    for explode in ("a/b", "a/b/x,a/b/y"):
+        command = ["to-zarr", tmp_path / "x.tfrecord", tmp_path / "s.zarr", "--explode", explode]
+        result = run(*command, "--repeat", "id", "--overwrite")
+        assert result.exit_code == 0, result.output
+        found = dtf.from_zarr(tmp_path / "s.zarr").compute()
+        assert {name: column.tolist() for name, column in found.items()} == {
+            "a/b/x": [0, 1, 0, 1, 2],
+            "a/b/y": [0, 1, 0, 1, 2],
+            "id": [0, 0, 2, 2, 2],
+            "record": [0, 0, 2, 2, 2],
+        }
+    assert "a.b.x" in run(*command, "--plan").output
+    assert_one_line_of_error(run(*command[:3], "--overwrite", "--explode", "a/c"), "no group or column 'a/c'", "'a/b'")
+    assert run(*command[:3], "--repeat", "id").exit_code == 2
+
+
 def test_info_of_sequence_examples(tmp_path: Path) -> None:
     record = messages.SequenceExample()
     record.context.feature["id"].int64_list.value.append(1)

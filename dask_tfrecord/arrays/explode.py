@@ -21,9 +21,9 @@ from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_f
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema, near_misses, prefix_groups
 
-__all__ = ["explode_rows", "nested_groups"]
+__all__ = ["explode_rows"]
 
 
 class _Rows(Protocol):
@@ -92,21 +92,6 @@ def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str |
     return type(dataset)(exploded, list(plan.schema))
 
 
-def nested_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
-    """Return the prefixes of names under which there are several ragged columns, and these columns.
-
-    Of several prefixes of the same columns, the longest is returned.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for name in schema:
-        parts = name.split("/")
-        for depth in range(1, len(parts)):
-            prefix = "/".join(parts[:depth])
-            found.setdefault(prefix, _under(schema, prefix))
-    longest = {names: prefix for prefix, names in found.items() if names[1:]}
-    return {prefix: names for names, prefix in longest.items()}
-
-
 def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
     """Return the ragged columns whose names begin with a prefix, or are the prefix."""
     return tuple(
@@ -151,7 +136,7 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
         dense = [name for name in schema if name == group or name.startswith(f"{group}/")]
         if not dense:
             prefixes = dict.fromkeys(
-                [*schema.groups, *nested_groups(schema), *(name for name in schema if _is_divisible(schema, name))]
+                [*schema.groups, *prefix_groups(schema), *(name for name in schema if _is_divisible(schema, name))]
             )
             raise UnknownFeatureError(f"explode: no group or column {group!r}{near_misses(group, prefixes)}")
         raise SchemaError(_dense_message(schema, dense[0]))

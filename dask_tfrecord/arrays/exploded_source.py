@@ -94,16 +94,19 @@ class ExplodedSource:
         Items of each row of `source`; None if its rows are not counted.
     rows : range, ndarray of int64 or None
         Numbers of the items that are rows of this source, among all items of `source`.
+    sized : Source or None
+        Source of the same records that is read where sizes are enough; None to read values.
     """
 
     source: Source
     plan: ItemPlan
     counts: ItemCounts | None
     rows: Rows | None
+    sized: Source | None = None
 
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
-        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows))
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows, self.sized))
 
     @property
     def schema(self) -> Schema:
@@ -127,15 +130,17 @@ class ExplodedSource:
         return {**kept, "exploded": [*self.plan.group]}
 
     def sizes_only(self) -> ExplodedSource:
-        """Return a source of the same items whose values may be zeros."""
-        # The sizes of strings are in their values.
-        if any(feature.item_dtype.kind == "T" for feature in self.schema.values()):
-            return self
-        return replace(self, source=self.source.sizes_only())
+        """Return a source of the same items; values are zeros where all columns that are read vary in size."""
+        return replace(self, sized=self.source.sizes_only())
 
     def with_memory_limit(self, nbytes: int) -> ExplodedSource:
         """Limit the blocks of records."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
+        sized = None if self.sized is None else self.sized.with_memory_limit(nbytes)
+        return replace(self, source=self.source.with_memory_limit(nbytes), sized=sized)
+
+    def _source_of(self, names: Sequence[str]) -> Source:
+        """Return the source of the records to read: dense items need the values of ragged rows."""
+        return self.source if self.sized is None or self.plan.needs_values(names) else self.sized
 
     def select(self, key: Any) -> ExplodedSource:
         """Return a source of the selected items."""
@@ -181,7 +186,7 @@ class ExplodedSource:
         """Read items; only the records that hold them are decoded."""
         counts = self.counts
         if counts is None or self.rows is None:
-            blocks = self.source.read(self.plan.needed(names, counted=False), key)
+            blocks = self._source_of(names).read(self.plan.needed(names, counted=False), key)
             lengths = self._lengths(blocks, None, key)
             return self.plan.items(names, blocks, lengths, slice(0, int(lengths.sum())))
         items = pick_rows(self.rows, key)
@@ -196,14 +201,14 @@ class ExplodedSource:
             whole = picked == slice(0, int(splits[-1] - splits[0]))
             offered = self.plan.flat_outputs(out or {}) if whole else {}
             lengths = np.diff(splits)
-            blocks = self.source.read(needed, records, offered) if needed else {}
+            blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
             return _fill([self.plan.items(names, blocks, lengths, picked, first)], out or {})
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
         lengths = counts.lengths[ascending].astype(np.int64)
-        blocks = self.source.read(needed, ascending) if needed else {}
+        blocks = self._source_of(names).read(needed, ascending) if needed else {}
         self._lengths(blocks, lengths, ascending)
         return _fill(
             [self.plan.items(names, blocks, lengths, splits_of(lengths)[order] + within, ascending)], out or {}
@@ -219,7 +224,7 @@ class ExplodedSource:
             return
         needed, request = self.plan.needed(names, counted=True), [(0, 0)]
         # A source requests a span when its blocks are requested: the current request.
-        reads = self.source.read_spans(needed, (request[0] for _ in repeat(None))) if needed else repeat({})
+        reads = self._source_of(names).read_spans(needed, (request[0] for _ in repeat(None))) if needed else repeat({})
         held = _Held(-1, {})
         for key, into in parts(spans, out):
             if key.start == key.stop:

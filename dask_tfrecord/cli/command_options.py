@@ -125,6 +125,19 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Ragged features below PREFIX/ share their row lengths and one dimension; may be repeated.  [default: "
         "groups of the metadata]",
     ),
+    "explode": click.option(
+        "--explode",
+        metavar="GROUP|NAME,…",
+        callback=lambda _ctx, _option, value: value.split(",") if value and "," in value else value,
+        help="Write one row for each item of these ragged features: a group that info shows, or names.",
+    ),
+    "repeat": click.option(
+        "--repeat",
+        multiple=True,
+        metavar="NAME,…",
+        callback=_split_names,
+        help="With --explode: features whose values are repeated for each item of their record.",
+    ),
     "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
     "records_per_shard": click.option(
         "--records-per-shard",

@@ -54,15 +54,16 @@ def info(
     """Show records, bytes, compression and features of shards.
 
     With --split, only shards that contain records of the split, and the groups of its metadata: features that share
-    their row lengths. Records are counted from their headers; features are
-    inferred from the first records of some shards. The last column names the detected content of bytes features.
+    their row lengths. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
+    Records are counted from their headers; features are inferred from the first records of some shards. The last column
+    names the detected content of bytes features.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.arrays.resolve import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
-    from dask_tfrecord.schema import group_lines
+    from dask_tfrecord.schema import group_lines, prefix_lines
     from dask_tfrecord.storage.listing import find_shards
 
     metadata = None
@@ -87,7 +88,10 @@ def info(
         click.echo(json.dumps(document(shards, indexes, found), ensure_ascii=False))
         return
     print_facts(shards, indexes)
+    nested: list[str] = []
     if has_records:
-        print_report(inspect_sample(shards, sample, threads))
-    for line in () if metadata is None else group_lines(metadata):
+        report = inspect_sample(shards, sample, threads)
+        print_report(report)
+        nested = prefix_lines({each.name: each.feature for each in report.features if each.feature is not None})
+    for line in nested if metadata is None else group_lines(metadata):
         click.echo(plain(line))

@@ -24,7 +24,8 @@ __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 @click.argument("store")
 @options(
     *("split", "features", "sample", "columns", "chunks", "shards", "target_chunk_bytes", "target_shard_bytes"),
-    *("groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression", "threads"),
+    *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
+    "threads",
 )
 def to_zarr(
     *,
@@ -34,6 +35,8 @@ def to_zarr(
     features: str | None,
     sample: int | str | None,
     columns: list[str] | None,
+    explode: str | list[str] | None,
+    repeat: list[str] | None,
     component: str | None,
     overwrite: bool,
     resume: bool,
@@ -48,16 +51,20 @@ def to_zarr(
     SequenceExamples, always so with --sample; inferred bytes stay bytes. To decode arrays and text from bytes, give
     --features the JSON that Schema.to_json writes, with context features and feature lists for SequenceExamples. After
     Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
-    started with --resume.
+    started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
     """
     if overwrite and resume:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
+    if repeat is not None and explode is None:
+        raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     from dask_tfrecord.arrays.read import read_tfrecord
 
     schema = find_schema(pattern, features, sample, split, compression, threads)
     arguments = write_arguments(overwrite, **layout)
     with writing(threads) as summaries:
         dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
+        if explode is not None:
+            dataset = dataset.explode(explode, repeat=repeat or ())
         if planned:
             from dask_tfrecord.stores.zarr.plan import text_plan
 

@@ -132,6 +132,11 @@ class ItemPlan:
         """Return the column that determines the row lengths of a column of the group."""
         return lengths_column(name, self.records[name]) or name
 
+    def needs_values(self, names: Sequence[str]) -> bool:
+        """Return True if blocks of some columns of items need the values of ragged rows, not only their sizes."""
+        features = [self.schema[name] for name in names if name in self.group]
+        return any(not (of.ragged_rank or of.own_shapes or of.is_bytes) for of in features)
+
     def needed(self, names: Sequence[str], *, counted: bool) -> tuple[str, ...]:
         """Return the columns of records to read for some columns of items; lengths are read if they are not counted."""
         found = [name for name in names if name != RECORD]
