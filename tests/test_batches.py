@@ -495,3 +495,85 @@ def test_a_sequence_of_rows(ds: dtf.Dataset, tmp_path: Path) -> None:
     assert [row["label"] for row in ds.rows[:3].as_sequence()] == [0, 1, 2]
     text = dtf.read_tfrecord(ds.origin["files"], {"name": dtf.TextFeature()}).as_sequence()
     assert text[3]["name"] == "row 3"
+
+
+TENSORFLOW = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+spec = {"tokens": tf.io.VarLenFeature(tf.int64), "name": tf.io.FixedLenFeature([], tf.string)}
+records = tf.data.TFRecordDataset([f"{sys.argv[1]}/part-{number}.tfrecord" for number in range(3)])
+parsed = records.map(lambda record: tf.sparse.to_dense(tf.io.parse_single_example(record, spec)["tokens"]))
+arrays = {}
+for case, (length, value) in enumerate([(None, 0), (17, 0), (20, -1)]):
+    batches = parsed.padded_batch(13, padded_shapes=[length], padding_values=tf.constant(value, tf.int64))
+    arrays |= {f"{case}-{number}": batch.numpy() for number, batch in enumerate(batches)}
+np.savez(sys.argv[2], **arrays)
+"""
+
+
+@pytest.mark.tensorflow
+def test_padding_equals_padded_batch_of_tensorflow(
+    ds: dtf.Dataset, folder: Path, tensorflow: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "batches.npz"
+    done = subprocess.run([tensorflow, "-c", TENSORFLOW, folder, path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    expected = np.load(path)
+    for case, pad in enumerate([None, 17, dtf.Pad(20, value=-1)]):
+        batches = list(ds.batches(13, pad={"tokens": pad}))
+        assert len(batches) == sum(name.startswith(f"{case}-") for name in expected)
+        for number, batch in enumerate(batches):
+            assert_same_batch({"tokens": batch["tokens"]}, {"tokens": expected[f"{case}-{number}"]})
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_chunks_on_a_cluster(ds: dtf.Dataset, client: Any) -> None:
+    kept = ds.persist()
+    for options in KINDS:
+        assert sorted(labels(kept.batches(32, **options))) == list(range(TOTAL))
+        # Without a cluster the order is the same.
+        with dask.config.set(scheduler="threads"):
+            expected = labels(ds.batches(32, **options))
+        if options["shuffle"] != "window":
+            assert labels(kept.batches(32, **options)) == expected
+    assert kept.as_sequence()[-1]["name"] == b"row 299"
+
+
+MEMORY = """
+import sys
+import numpy as np
+import dask_tfrecord as dtf
+
+def resident():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+
+features = {"label": dtf.FixedLenFeature((), "int64"), "tokens": dtf.VarLenFeature("int64")}
+ds = dtf.read_tfrecord(sys.argv[1] + "/*.tfrecord", features)
+for shuffle in (False, "window", "full"):
+    seen = []
+    with ds.batches(64, shuffle=shuffle, epochs=20, pad={"tokens": None}) as batches:
+        for batch in batches:
+            if len(seen) < batches.epoch:
+                seen.append(resident())
+    print(shuffle, [round(each) for each in seen])
+    assert len(seen) == 20
+    # Single values are larger while a unit is exchanged.
+    assert np.median(seen[10:]) < np.median(seen[:10]) + 15, (shuffle, seen)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_does_not_grow_over_epochs(tmp_path: Path) -> None:
+    # About 25 MB decoded: ten epochs that each keep a tenth of it would exceed the limit.
+    write_shards(tmp_path, 2, 6000, most_tokens=500)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

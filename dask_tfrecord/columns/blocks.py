@@ -138,7 +138,7 @@ class RaggedBlock:
         """Copy the rows of `index`."""
         if isinstance(self.values, np.ndarray):
             return RaggedBlock(*_take_values(self.values, self.row_splits, index))
-        lengths = np.diff(self.row_splits)[index]
+        lengths = self.row_splits[index + 1] - self.row_splits[index]
         splits = splits_of(lengths)
         items = np.arange(splits[-1]) + np.repeat(self.row_splits[index] - splits[:-1], lengths)
         return RaggedBlock(self.values.take(items), splits)
@@ -322,7 +322,8 @@ def _take_values(
     values: NDArray[Any], splits: NDArray[np.int64], index: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Copy the values of the rows `index`, and return them with their splits."""
-    taken = splits_of(np.diff(splits)[index])
+    # The rows may be few of many: lengths of all of them would cost more.
+    taken = splits_of(splits[index + 1] - splits[index])
     if values.size and not any(values.strides):
         # All items share the memory of one.
         return np.broadcast_to(values[0], (int(taken[-1]), *values.shape[1:])), taken

@@ -35,6 +35,8 @@ _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
 # Rows of the mixing window if rows are not counted, so that their size is unknown.
 _UNCOUNTED_WINDOW = 1024
 _MAX_WINDOW = 1 << 24
+# Most threads that read units, without and with the larger units of a permutation: each holds one unit.
+_MAX_THREADS = 8, 4
 # Description of the parts of a fingerprint.
 _PARTS = {
     "source": "the files (their paths, sizes and versions)",
@@ -103,7 +105,7 @@ class BatchIterator(Iterator[Batch]):
             rows = order.nrows // part[1] if drop_remainder else order.span[1] - order.span[0]
             number = rows // size if drop_remainder else -(-rows // size)
         epochs = None if epochs is None else _integer("epochs", epochs, 1)
-        self._threads = min(Workers.active().threads, CPU_COUNT)
+        self._threads = min(Workers.active().threads, CPU_COUNT, _MAX_THREADS[shuffle == "full"])
         self._mixer = BatchMixer(
             self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )

@@ -1,0 +1,120 @@
+"""Compare shuffled, padded batches of this library with pipelines of TensorFlow: speed and peak memory.
+
+    python benchmarks/batches.py DATA [vectors tokens] --tensorflow TENSORFLOW_PYTHON [--epochs 20]
+
+DATA is a directory that `make_data.py` wrote. Both sides read the same files on the same cores, deliver NumPy arrays,
+and pad `tokens` to the longest row of each batch. The mixing window has as many rows as TensorFlow's shuffle buffer.
+Each run is a process of its own: TensorFlow's two pipelines (`tensorflow_batches.py`) and this library alternate. A
+time is the median of all epochs after an untimed first one; the ratio is to the faster pipeline of TensorFlow.
+
+`--epochs` is the number of epochs of a last run of this library, whose table shows the resident memory after each
+quarter of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from compare import HERE, resident, run
+
+# Shuffling of this library, by the name of the pipeline.
+OURS = {"window": "window", "full": "full", "in order": False}
+HEADER = "data        pipeline                   records     records/s   peak RSS MB   ratio"
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Time epochs of this library, and print a line of JSON."""
+    from dask_pipelines import FEATURES
+
+    import dask_tfrecord as dtf
+
+    ds = dtf.read_tfrecord(str(arguments.data / f"{arguments.name}-*.tfrecord"), FEATURES[arguments.name])
+    shuffle: Any = OURS[arguments.run]
+    options: dict[str, Any] = {"pad": {"tokens": None} if arguments.name == "tokens" else None, "seed": 0}
+    if shuffle == "window":
+        options["window"] = arguments.buffer
+    seconds, memory, count = [], [], 0
+    with ds.batches(arguments.batch, shuffle=shuffle, epochs=arguments.epochs, **options) as batches:
+        start, epoch = time.perf_counter(), 0
+        for batch in batches:
+            count += len(batch["label"])
+            if batches.epoch > epoch:
+                epoch = batches.epoch
+                now = time.perf_counter()
+                seconds.append(now - start)
+                memory.append(resident("VmRSS"))
+                start = now
+    print(json.dumps({"records": count // epoch, "seconds": seconds[1:], "memory": memory}))
+
+
+def compare(name: str, arguments: argparse.Namespace) -> None:
+    """Alternate between both libraries on one data set, and print its lines."""
+    common = ["--batch", str(arguments.batch), "--buffer", str(arguments.buffer)]
+    ours = [sys.executable, __file__, str(arguments.data), name, *common, "--epochs", "4", "--run"]
+    theirs = [arguments.tensorflow, str(HERE / "tensorflow_batches.py"), str(arguments.data), name]
+    results: dict[str, tuple[dict[str, Any], int]] = {}
+    for mode in ("parse-batch", "parse-each"):
+        results[f"tensorflow {mode}"] = run([*theirs, mode, *common])
+        for pipeline in OURS:
+            report, peak = run([*ours, pipeline])
+            known = results.setdefault(pipeline, (report, peak))
+            if known[0] is not report:
+                known[0]["seconds"] += report["seconds"]
+    if len({report["records"] for report, _ in results.values()}) > 1:
+        raise SystemExit(f"{name}: the pipelines disagree on the records: {results}")
+    rates = {key: report["records"] / statistics.median(report["seconds"]) for key, (report, _) in results.items()}
+    best = max(rate for key, rate in rates.items() if key.startswith("tensorflow"))
+    for key, (report, peak) in results.items():
+        line = f"{name:12}{key:24}{report['records']:>10,}{rates[key]:>14,.0f}{peak / 1e6:>14,.0f}"
+        print(line if key.startswith("tensorflow") else f"{line}{rates[key] / best:>8.2f}", flush=True)
+
+
+def flat(name: str, arguments: argparse.Namespace) -> None:
+    """Print the resident memory after each quarter of many epochs."""
+    command = [sys.executable, __file__, str(arguments.data), name, "--batch", str(arguments.batch)]
+    for pipeline in OURS:
+        report, peak = run([*command, "--epochs", str(arguments.epochs), "--run", pipeline])
+        memory = report["memory"]
+        quarters = [memory[max(len(memory) * part // 4 - 1, 0)] / 1e6 for part in range(1, 5)]
+        shown = "".join(f"{each:>8,.0f}" for each in quarters)
+        print(f"{name:12}{pipeline:24}{shown}   peak {peak / 1e6:,.0f} MB", flush=True)
+
+
+def main() -> None:
+    """Run the benchmarks of the command line and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
+    parser.add_argument("names", nargs="*", default=["vectors", "tokens"], help="of vectors, tokens; default: both")
+    parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--buffer", type=int, default=16_384, help="rows of the window and of TensorFlow's buffer")
+    parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs of the table of memory; 0 for none")
+    parser.add_argument("--run", choices=OURS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        (arguments.name,) = arguments.names
+        measure(arguments)
+        return
+    if hasattr(os, "sched_setaffinity"):
+        # Children inherit it, and TensorFlow sizes its thread pools by it.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    if arguments.tensorflow:
+        print(f"\nShuffled, padded batches of {arguments.batch}, {arguments.cores} cores\n{HEADER}")
+        for name in arguments.names:
+            compare(name, arguments)
+    if arguments.epochs:
+        print(f"\nResident memory in MB after each quarter of {arguments.epochs} epochs")
+        for name in arguments.names:
+            flat(name, arguments)
+
+
+if __name__ == "__main__":
+    main()
