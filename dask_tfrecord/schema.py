@@ -218,7 +218,24 @@ class Schema(Mapping[str, Feature]):
         return {group: members for group, members in kept.items() if members}
 
     def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Schema:
-        """Return this schema with other groups."""
+        """Return this schema with other groups.
+
+        Parameters
+        ----------
+        groups : mapping of str to sequence of str
+            Ragged features of each group, by its name.
+
+        Raises
+        ------
+        SchemaError
+            As for the constructor.
+
+        Examples
+        --------
+        >>> schema = dtf.Schema({"steps/a": dtf.VarLenFeature("int64"), "steps/b": dtf.VarLenFeature("float32")})
+        >>> schema.with_groups({"steps": ["steps/a", "steps/b"]}).groups
+        {'steps': ('steps/a', 'steps/b')}
+        """
         made = self.replaced(self._features)
         object.__setattr__(made, "groups", _checked_groups(groups, self._features))
         object.__setattr__(made, "sampling", self.sampling)

@@ -200,7 +200,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return self.rows[np.sort(drawn)]
 
     def assign(self, **arrays: Any) -> Dataset:
-        """Add or replace columns.
+        """Add or replace columns. A replaced column leaves its group.
 
         Parameters
         ----------
@@ -235,7 +235,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         -------
         Dataset
             Lazy. A column that is returned under its name with the same dtype and shape keeps its feature class, so
-            that `to_tfrecord` writes it as it was read.
+            that `to_tfrecord` writes it as it was read. Columns leave their groups, because the function may change
+            lengths: `to_zarr` takes ``groups=``.
 
         Raises
         ------
