@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -342,6 +343,18 @@ def test_every_backing(ds: dtf.Dataset, tmp_path: Path) -> None:
         assert data["label"].compute().tolist() == list(range(TOTAL)), backing
 
 
+def test_exploded_rows(ds: dtf.Dataset) -> None:
+    steps = ds.explode(["tokens"], repeat=["label"])
+    expected = steps.compute()
+    pairs = sorted(zip(expected["label"].tolist(), expected["tokens"].tolist(), strict=True))
+    assert len(pairs) > TOTAL
+    for options in KINDS:
+        found = list(steps.batches(100, **options))
+        rows = [pair for batch in found for pair in zip(batch["label"].tolist(), batch["tokens"].tolist(), strict=True)]
+        assert sorted(rows) == pairs
+    assert steps.as_sequence()[-1]["tokens"] == expected["tokens"][-1]
+
+
 def test_rows_that_are_not_counted(folder: Path) -> None:
     ds = dtf.read_tfrecord(str(folder / "*.tfrecord"), FEATURES, counts=None, chunks="4 kiB")
     assert ds.npartitions > 3
@@ -367,9 +380,12 @@ def test_rows_that_are_not_counted(folder: Path) -> None:
         ds.as_sequence()
 
 
-@pytest.mark.parametrize("options", KINDS, ids=str)
-def test_an_error_of_a_record_is_raised_at_its_batch(folder: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    damaged = 137
+@pytest.mark.parametrize(
+    ("options", "damaged"), [*((options, 137) for options in KINDS), (KINDS[0], 0), (KINDS[0], 9)], ids=str
+)
+def test_an_error_of_a_record_is_raised_at_its_batch(
+    folder: Path, tmp_path: Path, options: dict[str, Any], damaged: int
+) -> None:
     for path in folder.glob("*.tfrecord"):
         data = path.read_bytes()
         (tmp_path / path.name).write_bytes(data.replace(b"row %d" % damaged, b"ROW %d" % damaged))
@@ -381,7 +397,8 @@ def test_an_error_of_a_record_is_raised_at_its_batch(folder: Path, tmp_path: Pat
         assert next(batches)["label"].tolist() == order[10 * number : 10 * number + 10]
     for _ in range(2):
         # The iterator stays at the batch.
-        with pytest.raises(dtf.CorruptRecordError, match=r"part-1\.tfrecord: record 37"):
+        message = rf"part-{damaged // ROWS}\.tfrecord: record {damaged % ROWS} "
+        with pytest.raises(dtf.CorruptRecordError, match=message):
             next(batches)
         assert batches.state_dict()["position"]["batch"] == good
     wait_for_end_of_threads()
@@ -407,6 +424,33 @@ def test_threads_end_with_the_iterator(ds: dtf.Dataset) -> None:
             break
         gc.collect()
         wait_for_end_of_threads()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals of threads")
+def test_an_interrupt_stops_the_threads(ds: dtf.Dataset) -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def wait(blocks: dict[str, Any]) -> dict[str, Any]:
+        if len(blocks["label"]):
+            entered.set()
+            released.wait(60)
+        return blocks
+
+    def interrupt() -> None:
+        entered.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        released.set()
+
+    # Dense columns: no row is read before the first batch.
+    batches = ds[["label"]].map_blocks(wait).batches(10)
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    other.join()
+    assert not reading_threads()
+    assert labels(batches) == list(range(TOTAL))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -16,7 +16,7 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.errors import ResumeError, SchemaError
+from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
 from dask_tfrecord.runtime.memory import Workers
 from dask_tfrecord.stores.batches.epoch_order import RowOrder, Shuffle
 from dask_tfrecord.stores.batches.mixing import Batch, BatchMixer, Position
@@ -32,6 +32,7 @@ __all__ = ["BatchIterator"]
 _VERSION = 1
 # Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
+_UNKNOWN_ROW_NBYTES = float(1 << 16)
 # Rows of the mixing window if rows are not counted, so that their size is unknown.
 _UNCOUNTED_WINDOW = 1024
 _MAX_WINDOW = 1 << 24
@@ -132,12 +133,21 @@ class BatchIterator(Iterator[Batch]):
                 raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
             chunks = np.arange(dataset.npartitions + 1)
             return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
-        sizes = RowTasks(dataset, "batches").row_sizes()
-        nbytes = max(sizes.read, 1.0) if nrows else 1.0
+        nbytes = self._row_nbytes() if nrows else 1.0
         together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
         if self._reader.is_lazy:
             borders = _divided(borders, max(int(_UNIT_NBYTES / nbytes), 1))
         return RowOrder(nrows, borders, shuffle, together if shuffle == "window" else 1, together, seed, shard)
+
+    def _row_nbytes(self) -> float:
+        """Estimate the decoded bytes of a row from the first rows."""
+        try:
+            return max(RowTasks(self._dataset, "batches").row_sizes().read, 1.0)
+        except (StorageError, ShardChangedError):
+            raise
+        except Exception:
+            # A record of the first rows is damaged: its batch raises the error.
+            return _UNKNOWN_ROW_NBYTES
 
     @property
     def batches_per_epoch(self) -> int | None:
