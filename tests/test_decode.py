@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -811,6 +812,33 @@ def test_rows_are_sorted_and_padded() -> None:
     _native.pad_rows(values.view(np.uint8), splits, np.int32(-1).tobytes(), 500, out.reshape(-1).view(np.uint8))
     for number, (start, stop) in enumerate(pairwise(splits.tolist())):
         assert out[number].tolist() == [*values[start:stop].tolist(), *[-1] * (500 - stop + start)]
+
+
+def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
+    """Splits are read without the GIL: rows that changed meanwhile are an error, or rows of the values."""
+    values, splits = np.full(1_000, 5, np.uint8), np.arange(1_001)
+    index, out = np.arange(1_000), np.zeros(2_000, np.uint8)
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            splits[500] = 2**60
+            splits[500] = 500
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(2_000):
+            out[:] = 0
+            with suppress(ValueError):
+                _native.take_rows(values, splits, 1, index, out[:1_000])
+            with suppress(ValueError):
+                _native.pad_rows(values, splits, b"\0", 1, out[:1_000])
+            assert not out[1_000:].any()
+            assert set(out[:1_000].tolist()) <= {0, 5}
+    finally:
+        done.set()
+        writer.join()
 
 
 def test_rows_that_are_none() -> None:

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from support import tensor_messages as made
 
 import dask_tfrecord as dtf
+from dask_tfrecord._native import DataType
 from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.features.base import TENSOR_DTYPES
 from dask_tfrecord.messages import TensorProto
 from dask_tfrecord.testing import write_oracle
 
@@ -133,6 +135,12 @@ def many_dimensions(axes: int) -> bytes:
     for _ in range(axes):
         message.tensor_shape.dim.add(size=1)
     return message.SerializeToString()
+
+
+def test_dtypes_of_tensors_have_the_numbers_of_the_native_decoder() -> None:
+    assert {name.upper(): dtype.number for name, dtype in TENSOR_DTYPES.items()} == {
+        member.name: member.value for member in DataType
+    }
 
 
 def test_a_tensor_of_more_dimensions_than_numpy_has_is_refused_by_name(tmp_path: Path) -> None:

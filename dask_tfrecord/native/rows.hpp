@@ -8,6 +8,12 @@
 
 namespace dtf {
 
+// Read a split once. Arrays belong to the caller and are read without the GIL: another thread may change them, so that
+// a split is checked where it is used, not only by `ascend`.
+inline std::uint64_t split_at(const std::int64_t* splits, std::size_t i) {
+    return static_cast<std::uint64_t>(*static_cast<const volatile std::int64_t*>(splits + i));
+}
+
 // Return whether splits ascend, from 0 or more to at most `most`.
 inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t most) {
     std::int64_t before = 0;
@@ -22,14 +28,17 @@ inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t mos
 // are invalid, or the rows do not fill `capacity` bytes.
 inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item,
                       const std::int64_t* index, std::size_t count, std::uint8_t* out, std::size_t capacity) {
-    if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
+    if (item == 0) return false;
+    const std::size_t most = values.left() / item;
+    if (!ascend(splits, rows, most)) return false;
     for (std::size_t i = 0; i < count; ++i) {
-        const auto row = static_cast<std::uint64_t>(index[i]);
+        const std::uint64_t row = split_at(index, i);
         if (row >= rows) return false;
-        const std::size_t begin = static_cast<std::size_t>(splits[row]) * item;
-        const std::size_t size = static_cast<std::size_t>(splits[row + 1]) * item - begin;
+        const std::uint64_t begin = split_at(splits, row), end = split_at(splits, row + 1);
+        if (begin > end || end > most) return false;
+        const std::size_t size = static_cast<std::size_t>(end - begin) * item;
         if (size > capacity) return false;
-        if (size > 0) std::memcpy(out, values.here() + begin, size);
+        if (size > 0) std::memcpy(out, values.here() + static_cast<std::size_t>(begin) * item, size);
         out += size;
         capacity -= size;
     }
@@ -51,13 +60,18 @@ inline void fill_items(std::uint8_t* out, std::size_t count, std::size_t item, c
 // fit or splits are invalid. `out` has one slot per row.
 inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item, std::size_t length,
                      const std::uint8_t* filler, std::uint8_t* out) {
-    if (item == 0 || !ascend(splits, rows, values.left() / item)) return false;
+    if (item == 0) return false;
     const std::uint8_t* from = values.here();
+    const std::uint64_t most = values.left() / item;
+    std::uint64_t begin = split_at(splits, 0);
+    if (begin > most) return false;
     for (std::size_t i = 0; i < rows; ++i) {
-        const auto begin = static_cast<std::size_t>(splits[i]);
-        const std::size_t count = static_cast<std::size_t>(splits[i + 1]) - begin;
+        const std::uint64_t end = split_at(splits, i + 1);
+        if (begin > end || end > most) return false;
+        const auto count = static_cast<std::size_t>(end - begin);
         if (count > length) return false;
-        std::memcpy(out, from + begin * item, count * item);
+        if (count > 0) std::memcpy(out, from + static_cast<std::size_t>(begin) * item, count * item);
+        begin = end;
         out += count * item;
         fill_items(out, length - count, item, filler);
         out += (length - count) * item;
@@ -69,19 +83,24 @@ inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows
 constexpr std::ptrdiff_t longest_inserted = 32;
 
 // Write the order that sorts the items of each row by their indices, lexicographically; the sort is stable. False if
-// splits are invalid. `order` has one entry per item.
+// splits are invalid. `order` has one entry per item. The caller owns `indices` and `order` alone: a comparison whose
+// result changes while it sorts could leave the row.
 inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_t axes, const std::int64_t* splits,
                       std::size_t rows, std::int64_t* order) {
-    if (!ascend(splits, rows, items) || splits[0] != 0 || static_cast<std::size_t>(splits[rows]) != items) return false;
+    if (!ascend(splits, rows, items) || split_at(splits, 0) != 0 || split_at(splits, rows) != items) return false;
     const auto less = [indices, axes](std::int64_t one, std::int64_t other) {
         const std::int64_t* left = indices + static_cast<std::size_t>(one) * axes;
         const std::int64_t* right = indices + static_cast<std::size_t>(other) * axes;
         return std::lexicographical_compare(left, left + axes, right, right + axes);
     };
     for (std::size_t i = 0; i < items; ++i) order[i] = static_cast<std::int64_t>(i);
+    std::uint64_t begin = 0;
     for (std::size_t i = 0; i < rows; ++i) {
-        std::int64_t* first = order + splits[i];
-        std::int64_t* last = order + splits[i + 1];
+        const std::uint64_t end = split_at(splits, i + 1);
+        if (begin > end || end > items) return false;
+        std::int64_t* first = order + begin;
+        std::int64_t* last = order + end;
+        begin = end;
         if (last - first > longest_inserted) {
             if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
             continue;
