@@ -22,7 +22,7 @@ from support.repeating import Repeating
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock
-from dask_tfrecord.errors import ResumeError, SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.testing import write_oracle
 
@@ -368,6 +368,51 @@ def test_episodes_of_a_public_data_set(corpus: Path) -> None:
     assert ends.tolist() == np.repeat(np.arange(25), [len(row) for row in rows["steps/action"]]).tolist()
     picked = steps.rows[[5, 40]]["steps/observation/image_0"].compute()
     assert (picked == some["steps/observation/image_0"][[5, 40]]).all()
+
+
+def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (5, 4, 3, 3), np.uint8)
+    features = {"steps/image": dtf.ImageFeature((-1, 4, 3, 3)), "steps/x": dtf.VarLenFeature("int64")}
+    path = tmp_path / "a.tfrecord"
+    dtf.to_tfrecord({"steps/image": [images[:2], images[2:]], "steps/x": [[0, 1], [2, 3, 4]]}, path, features=features)
+    messages = [Example.FromString(each) for each in dtf.testing.read_payloads(path)]
+    messages[1].features.feature["steps/image"].bytes_list.value[1] = b"no image"
+    write_oracle(path, [message.SerializeToString() for message in messages])
+    ds = dtf.read_tfrecord(path, features)
+    steps = ds.explode("steps")
+    assert steps.schema["steps/image"] == dtf.ImageFeature((4, 3, 3))
+    for key in ([0, 4, 2], slice(0, 3), slice(4, 5)):
+        assert (steps.rows[key].compute()["steps/image"] == images[key]).all()
+    offset = 16 + len(messages[0].SerializeToString())
+    for key in ([4, 3], slice(1, 4)):
+        with pytest.raises(dtf.FeatureError, match="feature 'steps/image' holds") as caught:
+            steps.rows[key].compute(scheduler="sync")
+        assert caught.value.place is not None
+        assert (caught.value.place.record, caught.value.place.offset) == (1, offset)
+    with dask.config.set({"dask-tfrecord.decode.memory-limit": 100}):
+        assert (steps.rows[:2]["steps/image"].compute() == images[:2]).all()
+        with pytest.raises(MemoryLimitError, match=r"record \d .*feature .steps/image. decodes to"):
+            steps.rows[[0, 4, 2]]["steps/image"].compute()
+    with pytest.raises(dtf.FeatureError, match="record 1"):
+        ds.compute(scheduler="sync")
+
+
+def test_batches_sequences_and_arrow_streams(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    steps = episodes.explode("steps", repeat=["name"])
+    expected = items_of(records, ["name"])
+    rewards = [item["steps/reward"] for item in expected]
+    plain, full = (list(steps.batches(5, shuffle=shuffle, seed=3)) for shuffle in (False, "full"))
+    assert np.concatenate([batch["steps/reward"] for batch in plain]).tolist() == rewards
+    assert [text for batch in plain for text in batch["steps/text"].tolist()] == [
+        item["steps/text"] for item in expected
+    ]
+    assert sorted(np.concatenate([batch["steps/reward"] for batch in full]).tolist()) == sorted(rewards)
+    sequence = steps.as_sequence()
+    assert (len(sequence), sequence[7]["steps/reward"]) == (18, rewards[7])
+    table = pa.table(steps)
+    assert table["steps/words"].to_pylist() == [item["steps/words"] for item in expected]
+    assert table["name"].to_pylist() == [item["name"] for item in expected]
 
 
 @settings(deadline=None, max_examples=40)

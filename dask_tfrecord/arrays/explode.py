@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking
 from dask_tfrecord.arrays.exploded_source import ExplodedSource, ItemCounts, read_lengths
 from dask_tfrecord.arrays.graph import Chunk, block_array, chunk_array, shared
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import RecordSource, Source
+from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature
+from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema, near_misses, prefix_groups
 
@@ -176,9 +178,29 @@ def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]
 def _explode_source(backing: LazyBacking, plan: ItemPlan) -> LazyBacking:
     if backing.borders is None:
         return LazyBacking(ExplodedSource(backing.source, plan, None, None), None, backing.number)
-    counts = _count_items(backing.source, plan, backing.borders)
-    source = ExplodedSource(backing.source, plan, counts, range(counts.nitems))
+    records, plan = _with_encoded_images(backing.source, plan)
+    counts = _count_items(records, plan, backing.borders)
+    source = ExplodedSource(records, plan, counts, range(counts.nitems))
     return LazyBacking(source, counts.before(backing.borders), backing.number)
+
+
+def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPlan]:
+    """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
+    if not isinstance(source, RecordSource):
+        return source, plan
+    schema = source.plan.schema
+    context = schema.context_features
+    names = tuple(name for name in plan.group if isinstance(context.get(name), ImageFeature))
+    if not names:
+        return source, plan
+    encoded = Schema(
+        {**context, **dict.fromkeys(names, VarLenFeature("bytes"))},
+        schema.sampling,
+        sequence_features=schema.sequence_features,
+    )
+    records = RecordSource.from_collection(source.collection, SchemaPlan(encoded), source.rows, source.check_crc)
+    records = replace(records, most_nbytes=source.most_nbytes)
+    return records, replace(plan, records=records.schema.select(plan.records), encoded=names)
 
 
 def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:

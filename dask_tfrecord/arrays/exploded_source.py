@@ -13,11 +13,23 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers, row_runs
 from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import Outputs, RecordSource, Source, fill, parts
-from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, splits_of, take_rows, zero_rows
+from dask_tfrecord.arrays.sources import Outputs, RecordSource, Source, fill, memory_limit, parts
+from dask_tfrecord.columns.blocks import (
+    Block,
+    BytesBlock,
+    RowError,
+    block_nbytes,
+    concatenate,
+    splits_of,
+    take_rows,
+    zero_rows,
+)
 from dask_tfrecord.columns.decode import row_error
+from dask_tfrecord.columns.images import image_rows
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
+from dask_tfrecord.columns.memory_limit import allocating
 from dask_tfrecord.errors import FeatureError, MemoryLimitError
+from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.schema import Schema
 
 __all__ = ["ExplodedSource", "ItemCounts", "read_lengths"]
@@ -188,7 +200,7 @@ class ExplodedSource:
         if counts is None or self.rows is None:
             blocks = self._source_of(names).read(self.plan.needed(names, counted=False), key)
             lengths = self._lengths(blocks, None, key)
-            return self.plan.items(names, blocks, lengths, slice(0, int(lengths.sum())))
+            return self._items(names, blocks, lengths, slice(0, int(lengths.sum())), 0)
         items = pick_rows(self.rows, key)
         if not len(items):
             return fill({name: zero_rows(self.schema[name]) for name in names}, out)
@@ -203,16 +215,14 @@ class ExplodedSource:
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
-            return _fill([self.plan.items(names, blocks, lengths, picked, first)], out or {})
+            return _fill([self._items(names, blocks, lengths, picked, first)], out or {})
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
         lengths = counts.lengths[ascending].astype(np.int64)
         blocks = self._source_of(names).read(needed, ascending) if needed else {}
         self._lengths(blocks, lengths, ascending)
-        return _fill(
-            [self.plan.items(names, blocks, lengths, splits_of(lengths)[order] + within, ascending)], out or {}
-        )
+        return _fill([self._items(names, blocks, lengths, splits_of(lengths)[order] + within, ascending)], out or {})
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -259,12 +269,40 @@ class ExplodedSource:
                 blocks = next(reads)
                 self._lengths(blocks, lengths, slice(start, stop))
             picked = slice(max(items[0] - int(splits[0]), 0), int(min(items[1], splits[-1]) - splits[0]))
-            made.append(self.plan.items(names, blocks, lengths, picked, start))
+            made.append(self._items(names, blocks, lengths, picked, start))
         if items[1] == splits[-1]:
             return made, _Held(-1, {})
         if stop - start > 1:
             blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
         return made, _Held(past - 1, blocks)
+
+    def _items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+    ) -> dict[str, Block]:
+        """Return items of blocks of records, as `ItemPlan.items` does, with decoded images."""
+        made = self.plan.items(names, blocks, lengths, picked, first_record)
+        for name in self.plan.encoded:
+            if name not in made:
+                continue
+            feature, files = self.schema[name], made[name]
+            assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
+            assert isinstance(self.source, RecordSource)
+            limit = memory_limit(self.source.most_nbytes)
+            try:
+                if limit is not None:
+                    limit.check_rows(len(files), feature)
+                with allocating(name, feature):
+                    made[name] = image_rows(feature, files, np.arange(len(files) + 1), None)
+            except RowError as error:
+                record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
+                number = first_record + record if isinstance(first_record, int) else int(first_record[record])
+                raise _located(error, name, self.source, number) from None
+        return made
 
     def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
@@ -304,13 +342,18 @@ def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureErro
         where = f"{source.describe(key)}: row {error.row} of the chunk"
         return FeatureError(f"{where}: feature {error.name!r} {error.message}")
     row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
+    return _located(error, error.name, source, row)
+
+
+def _located(error: RowError, name: str, source: Source, row: int) -> FeatureError | MemoryLimitError:
+    """Return the public error of a row of a source, with its record."""
     records = source
     while isinstance(records, MappedSource):
         records = records.source
     if isinstance(records, RecordSource):
         (run,) = row_runs(records.collection, pick_rows(records.rows, slice(row, row + 1)))
-        return row_error(error, error.name, run, run.first)
-    return FeatureError(f"{source.describe([row])}: feature {error.name!r} {error.message}")
+        return row_error(error, name, run, run.first)
+    return FeatureError(f"{source.describe([row])}: feature {name!r} {error.message}")
 
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:

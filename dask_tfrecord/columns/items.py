@@ -117,16 +117,19 @@ class ItemPlan:
         Features of the columns of records.
     schema : Schema
         Features of the columns of items, `RECORD` included if records are numbered.
+    encoded : tuple of str
+        Columns of images that are read as bytes, so that only the images of the requested items are decoded.
     """
 
     group: tuple[str, ...]
     repeated: tuple[str, ...]
     records: Schema
     schema: Schema
+    encoded: tuple[str, ...] = ()
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
-        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas
+        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
@@ -153,7 +156,7 @@ class ItemPlan:
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64] = 0,
     ) -> dict[str, Block]:
-        """Return items of blocks of records.
+        """Return items of blocks of records; those of `encoded` columns as bytes.
 
         Parameters
         ----------
@@ -185,7 +188,9 @@ class ItemPlan:
         return {
             name: array
             for name, array in out.items()
-            if name in self.group and self.records[name].ragged_rank == 1 and self.schema[name].is_dense
+            if name in self.group
+            and self.records[name].ragged_rank == 1
+            and self.records[name].item_dtype == array.dtype
         }
 
     def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
