@@ -140,8 +140,10 @@ def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:
     """Find the feature of a column of a dask DataFrame by its dtype."""
     import pandas
 
-    # A category stores values of another dtype.
-    dtype = getattr(getattr(dtype, "categories", None), "dtype", dtype)
+    owner = f"column {name!r}"
+    if isinstance(dtype, pandas.CategoricalDtype) and dtype.categories is not None and len(dtype.categories):
+        # Categories are decoded.
+        return column_from_array(dtype.categories, owner, form)[0]
     if isinstance(dtype, pandas.StringDtype):
         return TextFeature()
     if dtype == np.dtype(object):
@@ -151,7 +153,6 @@ def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:
                 f"features={{{name!r}: FixedLenFeature((), 'bytes')}} for bytes, or VarLenFeature(dtype) for lists"
             )
         return form
-    owner = f"column {name!r}"
     return column_from_array(_column(pandas.Series([], dtype=dtype), owner, 0), owner, form)[0]
 
 

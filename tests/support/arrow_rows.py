@@ -42,13 +42,13 @@ def column_rows(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     pair = [2] if metadata["dtype"].startswith("complex") else []
     if isinstance(field.type, pa.FixedShapeTensorType):
         assert list(field.type.shape) == [*shape, *pair]
-        return [np.reshape(row, [*shape, *pair]).tolist() for row in column.to_pylist()]
+        return [shaped(row, [*shape, *pair]) for row in column.to_pylist()]
     rows = column.to_pylist()
     if pa.types.is_struct(field.type):
         return [shaped(row["data"], [*row["shape"], *pair]) for row in rows]
     if pa.types.is_fixed_size_list(field.type):
         # Nested lists have the shape of a row.
-        assert not rows or list(np.shape(rows[0])) == [*shape, *pair]
+        assert not rows or list(np.asarray(rows[0], object).shape) == [*shape, *pair]
     if 0 in shape:
         assert not any(rows)
         return [np.empty(shape).tolist() for _ in rows] if -1 not in shape else rows
