@@ -457,6 +457,34 @@ def test_an_interrupt_stops_the_threads(ds: dtf.Dataset) -> None:
     assert labels(batches) == list(range(TOTAL))
 
 
+def test_close_in_another_thread_ends_a_waiting_caller(ds: dtf.Dataset) -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def wait(blocks: dict[str, Any]) -> dict[str, Any]:
+        if len(blocks["label"]):
+            entered.set()
+            released.wait(60)
+        return blocks
+
+    def close() -> None:
+        entered.wait(60)
+        closing = threading.Thread(target=batches.close)
+        closing.start()
+        time.sleep(0.1)
+        released.set()
+        closing.join()
+
+    batches = ds[["label"]].map_blocks(wait).batches(10, epochs=None)
+    other = threading.Thread(target=close)
+    other.start()
+    # The batch that is being made, or none.
+    made = next(batches, None)
+    assert made is None or made["label"].tolist() == list(range(10))
+    other.join()
+    batches.close()
+    wait_for_end_of_threads()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process .*is multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(ds: dtf.Dataset) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +15,9 @@ from dask_tfrecord.stores.batches.mixing import Batch, BatchMixer, Position
 from dask_tfrecord.stores.batches.row_reader import chunk_scheduler
 
 __all__ = ["BatchPipeline"]
+
+# Pipelines whose threads may run. A thread keeps its pipeline alive.
+_RUNNING: weakref.WeakSet[BatchPipeline] = weakref.WeakSet()
 
 
 class BatchPipeline:
@@ -43,8 +48,9 @@ class BatchPipeline:
             self._tokens.put(True)
         self._stopped = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tfrecord-batches-read")
-        # A daemon: an iterator that is not closed must not keep the interpreter from exiting.
+        # A daemon, because the interpreter waits for other threads before it calls `_end_threads`.
         self._thread = threading.Thread(target=self._run, args=(position,), name="tfrecord-batches", daemon=True)
+        _RUNNING.add(self)
         self._thread.start()
 
     @property
@@ -86,15 +92,28 @@ class BatchPipeline:
         try:
             while self._tokens.get() and not self._stopped:
                 result = next(batches, None)
-                self._results.put(result)
                 if result is None:
                     break
+                self._results.put(result)
                 # The thread must not keep the batch while it waits.
                 del result
         except BaseException as error:
-            # Also an error of the executor, if the interpreter exits.
-            self._results.put(error)
+            # Also an error of the executor, if the interpreter exits. `close` cancels reads.
+            if not self._stopped:
+                self._results.put(error)
         finally:
             with suppress(RuntimeError):
                 batches.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            # Also after `close` in another thread, while a caller waits for a batch.
+            self._results.put(None)
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End all threads before the interpreter does.
+
+    A daemon thread that returns from native code while the interpreter is finalized aborts the process.
+    """
+    for pipeline in list(_RUNNING):
+        pipeline.close()
