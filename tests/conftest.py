@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.numbered_shards import write_shards
 from support.object_stores import bucket, moto, s3
+
+from dask_tfrecord import Dataset, read_tfrecord
 
 __all__ = ["bucket", "moto", "s3"]
 
@@ -43,6 +46,27 @@ def tensorflow() -> str:
     if not python:
         pytest.skip("DASK_TFRECORD_TENSORFLOW is not set to an interpreter with TensorFlow")
     return python
+
+
+@pytest.fixture
+def shards(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a folder of four shards with numbered records: as many as `ROWS` of the test module."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write_shards(folder, 4, request.module.ROWS // 4)
+    return folder
+
+
+@pytest.fixture
+def ds(shards: Path) -> Dataset:
+    """Open the shards of the test."""
+    return read_tfrecord(shards)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return the path of a Zarr store that does not exist."""
+    return tmp_path / "store.zarr"
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_sample_takes_a_number(shard: Path, n: Any) -> None:
     assert ds.sample(np.int64(3), seed=0).nrecords == 3
 
 
-def test_a_missing_store_is_reported_with_what_is_there(
+def test_a_missing_store_is_reported_with_suggestions(
     shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dtf.to_zarr({"x": np.arange(3)}, tmp_path / "train.zarr", component="a/b")

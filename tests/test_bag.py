@@ -153,14 +153,14 @@ def test_values_are_made_as_they_are_consumed(lines: Path) -> None:
     assert 1 <= Held.most <= 3
 
 
-def test_what_is_not_asked_for_is_not_decoded(lines: Path) -> None:
+def test_columns_that_are_not_requested_are_not_decoded(lines: Path) -> None:
     assert dtf.to_bag(lines / "part-2", decode=failing).take(5) == (200, 201, 202, 203, 204)
 
 
 # -- errors --------------------------------------------------------------------------
 
 
-def test_a_function_that_fails_is_told_with_its_record(lines: Path) -> None:
+def test_a_failing_function_is_reported_with_its_record(lines: Path) -> None:
     path = str(lines / "part-2")
     offset = sum(len(payload) + 16 for payload in testing.read_payloads(path)[:5])
     for chunks in ("auto", 7):
@@ -188,7 +188,7 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "said"), [(41, "1 more record should follow after 40 records"), (39, "more bytes follow")]
 )
-def test_counts_that_are_wrong_are_told_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
+def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
     testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
     (shard,) = find_shards(tmp_path)
     with pytest.raises(CorruptRecordError, match=said):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,13 @@ import dask
 import psutil
 import pytest
 from distributed import KilledWorker
-from support.killing import Call, Cluster, Log, Progress, Published, Run, restless_cluster
+from support.killing import MARKS, Call, Cluster, Log, Progress, Published, Run, restless_cluster
 from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.cluster,
-    pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
-    # Killed workers leave open sockets, which their nannies report.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 ROUNDS = 10
 # Enough for three tasks.
 SHARDS, ROWS = 130, 2

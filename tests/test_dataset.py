@@ -144,7 +144,7 @@ def test_it_is_a_mapping_of_dask_arrays(ds: dtf.Dataset, wanted: Columns) -> Non
         hash(ds)
 
 
-def test_what_is_known_without_reading(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
+def test_properties_known_without_reading(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
     assert (ds.nrecords, ds.npartitions, ds.chunks) == (ROWS, 4, (8, 8, 8, 6))
     assert ds.schema == FEATURES
     assert ds.origin["files"] == [str(folder / f"part-{number}.tfrecord") for number in range(4)]
@@ -328,7 +328,7 @@ def test_chunks_do_not_change_values(folder: Path, wanted: Columns) -> None:
 
 
 @pytest.mark.parametrize("chunks", [0, -1, True, None, 1.5, "x", "", "MiB", "0 B", "-5 MiB", [3, 4], "5 rows", b"auto"])
-def test_chunks_that_are_none(folder: Path, chunks: Any) -> None:
+def test_invalid_chunks(folder: Path, chunks: Any) -> None:
     with pytest.raises(ValueError, match=r"chunks is 'auto'|a chunk has one"):
         dtf.read_tfrecord(folder, FEATURES, chunks=chunks)
     if chunks not in (None, True, 1.5):
@@ -692,7 +692,7 @@ def test_map_blocks_that_returns_something_else(ds: dtf.Dataset, function: Any, 
             way.map_blocks(function, template={"x": feature}).compute()
 
 
-def test_map_blocks_without_an_idea_of_what_comes(ds: dtf.Dataset) -> None:
+def test_map_blocks_without_inferable_results(ds: dtf.Dataset) -> None:
     with pytest.raises(ValueError, match=r"failed on blocks of no rows .*; give template=") as caught:
         ds.map_blocks(lambda blocks: {"x": blocks["label"].max(keepdims=True)})
     assert "zero-size" in str(caught.value.__cause__)
@@ -718,7 +718,7 @@ def test_errors_of_a_function_are_its_own(ds: dtf.Dataset) -> None:
             way.map_blocks(fail, template={"x": FEATURES["label"]}).compute()
 
 
-def test_a_function_can_not_change_what_is_kept(ds: dtf.Dataset, wanted: Columns) -> None:
+def test_a_function_cannot_change_persisted_chunks(ds: dtf.Dataset, wanted: Columns) -> None:
     def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
         blocks["label"] += 1
         return blocks
@@ -790,7 +790,7 @@ def test_padding_that_fits(ds: dtf.Dataset) -> None:
         assert found.tobytes() == np.float32(value).tobytes()
 
 
-def test_what_is_not_ragged(ds: dtf.Dataset) -> None:
+def test_ragged_refuses_dense_columns(ds: dtf.Dataset) -> None:
     for call in (lambda: ds.ragged("label"), lambda: ds.padded("label", 3), lambda: ds.persist().ragged("text")):
         with pytest.raises(SchemaError, match="of one shape in all rows"):
             call()
@@ -818,7 +818,7 @@ def test_head_and_count(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns
         uncounted[[]].count()
 
 
-def test_persisted_chunks_are_flat_and_tell_their_size(ds: dtf.Dataset, wanted: Columns) -> None:
+def test_persisted_chunks_are_flat_and_report_their_size(ds: dtf.Dataset, wanted: Columns) -> None:
     kept = ds.persist()
     assert (kept.nrecords, kept.chunks, list(kept), kept.schema) == (ROWS, ds.chunks, list(ds), FEATURES)
     check(kept.compute(), wanted)

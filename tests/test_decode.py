@@ -402,7 +402,7 @@ def refusal(path: Path, record: int, count: int | None, **options: Any) -> Corru
 
 
 @pytest.mark.parametrize(("count", "masks"), [(3, [1, 2, 4, 8, 16, 32, 64, 128]), (None, [255])])
-def test_every_flipped_bit_is_told(small: Path, count: int | None, masks: list[int]) -> None:
+def test_every_flipped_bit_is_reported(small: Path, count: int | None, masks: list[int]) -> None:
     data = small.read_bytes()
     for place in range(len(data)):
         record = sum(border <= place for border in BORDERS) - 1
@@ -412,7 +412,7 @@ def test_every_flipped_bit_is_told(small: Path, count: int | None, masks: list[i
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_every_cut_is_told(small: Path, check_crc: bool) -> None:
+def test_every_cut_is_reported(small: Path, check_crc: bool) -> None:
     data = small.read_bytes()
     for cut in range(len(data)):
         small.write_bytes(data[:cut])
@@ -425,7 +425,7 @@ def test_every_cut_is_told(small: Path, check_crc: bool) -> None:
             assert len(read(small, SMALL_SCHEMA, check_crc=check_crc)["i"]) == record
 
 
-def test_more_records_than_counted_are_told(small: Path) -> None:
+def test_more_records_than_counted_are_reported(small: Path) -> None:
     assert "more bytes follow" in str(refusal(small, 2, 2))
 
 
@@ -519,7 +519,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_record_that_is_not_what_the_schema_says(case: str, tmp_path: Path) -> None:
+def test_a_record_that_contradicts_the_schema(case: str, tmp_path: Path) -> None:
     change, feature, message = REFUSED[case]
     payloads = [example(**FITS), example(**FITS, never=[]), example(**{**FITS, **change}), example(**FITS)]
     testing.write_oracle(tmp_path / "x", payloads)
@@ -660,13 +660,13 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
         {"nothing": 1},
     ],
 )
-def test_columns_that_are_none(options: dict[str, Any]) -> None:
+def test_invalid_column_specs(options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         _native.ColumnSpec(**{"key": b"k", "kind": INT64, "layout": ValueLayout.RAGGED, **options})
 
 
 @pytest.mark.parametrize("columns", [[spec(b"k"), spec(b"k", FLOATS)], [None], [()], [b"k"]])
-def test_decoders_that_are_none(columns: list[Any]) -> None:
+def test_invalid_decoders(columns: list[Any]) -> None:
     with pytest.raises((ValueError, TypeError, RuntimeError)):
         _native.Decoder(columns, True, False)
 
@@ -788,7 +788,7 @@ def test_memory_that_can_not_be_offered() -> None:
         decoder.offer_output(0, whole)
 
 
-def test_bytes_of_splits_that_are_none() -> None:
+def test_invalid_splits_of_bytes() -> None:
     values = np.frombuffer(b"abcdef", np.uint8)
     assert _native.bytes_list(values, np.array([0, 2, 2, 6])) == [b"ab", b"", b"cdef"]
     assert _native.bytes_list(values, np.array([0])) == _native.bytes_list(values, np.array([], np.int64)) == []
@@ -841,7 +841,7 @@ def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
         writer.join()
 
 
-def test_rows_that_are_none() -> None:
+def test_invalid_splits_of_rows() -> None:
     values, order = np.zeros(8, np.uint8), np.zeros(2, np.int64)
     for splits in ([0, 3], [1, 0], [-1, 1], [0, 2**62], [2, 1, 2]):
         with pytest.raises(ValueError, match="splits must ascend within the values"):

@@ -90,7 +90,7 @@ def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")])
-def test_commands_run_and_print_what_the_page_shows(page: str, workshop: Path) -> None:
+def test_commands_print_the_output_on_the_page(page: str, workshop: Path) -> None:
     shell = shutil.which("bash")
     assert shell
     # The command of the environment that runs the tests, whether that is activated or not.
@@ -133,7 +133,7 @@ def doctests() -> Iterator[doctest.DocTest]:
 
 @pytest.mark.parametrize("example", [pytest.param(test, id=test.name) for test in doctests() if test.examples])
 @pytest.mark.usefixtures("workshop")
-def test_docstrings_tell_the_truth(example: doctest.DocTest) -> None:
+def test_docstrings_are_true(example: doctest.DocTest) -> None:
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=report.append)
     assert result.failed == 0, "".join(report)

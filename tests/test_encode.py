@@ -158,7 +158,7 @@ def test_keys_follow_the_schema_order_and_output_is_deterministic() -> None:
         (dtf.FixedLenSequenceFeature((), "int64", True), np.array([[1, 0]]), "int64_list", [[1, 0]]),
     ],
 )
-def test_what_is_listed(feature: Any, array: NDArray[Any], kind: str, wanted: list[list[Any]]) -> None:
+def test_listed_values(feature: Any, array: NDArray[Any], kind: str, wanted: list[list[Any]]) -> None:
     assert [values(payload) for payload in one(feature, array)] == [(kind, row) for row in wanted]
 
 
@@ -257,7 +257,7 @@ def test_features_that_share_a_key_have_to_agree() -> None:
         (R("int64", partitions=[R.ValueRowIds("n"), R.RowLengths("m")]), "ends with an empty row"),
     ],
 )
-def test_partitions_that_can_not_say_how_rows_are_cut(feature: Any, said: str) -> None:
+def test_partitions_that_do_not_determine_rows(feature: Any, said: str) -> None:
     inner = RaggedBlock(np.arange(2), np.array([0, 1, 2]))
     good = RaggedBlock(RaggedBlock(inner, np.array([0, 2])), np.array([0, 1]))
     assert one(feature, good)

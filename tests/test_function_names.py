@@ -54,7 +54,7 @@ def test_another_process_finds_the_same_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [{"factor": "3"}, {"operator": "+"}, {"offset": "5"}], ids=str)
-def test_what_it_does_makes_the_name(tmp_path: Path, change: dict[str, str]) -> None:
+def test_the_body_of_a_function_determines_the_name(tmp_path: Path, change: dict[str, str]) -> None:
     assert name_in_program(tmp_path, **change) != name_in_program(tmp_path)
 
 
@@ -183,7 +183,7 @@ def names_in_process(folder: Path, scripts: list[str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_what_stands_in_a_script(tmp_path: Path) -> None:
+def test_functions_of_scripts(tmp_path: Path) -> None:
     scripts = [script for script, _, _ in KINDS.values()]
     others = [script.replace(old, new) for script, old, new in KINDS.values()]
     first, again, changed = (names_in_process(tmp_path, each) for each in (scripts, scripts, others))
@@ -191,7 +191,7 @@ def test_what_stands_in_a_script(tmp_path: Path) -> None:
     assert not [kind for kind, one, other in zip(KINDS, first, changed, strict=True) if one == other]
 
 
-def test_what_has_no_name_does_no_harm() -> None:
+def test_objects_without_a_name() -> None:
     class Odd:
         def __reduce_ex__(self, _: object) -> Any:
             raise RuntimeError("not me")

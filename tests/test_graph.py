@@ -165,7 +165,7 @@ def test_a_column_decodes_itself_alone(ds: dtf.Dataset, decodes: Decodes) -> Non
     assert decodes.take() == by_shard("image")
 
 
-def test_columns_asked_for_together_are_decoded_together(ds: dtf.Dataset, decodes: Decodes) -> None:
+def test_columns_requested_together_are_decoded_together(ds: dtf.Dataset, decodes: Decodes) -> None:
     image, label = ds["image", "label"]
     found = dask.compute(image, label)
     np.testing.assert_array_equal(found[0], IMAGES)
@@ -249,7 +249,7 @@ def test_a_data_set_is_decoded_once(ds: dtf.Dataset, decodes: Decodes) -> None:
     assert decodes.take() == sorted([*by_shard(*sorted(FEATURES)), *by_shard("label")])
 
 
-def test_map_blocks_decodes_what_it_is_given_once(ds: dtf.Dataset, decodes: Decodes) -> None:
+def test_map_blocks_decodes_its_inputs_once(ds: dtf.Dataset, decodes: Decodes) -> None:
     mapped = ds[["image", "id"]].map_blocks(lambda blocks: {"a": blocks["image"] * 2, "b": blocks["id"]})
     decodes.take()
     dask.compute(*mapped["a", "b"])
@@ -268,7 +268,7 @@ def test_ragged_parts_share_a_decode(ds: dtf.Dataset, decodes: Decodes) -> None:
     assert decodes.take() == [(("tokens",), 0, 0, 50)]
 
 
-def test_what_is_persisted_is_not_decoded_again(ds: dtf.Dataset, decodes: Decodes) -> None:
+def test_persisted_chunks_are_not_decoded_again(ds: dtf.Dataset, decodes: Decodes) -> None:
     kept = ds.persist()
     wait_for(kept)
     assert decodes.take() == by_shard(*sorted(FEATURES))
@@ -419,7 +419,7 @@ def one_when_opened() -> int:
     return 1
 
 
-def test_the_scheduler_would_say_so(run_specs: Callable[[], list[str]]) -> None:
+def test_the_scheduler_warns_of_a_second_definition(run_specs: Callable[[], list[str]]) -> None:
     def task(dependency: str) -> Any:
         one = dask.delayed(one_when_opened)(dask_key_name=dependency)
         return dask.delayed(abs)(one, dask_key_name="the-same-key")
@@ -571,7 +571,7 @@ def test_text_on_the_cluster(client: Client, folder: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_persisted_chunks_tell_their_true_size(client: Client, folder: Path) -> None:
+def test_persisted_chunks_report_their_size(client: Client, folder: Path) -> None:
     with client.as_current():
         kept = dtf.read_tfrecord(folder, FEATURES, chunks="shard")[["image", "tokens"]].persist()
         wait_for(kept)
@@ -583,7 +583,7 @@ def test_persisted_chunks_tell_their_true_size(client: Client, folder: Path) -> 
 
 
 @pytest.mark.cluster
-def test_errors_come_back_whole(client: Client, folder: Path) -> None:
+def test_errors_survive_the_cluster(client: Client, folder: Path) -> None:
     wrong = dtf.read_tfrecord(folder, {"label": dtf.FixedLenFeature((2,), "int64")}, chunks="shard").rows[120:]
     with client.as_current():
         for compute in (wrong.compute, wrong["label"].compute):

@@ -111,7 +111,7 @@ def touch_when_shown(terminal: Terminal, text: str, flag: Path) -> None:
 
 @POSIX
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_a_bar_moves_while_tasks_end_and_leaves_a_summary(
+def test_the_bar_moves_and_leaves_a_summary(
     scheduler: str, shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
 ) -> None:
     terminal = looking()
@@ -127,7 +127,7 @@ def test_a_bar_moves_while_tasks_end_and_leaves_a_summary(
 
 
 @POSIX
-def test_who_waits_for_a_moment_sees_nothing(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+def test_short_conversions_display_no_bar(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     token = progress._display_delay.set(3600)
     try:
@@ -138,7 +138,7 @@ def test_who_waits_for_a_moment_sees_nothing(shards: Path, tmp_path: Path, looki
 
 
 @POSIX
-def test_config_switches_it_off(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+def test_config_switches_the_bar_off(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     with dask.config.set({"dask-tfrecord.progress": False}), show_immediately():
         ds = dtf.read_tfrecord(shards)
@@ -148,9 +148,7 @@ def test_config_switches_it_off(shards: Path, tmp_path: Path, looking: Callable[
 
 
 @POSIX
-def test_workers_are_silent_on_the_terminal_of_who_started_them(
-    shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_display_no_bar(shards: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = looking()
     assert progress.is_displayed()
     monkeypatch.setattr("multiprocessing.parent_process", object)
@@ -161,7 +159,7 @@ def test_workers_are_silent_on_the_terminal_of_who_started_them(
 
 
 @POSIX
-def test_what_fails_leaves_nothing_on_the_screen(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+def test_a_failure_removes_the_bar(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
 
@@ -202,7 +200,7 @@ def test_counting_has_the_same_bar(
 
 
 @POSIX
-def test_commands_show_it_at_once_and_sum_up_on_stdout(shards: Path, tmp_path: Path) -> None:
+def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": path}
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -269,7 +267,7 @@ with show_immediately():
 
 
 @POSIX
-def test_the_bar_of_dask_goes_on_beside_it(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+def test_the_bar_of_dask_is_displayed_too(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     out = io.StringIO()
     ds = dtf.read_tfrecord(shards, columns=["label"])
@@ -281,9 +279,7 @@ def test_the_bar_of_dask_goes_on_beside_it(shards: Path, tmp_path: Path, looking
 
 
 @POSIX
-def test_what_is_computed_later_shows_nothing_by_itself(
-    shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
-) -> None:
+def test_delayed_conversions_display_no_bar(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
     with show_immediately():
@@ -309,7 +305,9 @@ def test_tasks_of_others_are_not_counted() -> None:
 
 @pytest.mark.parametrize("compression", COMPRESS)
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_the_summary_is_what_was_written(compression: str | None, scheduler: str, shards: Path, tmp_path: Path) -> None:
+def test_the_summary_equals_the_written_files(
+    compression: str | None, scheduler: str, shards: Path, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     for path in shards.iterdir():
         (tmp_path / "in" / path.name).write_bytes(COMPRESS[compression](path.read_bytes()))
@@ -337,7 +335,7 @@ def test_the_summary_is_what_was_written(compression: str | None, scheduler: str
 
 
 @pytest.mark.slow
-def test_the_summary_of_other_processes_is_what_was_written(shards: Path, tmp_path: Path) -> None:
+def test_the_summary_of_other_processes_equals_the_written_files(shards: Path, tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(shards)
     with dask.config.set(scheduler="processes", num_workers=2), collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
@@ -347,7 +345,7 @@ def test_the_summary_of_other_processes_is_what_was_written(shards: Path, tmp_pa
     assert os.name == "nt" or summary.peak > 10 << 20
 
 
-def test_rows_that_are_no_records_are_decoded_bytes(tmp_path: Path) -> None:
+def test_the_summary_of_arrays_counts_decoded_bytes(tmp_path: Path) -> None:
     with collect_summaries() as found:
         dtf.to_zarr({"x": np.zeros((100, 8))}, tmp_path / "some.zarr", chunks=30)
         dtf.from_zarr(tmp_path / "some.zarr").to_tfrecord(
@@ -365,7 +363,7 @@ def fails_after_two(chunks: Path, blocks: dict[str, Any]) -> dict[str, Any]:
     return blocks
 
 
-def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path) -> None:
+def test_the_rate_of_a_resumed_conversion_excludes_earlier_units(shards: Path, tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     store = tmp_path / "some.zarr"
     mapped = ds.map_blocks(partial(fails_after_two, store / "label" / "c"), {"label": ds.schema["label"]})
@@ -404,7 +402,7 @@ def test_what_was_there_before_is_done_but_not_fast(shards: Path, tmp_path: Path
         ),
     ],
 )
-def test_the_summary_says(changed: dict[str, Any], said: str) -> None:
+def test_the_text_of_the_summary(changed: dict[str, Any], said: str) -> None:
     values = {
         "location": "train.zarr",
         "records": 1_200_000,
@@ -418,7 +416,7 @@ def test_the_summary_says(changed: dict[str, Any], said: str) -> None:
     assert str(WriteSummary(**values | changed)) == said  # type: ignore[arg-type]
 
 
-def test_peak_memory_is_what_was_held_and_let_go(tmp_path: Path) -> None:
+def test_peak_memory_includes_freed_memory(tmp_path: Path) -> None:
     code = """
 import numpy as np
 from dask_tfrecord.stores.write_progress import peak_memory
@@ -474,7 +472,7 @@ def test_stored_bytes_of_rows_add_up_to_the_shards(
     assert sum(half[0] for half in halves if half is not None) == pytest.approx(nbytes.sum())
 
 
-def test_stored_bytes_of_rows_are_known_where_records_are(tmp_path: Path) -> None:
+def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
     lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
     testing.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
     found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
@@ -494,7 +492,7 @@ def listeners(dask_scheduler: Any) -> int:
 
 @POSIX
 @pytest.mark.cluster
-def test_a_cluster_tells_while_it_works(
+def test_a_cluster_reports_progress(
     shards: Path, tmp_path: Path, client: Client, looking: Callable[[], Terminal]
 ) -> None:
     terminal = looking()
@@ -510,7 +508,7 @@ def test_a_cluster_tells_while_it_works(
 
 
 @pytest.mark.cluster
-def test_the_summary_of_a_cluster_is_what_was_written(shards: Path, tmp_path: Path, client: Client) -> None:
+def test_the_summary_of_a_cluster_equals_the_written_files(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards)
     with collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
@@ -533,7 +531,7 @@ def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
 
 @POSIX
 @pytest.mark.cluster
-def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, client: Client) -> None:
+def test_units_of_a_lost_worker_count_once(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     mapped = ds.map_blocks(partial(dies_once, tmp_path / "flag"), {"label": ds.schema["label"]})
     with collect_summaries() as found:
@@ -546,7 +544,7 @@ def test_what_a_lost_worker_has_done_counts_once(shards: Path, tmp_path: Path, c
 
 
 @pytest.mark.cluster
-def test_two_conversions_at_once_are_told_apart(shards: Path, tmp_path: Path, client: Client) -> None:
+def test_progress_of_concurrent_conversions_is_separate(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     found: dict[int, WriteSummary] = {}
 

@@ -224,7 +224,7 @@ class TestDamage:
         if compression is not None and len(data) > 12:
             assert f"inflated from {compression}" in error.message
 
-    def test_gzip_read_as_plain_says_so(self, golden: Path) -> None:
+    def test_gzip_read_as_plain_is_reported(self, golden: Path) -> None:
         with pytest.raises(CorruptRecordError, match="begins with gzip data"):
             list(read_records(golden / "scalars_gzip.tfrecord.gz", compression=None))
 
@@ -372,7 +372,7 @@ class TestWrite:
             writer.write(b"two")
         assert list(read_records(tmp_path / "x")) == [b"one", b"two"]
 
-    def test_a_block_that_raises_leaves_what_was(self, tmp_path: Path) -> None:
+    def test_an_error_in_the_block_keeps_the_old_file(self, tmp_path: Path) -> None:
         write_oracle(tmp_path / "x", [b"old"])
         with pytest.raises(KeyError), RecordWriter(tmp_path / "x") as writer:
             writer.write(b"new")

@@ -285,7 +285,7 @@ def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path) 
     assert caught.value.place == Location(str(tmp_path / "x"), 1_002, int(OFFSETS[1_002]), "number")
 
 
-def test_a_row_that_no_column_can_be_made_of_is_named(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_assembled_is_reported(tmp_path: Path) -> None:
     """An invalid image is found after all records of the rows are read."""
     image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
     payloads = [example(image=[b"none" if number == 70 else image]) for number in range(100)]

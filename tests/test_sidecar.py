@@ -207,7 +207,7 @@ class TestRead:
         assert index.count == 200_000
         assert len(index.records) == 7
 
-    def test_a_collection_says_once_what_is_stale(self, tmp_path: Path) -> None:
+    def test_stale_sidecars_of_a_collection_are_one_warning(self, tmp_path: Path) -> None:
         for number in range(3):
             shard_of(tmp_path / f"x-{number}")
             (tmp_path / f"x-{number}.idx").write_text("0 1\n")

@@ -277,7 +277,7 @@ def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(tmp_path:
         assert (raised.value.place.record, raised.value.place.offset) == (record, borders[record])
 
 
-def test_what_is_cut_off_is_raised(tmp_path: Path) -> None:
+def test_truncated_shards_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a"
     write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
     stored, borders = path.read_bytes(), borders_of(path)

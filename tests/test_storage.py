@@ -147,7 +147,7 @@ class TestFind:
         with pytest.raises(ShardNotFoundError, match="no file or directory"):
             find_shards("t@99999999999")
 
-    def test_a_typo_names_what_may_have_been_meant(self, here: Path) -> None:
+    def test_a_typo_is_answered_with_similar_names(self, here: Path) -> None:
         touch(here, "train.tfrecord")
         with pytest.raises(ShardNotFoundError, match=r"did you mean 'train\.tfrecord'"):
             find_shards("trian.tfrecord")
@@ -611,7 +611,7 @@ class TestCreate:
         assert (here / "link").read_bytes() == b"data"
         assert (here / "target").read_bytes() == b""
 
-    def test_nowhere_to_write(self, here: Path) -> None:
+    def test_unwritable_targets(self, here: Path) -> None:
         (here / "d").mkdir()
         with pytest.raises(FileNotFoundError, match=r"no such directory to write to.*nowhere"):
             create_stream("nowhere/x")

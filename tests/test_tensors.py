@@ -180,7 +180,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("case", DROPPED)
-def test_what_tensorflow_drops_or_makes_up_is_an_error(tmp_path: Path, case: str) -> None:
+def test_values_that_tensorflow_drops_or_invents_are_an_error(tmp_path: Path, case: str) -> None:
     dtype, sizes, values, _ = DROPPED[case]
     for shape in [sizes, (-1,)]:
         with pytest.raises(FeatureError, match=r"record 0 .*feature 't'"):
@@ -259,7 +259,7 @@ def test_every_form_is_read_as_tensorflow_reads_it(tensorflow: str, tmp_path: Pa
 
 
 @pytest.mark.tensorflow
-def test_tensorflow_reads_what_it_drops_or_makes_up(tensorflow: str) -> None:
+def test_tensorflow_reads_dropped_or_invented_values(tensorflow: str) -> None:
     asked = [(made.header(dtype, sizes) + values, dtype) for dtype, sizes, values, _ in DROPPED.values()]
     wanted = [plain(np.array(read, made.numpy_dtype(dtype))) for dtype, _, _, read in DROPPED.values()]
     assert ask(tensorflow, PARSE, asked) == wanted

@@ -202,7 +202,7 @@ def test_feature_lists() -> None:
         ),
     ],
 )
-def test_what_can_not_be_read_says_so(text: str, reason: str) -> None:
+def test_unreadable_schemas_are_reported(text: str, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason) as caught:
         from_tfmd(text)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -325,7 +325,7 @@ LESS: dict[str, tuple[Feature, Feature, str]] = {
 
 
 @pytest.mark.parametrize("case", LESS)
-def test_what_only_says_how_to_read_is_left_out(case: str) -> None:
+def test_reading_options_are_not_written(case: str) -> None:
     feature, again, text = LESS[case]
     written = to_tfmd({"x": feature})
     assert text in written
@@ -399,7 +399,7 @@ def test_the_format_of_a_file_is_detected(tmp_path: Path) -> None:
     ("text", "reason"),
     [("{", "expected the JSON of a schema"), ("{}", "features.json can't be read"), ("x: {", "line 1")],
 )
-def test_a_file_that_holds_none_says_so(tmp_path: Path, text: str, reason: str) -> None:
+def test_files_without_a_schema_are_reported(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "schema"
     path.write_text(text)
     with pytest.raises(SchemaError, match=reason) as caught:

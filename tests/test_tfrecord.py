@@ -361,7 +361,7 @@ def test_invalid_arguments_are_refused(options: dict[str, Any], said: str, tmp_p
     assert everything(tmp_path) == []
 
 
-def test_rows_have_to_be_counted(tmp_path: Path) -> None:
+def test_uncounted_rows_are_refused(tmp_path: Path) -> None:
     dtf.to_tfrecord(plain(), tmp_path / "x")
     with pytest.raises(ValueError, match="counted"):
         dtf.read_tfrecord(tmp_path / "x", counts=None).to_tfrecord(tmp_path / "y")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,19 +11,13 @@ from typing import Any
 import dask
 import pytest
 from distributed import KilledWorker
-from support.killing import Call, Cluster, Log, Published, Run, restless_cluster
+from support.killing import MARKS, Call, Cluster, Log, Published, Run, restless_cluster
 from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.cluster,
-    pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
-    # Killed workers leave open sockets, which their nannies report.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 ROUNDS = 10
 SHARDS, ROWS = 10, 12
 NAMES = "part-{shard}.tfrecord"

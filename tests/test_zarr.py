@@ -27,7 +27,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES
-from dask_tfrecord.stores.zarr import write_units
+from dask_tfrecord.stores.zarr import chunking, layout, write_units
 from dask_tfrecord.stores.zarr.layout import ZarrLayout, array_name
 
 GOLDEN = (
@@ -317,7 +317,7 @@ def test_the_layout_is_as_documented(ds: dtf.Dataset, tmp_path: Path) -> None:
             assert items[start:stop] == whole[name][row].ravel().tolist()
 
 
-def test_what_the_group_says_of_itself(ds: dtf.Dataset, tmp_path: Path, shards: str) -> None:
+def test_attributes_of_the_group(ds: dtf.Dataset, tmp_path: Path, shards: str) -> None:
     ds.to_zarr(tmp_path / "store.zarr")
     group = zarr.open_group(tmp_path / "store.zarr", mode="r", use_consolidated=True)
     noted: Any = group.attrs["dask_tfrecord"]
@@ -344,7 +344,7 @@ def test_xarray_reads_it(ds: dtf.Dataset, tmp_path: Path) -> None:
         assert opened["tokens.values"].to_numpy().tolist() == np.concatenate(list(whole["tokens"])).tolist()
 
 
-def test_xarray_knows_records_as_such(tmp_path: Path) -> None:
+def test_xarray_reads_the_record_dimension(tmp_path: Path) -> None:
     xr = pytest.importorskip("xarray")
     dtf.to_zarr({"x": np.zeros((4, 2, 3)), "t": np.array(["a"] * 4, np.dtypes.StringDType())}, tmp_path / "store.zarr")
     with xr.open_dataset(tmp_path / "store.zarr", engine="zarr") as opened:
@@ -380,8 +380,9 @@ class Busy(Callback):  # type: ignore[misc]
 def test_every_chunk_is_written_once_by_one_task(
     ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.layout.UNIT_NBYTES", 64)
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.layout.CHUNK_NBYTES", 16)
+    for module in (chunking, layout):
+        monkeypatch.setattr(module, "UNIT_NBYTES", 64)
+        monkeypatch.setattr(module, "CHUNK_NBYTES", 16)
     monkeypatch.setattr(write_units, "_MIN_TASKS", jobs)
     store = tmp_path / "store.zarr"
     written: Delayed = ds.to_zarr(store, **grid, compute=False)
@@ -399,11 +400,12 @@ def test_every_chunk_is_written_once_by_one_task(
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many units for a little data."""
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.layout.UNIT_NBYTES", 100)
+    for module in (chunking, layout):
+        monkeypatch.setattr(module, "UNIT_NBYTES", 100)
 
 
 @pytest.mark.usefixtures("small_units")
-def test_any_order_and_any_number_of_threads_make_the_same(
+def test_order_and_threads_do_not_change_the_store(
     ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds.to_zarr(tmp_path / "first.zarr", chunks=3, compute=False).compute(scheduler="sync")
@@ -427,7 +429,7 @@ def test_any_order_and_any_number_of_threads_make_the_same(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_units")
-def test_processes_make_the_same(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_processes_write_the_same_store(ds: dtf.Dataset, tmp_path: Path) -> None:
     ds.to_zarr(tmp_path / "threads.zarr", chunks=8)
     with dask.config.set(scheduler="processes", num_workers=2):
         ds.to_zarr(tmp_path / "processes.zarr", chunks=8)
@@ -447,7 +449,7 @@ def test_flat_values_are_written_with_the_rows_in_which_they_begin(ds: dtf.Datas
     assert flat <= by_rows
 
 
-def test_conversions_run_within_an_event_loop_of_somebody_else(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_conversions_run_within_a_running_event_loop(ds: dtf.Dataset, tmp_path: Path) -> None:
     async def convert(name: str) -> None:
         with dask.config.set(scheduler="sync"):
             ds.to_zarr(tmp_path / name)
@@ -496,7 +498,7 @@ def test_urls(ds: dtf.Dataset, tmp_path: Path) -> None:
     assert_identity(ds, zarr.storage.FsspecStore.from_url("memory://folder/other.zarr"), chunks=4)
 
 
-def test_components_stand_beside_each_other(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_components_of_one_store(ds: dtf.Dataset, tmp_path: Path) -> None:
     store = tmp_path / "new" / "store.zarr"
     assert_identity(ds, store, component="train", chunks=4)
     assert_identity(ds.rows[:3], store, component="/val/first/")
@@ -507,7 +509,7 @@ def test_components_stand_beside_each_other(ds: dtf.Dataset, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("component", ["..", "a/../..", "./a"])
-def test_components_lie_within_the_store(ds: dtf.Dataset, tmp_path: Path, component: str) -> None:
+def test_components_outside_of_the_store_are_refused(ds: dtf.Dataset, tmp_path: Path, component: str) -> None:
     with pytest.raises(ValueError, match="within the store"):
         ds.to_zarr(tmp_path / "store.zarr", component=component)
     assert not list(tmp_path.iterdir())
@@ -523,13 +525,13 @@ def test_components_lie_within_the_store(ds: dtf.Dataset, tmp_path: Path, compon
         ({"chunks": 4, "shards": 6}, "6 rows are not a multiple of 4"),
     ],
 )
-def test_senseless_options(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_invalid_options(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ds.to_zarr(tmp_path / "store.zarr", **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_have_to_be_counted(shards: str, tmp_path: Path) -> None:
+def test_uncounted_rows_are_refused(shards: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="counts='auto'"):
         dtf.read_tfrecord(shards, SCHEMA, counts=None).to_zarr(tmp_path / "store.zarr")
 
@@ -571,7 +573,7 @@ def test_shards_of_a_prime_size_have_no_tiny_chunks(tmp_path: Path) -> None:
     assert array.chunks[0] == 10_007
 
 
-def test_a_function_is_given_no_more_rows_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_receives_limited_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = messages.Example()
     payload.features.feature["image"].bytes_list.value.append(bytes(40_000))
     testing.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 700)
@@ -586,7 +588,7 @@ def test_a_function_is_given_no_more_rows_than_fit(tmp_path: Path, monkeypatch: 
     assert max(seen) <= UNIT_NBYTES
 
 
-def test_rows_picked_otherwise_have_other_names(tmp_path: Path) -> None:
+def test_other_selections_have_other_names(tmp_path: Path) -> None:
     dtf.to_zarr({"x": np.arange(5000)}, tmp_path / "s.zarr")
     ds = dtf.from_zarr(tmp_path / "s.zarr")
     one = [*range(0, 4000, 2)]

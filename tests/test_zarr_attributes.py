@@ -61,13 +61,13 @@ def test_an_unchanged_store_is_read(store: Path) -> None:
         *(("id", value) for value in (None, 3, {})),
     ],
 )
-def test_a_wrong_attribute_is_named(store: Path, name: str, value: Any) -> None:
+def test_a_wrong_attribute_is_reported(store: Path, name: str, value: Any) -> None:
     change(store, lambda document: document["attributes"]["dask_tfrecord"].update({name: value}))
     refused(store, rf"dask_tfrecord\.{name}")
 
 
 @pytest.mark.parametrize("name", ["records", "unit_rows", "schema", "id", "complete"])
-def test_a_missing_attribute_is_named(store: Path, name: str) -> None:
+def test_a_missing_attribute_is_reported(store: Path, name: str) -> None:
     change(store, lambda document: document["attributes"]["dask_tfrecord"].pop(name))
     refused(store, rf"dask_tfrecord\.{name} of the group is missing")
 
@@ -96,7 +96,7 @@ def test_more_units_than_fit_in_memory_are_refused(store: Path) -> None:
         ("tokens.values", "array 'tokens.values' has shape .* and dtype float32; .* expect .*any length"),
     ],
 )
-def test_an_array_of_another_shape_or_dtype_is_named(store: Path, array: str, said: str) -> None:
+def test_an_array_of_another_shape_or_dtype_is_reported(store: Path, array: str, said: str) -> None:
     group = zarr.open_group(store, mode="r+", use_consolidated=False)
     attributes = dict(group.attrs)
     shape, dtype = {"label": ((21,), "i8"), "tokens.row_splits": ((21, 2), "i8"), "tokens.values": ((3,), "f4")}[array]
@@ -123,7 +123,7 @@ def test_metadata_of_an_array_that_cannot_be_read_names_it(store: Path, text: st
     refused(store, "'label'")
 
 
-def test_a_missing_array_is_named(store: Path) -> None:
+def test_a_missing_array_is_reported(store: Path) -> None:
     change(store, lambda document: document.pop("consolidated_metadata", None))
     (store / "label" / "zarr.json").unlink()
     refused(store, "'label' is not an array of the group")

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
-from support.numbered_shards import write_shards
 from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
@@ -68,24 +67,6 @@ for number, (url, options, arguments) in enumerate(json.loads(sys.argv[5])):
 MODES: list[dict[str, Any]] = [{"mode": "w"}, {"mode": "w-"}, {"resume": True}]
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    write_shards(folder, 4, ROWS // 4)
-    return folder
-
-
-@pytest.fixture
-def ds(shards: Path) -> dtf.Dataset:
-    return dtf.read_tfrecord(shards)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store.zarr"
-
-
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -122,7 +103,7 @@ def check_race(results: list[list[str]]) -> None:
 # ---------------------------------------------------------------------------------------------------- two processes
 
 
-def test_of_two_processes_that_start_a_store_one_finishes_and_one_is_refused(shards: Path, tmp_path: Path) -> None:
+def test_one_of_two_processes_that_start_a_store_is_refused(shards: Path, tmp_path: Path) -> None:
     rounds = [(str(tmp_path / f"{number}.zarr"), None, MODES[number % 3]) for number in range(9)]
     check_race(race(shards, tmp_path / "race", rounds))
     for store, _, _ in rounds:
@@ -130,7 +111,7 @@ def test_of_two_processes_that_start_a_store_one_finishes_and_one_is_refused(sha
         assert not list(Path(store).glob(".*"))
 
 
-def test_of_two_processes_that_replace_or_resume_a_store_one_is_refused(
+def test_one_of_two_processes_that_replace_or_resume_a_store_is_refused(
     ds: dtf.Dataset, shards: Path, tmp_path: Path
 ) -> None:
     rounds: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = []
@@ -150,7 +131,7 @@ def test_of_two_processes_that_replace_or_resume_a_store_one_is_refused(
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_start_a_store_on_s3_one_is_refused(
+def test_one_of_two_processes_that_start_a_store_on_s3_is_refused(
     s3: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
     fsspec.filesystem("s3", **s3).mkdir("claims")
@@ -198,7 +179,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_store_that_is_being_written_is_refused_and_then_free(ds: dtf.Dataset, store: Path, kind: str) -> None:
+def test_a_store_is_refused_while_it_is_written(ds: dtf.Dataset, store: Path, kind: str) -> None:
     target = STORES[kind](store)
     where = {"component": "a/b"} if kind == "component" else {}
 
@@ -222,7 +203,7 @@ def test_groups_of_one_store_are_written_at_the_same_time(ds: dtf.Dataset, store
         np.testing.assert_array_equal(dtf.from_zarr(store, component=name)["label"], np.arange(ROWS))
 
 
-def test_a_refused_run_leaves_the_store_as_it_was(ds: dtf.Dataset, store: Path, tmp_path: Path) -> None:
+def test_a_refused_run_leaves_the_store_unchanged(ds: dtf.Dataset, store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
@@ -236,7 +217,7 @@ def test_a_refused_run_leaves_the_store_as_it_was(ds: dtf.Dataset, store: Path, 
     assert not store.exists()
 
 
-def test_a_later_call_does_not_hold_the_claim(ds: dtf.Dataset, store: Path) -> None:
+def test_a_delayed_conversion_holds_no_claim(ds: dtf.Dataset, store: Path) -> None:
     later = ds.to_zarr(store, compute=False)
     assert not (store / CLAIM).exists()
     ds.to_zarr(store, mode="w", chunks=7)
@@ -244,7 +225,7 @@ def test_a_later_call_does_not_hold_the_claim(ds: dtf.Dataset, store: Path) -> N
         later.compute(scheduler="sync")
 
 
-def test_a_run_that_is_replaced_is_a_clear_error(ds: dtf.Dataset, store: Path) -> None:
+def test_a_run_without_its_claim_reports_that_it_was_replaced(ds: dtf.Dataset, store: Path) -> None:
     """So it is where a user removes the claim by hand."""
 
     def replace() -> None:
@@ -275,7 +256,7 @@ def ended() -> int:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="claims die by age alone there")
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_a_claim_of_a_process_that_ended_is_taken_over_at_once(
+def test_the_claim_of_an_ended_process_is_taken_over_at_once(
     ds: dtf.Dataset, store: Path, options: dict[str, Any]
 ) -> None:
     for changes in ({"pid": ended()}, {"started": "another process of that number", "pid": os.getppid()}):
@@ -287,7 +268,9 @@ def test_a_claim_of_a_process_that_ended_is_taken_over_at_once(
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_a_claim_of_another_machine_is_taken_over_by_age(ds: dtf.Dataset, store: Path, options: dict[str, Any]) -> None:
+def test_the_claim_of_another_machine_is_taken_over_by_age(
+    ds: dtf.Dataset, store: Path, options: dict[str, Any]
+) -> None:
     write_claim(store, machine="other", host="other", pid=1)
     with pytest.raises(StoreInUseError, match=r"process 1 on other.*after 120 s elsewhere"):
         ds.to_zarr(store, **options)
@@ -307,7 +290,7 @@ def test_a_long_run_renews_its_claim(ds: dtf.Dataset, store: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", '{"token": "../../x"}', '{"token": "a", "beat": 1e400}'])
-def test_a_claim_that_is_none_is_named(ds: dtf.Dataset, store: Path, text: str) -> None:
+def test_unreadable_claim_is_reported(ds: dtf.Dataset, store: Path, text: str) -> None:
     store.mkdir()
     (store / CLAIM).write_text(text)
     for options in MODES:
@@ -407,7 +390,7 @@ with dask.config.set(scheduler="sync"):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
-def test_what_a_killed_run_left_is_replaced_at_once(ds: dtf.Dataset, shards: Path, store: Path) -> None:
+def test_the_group_of_a_killed_run_is_replaced_at_once(ds: dtf.Dataset, shards: Path, store: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(shards), str(store)]
     assert subprocess.run(command, env=environment(), timeout=120).returncode == -signal.SIGKILL
     assert (store / CLAIM).exists()

@@ -39,7 +39,7 @@ def files(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.cluster
-def test_a_cluster_makes_the_same(shards: Path, tmp_path: Path, client: Client) -> None:
+def test_a_cluster_writes_the_same_store(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards)
     for number, dataset in enumerate((ds, ds.persist(), ds.assign(double=ds["label"] * 2))):
         with dask.config.set(scheduler="threads"):
@@ -53,7 +53,7 @@ def test_a_cluster_makes_the_same(shards: Path, tmp_path: Path, client: Client) 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("client")
-def test_a_cluster_makes_the_same_of_every_kind_of_column(tmp_path: Path) -> None:
+def test_a_cluster_writes_every_kind_of_column(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     blocks = {name: rows_like(feature, 25, rng) for name, feature in FEATURES.items()}
     ds = dataset_of(blocks, FEATURES, (7, 0, 1, 13, 4))

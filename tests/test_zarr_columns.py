@@ -24,6 +24,7 @@ from dask_tfrecord.columns.blocks import zero_rows
 from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.stores.zarr import chunking, layout
 from dask_tfrecord.testing import write_oracle
 
 # Features beyond lists of values, written by TensorFlow and read without a spec.
@@ -53,7 +54,7 @@ def every() -> dtf.Dataset:
 
 @pytest.mark.parametrize("case", GOLDEN)
 @pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": 5, "shards": 20}, {}], ids=str)
-def test_what_tensorflow_wrote(golden: Path, tmp_path: Path, case: str, grid: dict[str, int]) -> None:
+def test_files_of_tensorflow(golden: Path, tmp_path: Path, case: str, grid: dict[str, int]) -> None:
     if case == "images":
         pytest.importorskip("PIL")
     dataset = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
@@ -81,8 +82,9 @@ def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, 
     rng = np.random.default_rng(seed)
     dataset = dataset_of({name: rows_like(of, sum(sizes), rng) for name, of in named.items()}, named, sizes)
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="sync"):
-        patch.setattr("dask_tfrecord.stores.zarr.layout.UNIT_NBYTES", nbytes)
-        patch.setattr("dask_tfrecord.stores.zarr.layout.CHUNK_NBYTES", nbytes // 4)
+        for module in (chunking, layout):
+            patch.setattr(module, "UNIT_NBYTES", nbytes)
+            patch.setattr(module, "CHUNK_NBYTES", nbytes // 4)
         patch.setattr("dask_tfrecord.stores.flat_arrays.READ_NBYTES", nbytes)
         patch.setattr("dask_tfrecord.stores.rows.GRANULE_NBYTES", nbytes // 2)
         back = assert_identity(dataset, {}, **grid)
@@ -137,7 +139,7 @@ def test_steps_and_class_names_come_back(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what others read
 
 
-def test_what_the_levels_are_called(every: dtf.Dataset, tmp_path: Path) -> None:
+def test_names_of_levels(every: dtf.Dataset, tmp_path: Path) -> None:
     every.to_zarr(tmp_path / "store.zarr", chunks=6)
     group = zarr.open_group(tmp_path / "store.zarr", mode="r")
     parts: dict[str, list[str]] = {}

@@ -48,16 +48,6 @@ def shards(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def ds(shards: Path) -> dtf.Dataset:
-    return dtf.read_tfrecord(shards)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store.zarr"
-
-
 def damage(shards: Path) -> None:
     """Flip a bit in the last record of the last shard, as a disk does without an error."""
     path = shards / "part-3.tfrecord"
@@ -80,7 +70,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 # ----------------------------------------------------------------------------------------------- what is there already
 
 
-def test_what_exists_is_not_overwritten(ds: dtf.Dataset, store: Path) -> None:
+def test_an_existing_group_is_not_overwritten_by_default(ds: dtf.Dataset, store: Path) -> None:
     ds.to_zarr(store)
     before = tree(store)
     with pytest.raises(FileExistsError, match=r"store\.zarr exists: mode='w' replaces it"):
@@ -90,7 +80,7 @@ def test_what_exists_is_not_overwritten(ds: dtf.Dataset, store: Path) -> None:
     assert dtf.from_zarr(store).nrecords == 3
 
 
-def test_nothing_is_read_where_nothing_may_be_written(ds: dtf.Dataset, store: Path, shards: Path) -> None:
+def test_no_row_is_read_if_the_target_is_refused(ds: dtf.Dataset, store: Path, shards: Path) -> None:
     ds.to_zarr(store)
     damage(shards)
     with pytest.raises(FileExistsError):
@@ -98,7 +88,7 @@ def test_nothing_is_read_where_nothing_may_be_written(ds: dtf.Dataset, store: Pa
 
 
 @pytest.mark.parametrize("mode", ["w", "w-"])
-def test_directories_of_other_things_are_left_alone(ds: dtf.Dataset, shards: Path, mode: str) -> None:
+def test_directories_of_other_files_are_refused(ds: dtf.Dataset, shards: Path, mode: str) -> None:
     before = tree(shards)
     with pytest.raises(FileExistsError, match="exists and is not a Zarr group: pass another path"):
         ds.to_zarr(shards, mode=mode)
@@ -107,7 +97,7 @@ def test_directories_of_other_things_are_left_alone(ds: dtf.Dataset, shards: Pat
     assert tree(shards) == before
 
 
-def test_files_in_a_group_are_left_alone(ds: dtf.Dataset, shards: Path) -> None:
+def test_groups_with_other_files_are_refused(ds: dtf.Dataset, shards: Path) -> None:
     ds.to_zarr(shards, component="converted")  # which makes a group of the directory
     with pytest.raises(
         FileExistsError, match=r"'part-\d.tfrecord', which does not belong to a Zarr group and would be deleted"
@@ -118,7 +108,7 @@ def test_files_in_a_group_are_left_alone(ds: dtf.Dataset, shards: Path) -> None:
     assert dtf.from_zarr(shards, component="converted").nrecords == 2
 
 
-def test_an_array_is_left_alone(ds: dtf.Dataset, store: Path) -> None:
+def test_an_array_is_refused(ds: dtf.Dataset, store: Path) -> None:
     array = zarr.create_array(store, shape=3, dtype="i4")
     array[:] = 5
     with pytest.raises(FileExistsError, match="exists and is not a Zarr group"):
@@ -128,7 +118,7 @@ def test_an_array_is_left_alone(ds: dtf.Dataset, store: Path) -> None:
         dtf.from_zarr(store)
 
 
-def test_an_empty_directory_is_as_good_as_none(ds: dtf.Dataset, store: Path) -> None:
+def test_an_empty_directory_is_accepted(ds: dtf.Dataset, store: Path) -> None:
     store.mkdir()
     ds.to_zarr(store)
     assert dtf.from_zarr(store).nrecords == ROWS
@@ -147,7 +137,7 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
     assert tree(store) == before
 
 
-def test_what_zarr_refuses_replaces_nothing(ds: dtf.Dataset, store: Path) -> None:
+def test_options_that_zarr_refuses_leave_the_group_unchanged(ds: dtf.Dataset, store: Path) -> None:
     ds.to_zarr(store)
     before = tree(store)
     for compressors in ("no codec", 5, {"label": {"name": "zstdd"}}):
@@ -158,7 +148,7 @@ def test_what_zarr_refuses_replaces_nothing(ds: dtf.Dataset, store: Path) -> Non
     assert tree(store) == before
 
 
-def test_what_lies_in_memory_is_replaced_as_a_whole(ds: dtf.Dataset) -> None:
+def test_a_store_in_memory_is_replaced_completely(ds: dtf.Dataset) -> None:
     memory = zarr.storage.MemoryStore()
     zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")
     with pytest.raises(FileExistsError, match="exists: mode='w' replaces it"):
@@ -176,13 +166,13 @@ def test_nothing_there(tmp_path: Path) -> None:
             dtf.from_zarr(path)
 
 
-def test_groups_of_others(store: Path) -> None:
+def test_groups_of_other_programs_are_refused(store: Path) -> None:
     zarr.open_group(store, mode="w").create_array("x", shape=3, dtype="i4")
     with pytest.raises(IncompleteStoreError, match=r"not written by to_zarr; open it with zarr\.open_group"):
         dtf.from_zarr(store)
 
 
-def test_groups_that_can_not_be_read(ds: dtf.Dataset, store: Path) -> None:
+def test_damaged_groups_are_refused(ds: dtf.Dataset, store: Path) -> None:
     ds.to_zarr(store)
     (store / "zarr.json").write_text('{"zarr_format": 3, "node_type')
     with pytest.raises(IncompleteStoreError, match=r"store\.zarr: the metadata of the group is not JSON"):
@@ -191,7 +181,7 @@ def test_groups_that_can_not_be_read(ds: dtf.Dataset, store: Path) -> None:
         ds.to_zarr(store, mode="w")
 
 
-def test_a_place_where_nothing_can_be_written(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_reported(ds: dtf.Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((NotADirectoryError, FileExistsError), match="file"):
         ds.to_zarr(tmp_path / "file" / "store.zarr")
@@ -261,7 +251,7 @@ def test_a_function_that_raises_leaves_no_store_behind(ds: dtf.Dataset, store: P
         assert not store.exists()
 
 
-def test_a_function_that_changes_its_mind(ds: dtf.Dataset, store: Path) -> None:
+def test_a_function_with_varying_results_is_reported(ds: dtf.Dataset, store: Path) -> None:
     calls = iter(range(100))
 
     def moody(blocks: dict[str, Any]) -> dict[str, Any]:
@@ -274,7 +264,7 @@ def test_a_function_that_changes_its_mind(ds: dtf.Dataset, store: Path) -> None:
     assert not store.exists()
 
 
-def test_only_what_was_made_is_removed(ds: dtf.Dataset, tmp_path: Path, shards: Path) -> None:
+def test_only_new_directories_are_removed(ds: dtf.Dataset, tmp_path: Path, shards: Path) -> None:
     ds.to_zarr(tmp_path / "old" / "store.zarr", component="train")
     before = tree(tmp_path / "old")
     damage(shards)
@@ -288,7 +278,7 @@ def test_only_what_was_made_is_removed(ds: dtf.Dataset, tmp_path: Path, shards: 
     assert [*tree(tmp_path / "old")] == ["store.zarr/zarr.json"]
 
 
-def test_an_absolute_component_names_nothing_outside(
+def test_an_absolute_component_stays_within_the_store(
     ds: dtf.Dataset, tmp_path: Path, store: Path, shards: Path
 ) -> None:
     other = tmp_path / "other"
@@ -304,7 +294,7 @@ def test_an_absolute_component_names_nothing_outside(
 @pytest.mark.parametrize(
     "make", [zarr.storage.MemoryStore, lambda: "memory://failing.zarr", lambda: "memory://f/f.zarr"]
 )
-def test_what_can_not_be_removed_says_that_it_is_not_whole(
+def test_a_store_that_cannot_be_removed_stays_marked_incomplete(
     ds: dtf.Dataset, shards: Path, make: Callable[[], Any]
 ) -> None:
     memory = make()
@@ -358,7 +348,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
     return disk
 
 
-def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
+def test_a_failure_waits_for_threads_that_write(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
     # The block that fails may be the last one, so the others are not held.
     slow_disk.happened.set()
 
@@ -377,9 +367,7 @@ def test_threads_that_still_write_are_waited_for(ds: dtf.Dataset, store: Path, s
 
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
 @pytest.mark.parametrize("name", [pytest.param("sync", marks=pytest.mark.slow), "threads"])
-def test_an_interrupt_leaves_what_can_be_gone_on_with(
-    ds: dtf.Dataset, store: Path, slow_disk: SlowDisk, name: str
-) -> None:
+def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk, name: str) -> None:
     def interrupt() -> None:
         assert slow_disk.writing.wait(PATIENCE)
         time.sleep(0.1)
@@ -449,7 +437,7 @@ def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_without_room_for_a_group(small_disk: Path) -> None:
+def test_a_full_disk_before_the_group_exists(small_disk: Path) -> None:
     with contextlib.suppress(OSError):
         (small_disk / "ballast").write_bytes(bytes(2 << 20))
     with pytest.raises(OSError, match="No space left"):

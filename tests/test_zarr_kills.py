@@ -17,20 +17,14 @@ from typing import Any
 import pytest
 import zarr
 from distributed import Client, KilledWorker, LocalCluster
-from support.killing import meanwhile, running, two_workers
+from support.killing import MARKS, meanwhile, running, two_workers
 from support.numbered_shards import write_shards
 from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.cluster,
-    pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
-    # Workers that are killed leave sockets, and their nannies say so.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 SHARDS, ROWS = 8, 250
 GRIDS: list[dict[str, Any]] = [{"chunks": 10}, {"chunks": 4, "shards": 16}]
 
@@ -73,11 +67,6 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster) as client:
         client.wait_for_workers(2, timeout=60)
         yield client
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store.zarr"
 
 
 def marks(store: Path) -> int:
@@ -180,7 +169,9 @@ def test_the_client_is_killed_five_times(
     assert rows < 9 * SHARDS * ROWS
 
 
-def test_lost_reports_are_not_lost_work(client: Client, source: Path, store: Path, tmp_path: Path) -> None:
+def test_units_of_a_lost_worker_are_not_written_again(
+    client: Client, source: Path, store: Path, tmp_path: Path
+) -> None:
     """Reports of units lie on the worker that wrote them; when it goes, its units need not be written again."""
     ds, log = dtf.read_tfrecord(source)[["label"]], tmp_path / "log"
 

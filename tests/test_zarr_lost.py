@@ -64,7 +64,7 @@ def bits(column: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_what_is_gone_is_no_fill_value(ds: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]) -> None:
+def test_a_missing_chunk_is_not_read_as_fill_values(ds: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]) -> None:
     store = tmp_path / "store.zarr"
     ds.to_zarr(store, **grid)
     opened, wanted = dtf.from_zarr(store), ds.compute()
@@ -98,7 +98,7 @@ def test_what_is_gone_is_no_fill_value(ds: dtf.Dataset, tmp_path: Path, grid: di
     ],
     ids=lambda codec: type(codec).__name__,
 )
-def test_what_is_damaged_is_named(ds: dtf.Dataset, tmp_path: Path, codec: Any, grid: dict[str, Any]) -> None:
+def test_damaged_chunks_are_reported(ds: dtf.Dataset, tmp_path: Path, codec: Any, grid: dict[str, Any]) -> None:
     store = tmp_path / "store.zarr"
     ds.to_zarr(store, compressors=codec, **grid)
     opened = dtf.from_zarr(store)
@@ -125,7 +125,7 @@ def test_objects_of_stores(make: Any) -> None:
         opened["x"].compute()
 
 
-def test_fill_values_that_are_there(tmp_path: Path) -> None:
+def test_stored_fill_values_are_read(tmp_path: Path) -> None:
     for value in (0.0, float("nan"), -0.0, 7.0):
         x = np.full((7, 2), value)
         dtf.to_zarr({"x": x}, tmp_path / "store.zarr", chunks=2, fill_values={"x": value}, mode="w")

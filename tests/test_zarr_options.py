@@ -125,7 +125,7 @@ def test_names_that_do_not_fit(ds: dtf.Dataset, tmp_path: Path, names: Any, said
     assert not (tmp_path / "store.zarr").exists()
 
 
-def test_options_for_what_is_not_there(ds: dtf.Dataset) -> None:
+def test_options_for_unknown_features(ds: dtf.Dataset) -> None:
     with pytest.raises(UnknownFeatureError, match="dimension_names: unknown feature 'imag'; did you mean 'image'"):
         ds.plan_zarr(dimension_names={"imag": ("x", "y", "z")})
     with pytest.raises(UnknownFeatureError, match="fill_values: unknown feature or flat array 'lable'; did you mean"):
@@ -270,7 +270,7 @@ def test_consolidated_metadata_may_be_left_out(ds: dtf.Dataset, tmp_path: Path) 
             assert opened["image"].shape == (ROWS, 4, 3, 2)
 
 
-def test_arrays_say_what_they_are(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_attributes_of_arrays(ds: dtf.Dataset, tmp_path: Path) -> None:
     renamed = ds.map_blocks(lambda blocks: {"a/b": blocks["label"]})
     renamed.to_zarr(tmp_path / "renamed.zarr")
     ds.to_zarr(tmp_path / "store.zarr")
@@ -284,7 +284,7 @@ def test_arrays_say_what_they_are(ds: dtf.Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_the_group_says_which_release_wrote_it(
+def test_the_group_records_the_release(
     ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
     def version(name: str) -> str:
@@ -359,7 +359,7 @@ def test_a_rechunk_is_announced(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8))
 @settings(max_examples=200, deadline=None)
-def test_what_a_rechunk_holds(before: list[int], after: list[int]) -> None:
+def test_rows_held_by_a_rechunk(before: list[int], after: list[int]) -> None:
     rows = min(sum(before), sum(after))
     cut = [_until(sizes, rows) for sizes in (before, after)]
     starts, ends = np.cumsum([0, *cut[0][:-1]]), np.cumsum(cut[0])

@@ -209,7 +209,7 @@ def test_row_splits_have_codecs_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [np.arange(3), None, [1]])
-def test_what_is_no_mapping(tmp_path: Path, given: Any) -> None:
+def test_arguments_that_are_not_mappings(tmp_path: Path, given: Any) -> None:
     with pytest.raises(SchemaError, match="arrays must be a Dataset, a mapping of names to arrays"):
         dtf.to_zarr(given, tmp_path / "store.zarr")
     with pytest.raises(TypeError, match="store is a path"):
@@ -241,7 +241,7 @@ def test_items_are_shuffled_by_their_size(tmp_path: Path) -> None:
         ("shards", "tokens.row_splits"),
     ],
 )
-def test_names_that_are_none(ds: dtf.Dataset, option: str, name: str) -> None:
+def test_unknown_names_in_options(ds: dtf.Dataset, option: str, name: str) -> None:
     options: dict[str, Any] = {option: {name: 4}}
     with pytest.raises(UnknownFeatureError, match=rf"{option}: .*{name}"):
         ds.plan_zarr(**options)
@@ -259,7 +259,7 @@ def test_names_that_are_none(ds: dtf.Dataset, option: str, name: str) -> None:
         ({"memory_limit": 0}, "memory_limit is a number of bytes"),
     ],
 )
-def test_senseless_options(ds: dtf.Dataset, options: dict[str, Any], said: str) -> None:
+def test_invalid_options(ds: dtf.Dataset, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ds.plan_zarr(**options)
 
@@ -267,7 +267,7 @@ def test_senseless_options(ds: dtf.Dataset, options: dict[str, Any], said: str) 
 # --------------------------------------------------------------------------------------------------------- memory
 
 
-def test_what_does_not_fit_says_so_before_it_starts(tmp_path: Path) -> None:
+def test_a_conversion_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None:
     arrays = {"x": da.zeros((4000, 1 << 14), chunks=(100, -1))}
     with dask.config.set(scheduler="threads", num_workers=2):
         plan = dtf.plan_zarr(arrays, chunks=400, memory_limit="450 MiB")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
-from support.numbered_shards import example, write_shards
+from support.numbered_shards import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
@@ -33,24 +33,6 @@ GRIDS: list[dict[str, Any]] = [
     {"chunks": 4, "shards": 16},
     {"chunks": {"tokens.values": 50, "label": 30}},
 ]
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    write_shards(folder, 4, ROWS // 4)
-    return folder
-
-
-@pytest.fixture
-def ds(shards: Path) -> dtf.Dataset:
-    return dtf.read_tfrecord(shards)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store.zarr"
 
 
 def arrays(store: Any, **where: Any) -> dict[str, Any]:
@@ -149,7 +131,7 @@ def test_nothing_is_counted_again(
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "empty", "mark cut", "mark gone"])
-def test_what_is_torn_is_written_again(
+def test_damaged_units_are_written_again(
     ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], harm: str
 ) -> None:
     ds.to_zarr(tmp_path / "whole.zarr", chunks=7)
@@ -167,12 +149,12 @@ def test_what_is_torn_is_written_again(
     assert data(store) == data(tmp_path / "whole.zarr")
 
 
-def test_where_nothing_was_begun_it_begins(ds: dtf.Dataset, store: Path) -> None:
+def test_resume_without_an_earlier_conversion_starts_one(ds: dtf.Dataset, store: Path) -> None:
     ds.to_zarr(store, resume=True)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
-def test_what_is_complete_is_left_alone(ds: dtf.Dataset, store: Path) -> None:
+def test_a_complete_group_is_not_changed(ds: dtf.Dataset, store: Path) -> None:
     ds.to_zarr(store)
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     ds.to_zarr(store, resume=True)
@@ -182,7 +164,7 @@ def test_what_is_complete_is_left_alone(ds: dtf.Dataset, store: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
-def test_nothing_of_it_is_left_in_the_end(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
+def test_a_complete_group_has_no_leftovers(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
     cut_short(ds, store, broken, 20, chunks=7)
     # So a process that is killed leaves a file that it was writing.
     torn = store / "label" / "c" / f"3.{'0' * 32}.partial"
@@ -192,7 +174,7 @@ def test_nothing_of_it_is_left_in_the_end(ds: dtf.Dataset, store: Path, broken: 
     assert sorted(path.name for path in store.iterdir()) == sorted(["zarr.json", *arrays(store)])
 
 
-def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) -> None:
+def test_units_lost_during_the_conversion_are_reported(ds: dtf.Dataset, store: Path) -> None:
     def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
         if blocks["label"][0] == 91 and not (store.parent / "spoiled").exists():
             (store.parent / "spoiled").touch()
@@ -207,7 +189,7 @@ def test_what_goes_while_it_is_written_is_noticed(ds: dtf.Dataset, store: Path) 
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
-def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lose(*_: object) -> None:
         pass
 
@@ -221,7 +203,9 @@ def test_a_store_that_loses_what_it_is_given(ds: dtf.Dataset, store: Path, monke
 
 
 @pytest.mark.parametrize("step", ["close", "remove_torn", "consolidate"])
-def test_finishing_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_an_interrupted_last_task_is_resumed(
+    ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     owner = checkpoint.Checkpoint if step == "close" else TargetGroup
 
     def stop(*_: object) -> None:
@@ -239,7 +223,7 @@ def test_finishing_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.M
     assert not (store / ".dask_tfrecord").exists()
 
 
-def test_a_beginning_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_creation_is_resumed(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a group with some arrays and no plan: nothing was written, so another plan may take the place."""
 
     def stop(*_: object) -> None:
@@ -253,7 +237,7 @@ def test_a_beginning_cut_short(ds: dtf.Dataset, store: Path, monkeypatch: pytest
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
-def test_a_plan_that_is_gone_on_with(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
+def test_a_plan_is_resumed(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
     cut_short(ds, store, broken, 5, chunks=7)
     plan = ds.plan_zarr(chunks=7)
     plan.to_zarr(store, resume=True)
@@ -291,12 +275,14 @@ def test_a_store_in_memory(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> 
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_it_is_either_replaced_or_gone_on_with(ds: dtf.Dataset, store: Path) -> None:
+def test_mode_w_and_resume_exclude_each_other(ds: dtf.Dataset, store: Path) -> None:
     with pytest.raises(ValueError, match="pass only one of them"):
         ds.to_zarr(store, mode="w", resume=True)
 
 
-def test_what_was_begun_is_not_overwritten_by_accident(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
+def test_an_interrupted_conversion_is_not_overwritten_by_default(
+    ds: dtf.Dataset, store: Path, broken: list[int]
+) -> None:
     cut_short(ds, store, broken, 5, chunks=7)
     with pytest.raises(FileExistsError, match="resume=True continues it, mode='w' replaces it"):
         ds.to_zarr(store, chunks=7)
@@ -304,7 +290,7 @@ def test_what_was_begun_is_not_overwritten_by_accident(ds: dtf.Dataset, store: P
     assert dtf.from_zarr(store).chunks[0] == 9
 
 
-def test_other_things_are_not_gone_on_with(ds: dtf.Dataset, store: Path) -> None:
+def test_other_groups_are_not_resumed(ds: dtf.Dataset, store: Path) -> None:
     zarr.open_group(store, mode="w").create_array("x", shape=(3,), dtype="i4")
     with pytest.raises(FileExistsError, match="exists"):
         ds.to_zarr(store, resume=True)

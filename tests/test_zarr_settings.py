@@ -57,14 +57,14 @@ def test_one_chunk_of_a_unit_is_written_after_the_other(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(dtf.from_zarr(store)["x"].compute(), x)
 
 
-def test_settings_are_back_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_restored_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     watch(monkeypatch, full=True)
     with pytest.raises(OSError, match="No space left"):
         dtf.to_zarr({"x": np.arange(1000.0)}, zarr.storage.MemoryStore(), chunks=10)
     assert concurrency() == 7
 
 
-def test_the_last_task_to_leave_puts_settings_back() -> None:
+def test_the_last_task_restores_settings() -> None:
     entered, first_may_leave, second_may_leave = (threading.Event() for _ in range(3))
 
     def task(entered: threading.Event, may_leave: threading.Event) -> None:
@@ -86,13 +86,13 @@ def test_the_last_task_to_leave_puts_settings_back() -> None:
     assert concurrency() == 7
 
 
-def test_what_is_set_in_the_meantime_stays() -> None:
+def test_a_setting_changed_by_the_user_is_kept() -> None:
     with write_sequentially():
         zarr.config.set({"async.concurrency": 3})
     assert concurrency() == 3
 
 
-def test_coroutines_keep_to_the_thread_that_waits_for_them() -> None:
+def test_coroutines_run_in_the_calling_thread() -> None:
     async def elsewhere() -> tuple[int, int]:
         return threading.get_ident(), await asyncio.to_thread(threading.get_ident)
 
@@ -105,7 +105,7 @@ def test_coroutines_keep_to_the_thread_that_waits_for_them() -> None:
             loop.run_until_complete(asyncio.to_thread(int, "x"))
 
 
-def test_freed_memory_is_given_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[None] = []
     monkeypatch.setattr(memory, "release_memory", lambda: times.append(None))
     monkeypatch.setattr(memory, "_KEPT", memory._FreedBytes())

@@ -350,7 +350,7 @@ def test_a_cluster_writes_each_chunk_once_ten_times(case: Case, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_record_shows_who_writes_into_anothers_chunk(tmp_path: Path, shared: bool) -> None:
+def test_the_log_shows_writes_into_the_chunk_of_another_task(tmp_path: Path, shared: bool) -> None:
     store = RecordingStore.at(tmp_path / "store.zarr", tmp_path / "log", 0)
     array = zarr.create_array(store, name="x", shape=(20,), chunks=(10 if shared else 5,), dtype="i8")
 

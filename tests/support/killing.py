@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import dask
 import fsspec
+import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker
 from distributed.core import Status
 from fsspec.implementations.local import LocalFileSystem
@@ -31,6 +32,14 @@ from fsspec.spec import AbstractFileSystem
 
 from support.waiting import PATIENCE, in_background, wait_until
 
+# Marks of test modules that kill processes.
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.cluster,
+    pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
+    # Killed workers leave open sockets, which their nannies report.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 # Processes in which replicas are dropped and tasks stolen as often as possible, and a task is lost with the second
 # worker that runs it.
 RESTLESS = {

@@ -70,7 +70,7 @@ void integers_are_kept_or_refused() {
     }
 }
 
-void the_first_value_that_does_not_fit_is_told() {
+void the_first_value_that_does_not_fit_is_reported() {
     for (const Integer& to : integers) {
         Buffer wide, out;
         for (const std::int64_t value : {to.least, to.most, to.least - 1, std::int64_t{-77}}) wide.push(value);
@@ -173,7 +173,7 @@ std::uint32_t bits_of(float value) {
     return bits;
 }
 
-void halves_next_to_every_half_and_every_middle() {
+void halves_round_to_nearest_even() {
     for (const Half& half : halves()) {
         std::size_t wrong = 0;
         for (std::size_t i = 0; i + 1 < half.values().size(); ++i) {
@@ -191,7 +191,7 @@ void halves_next_to_every_half_and_every_middle() {
 }
 
 // With a stride of 1 this is every float there is; that takes minutes, and has been done.
-void halves_of_floats_all_over() {
+void halves_of_random_floats() {
     constexpr std::uint64_t stride = 1021;
     for (const Half& half : halves()) {
         std::size_t wrong = 0;
@@ -202,7 +202,7 @@ void halves_of_floats_all_over() {
     }
 }
 
-void halves_that_are_known() {
+void halves_of_known_values() {
     struct Case {
         Cast cast;
         float value;
@@ -229,7 +229,7 @@ void halves_that_are_known() {
     }
 }
 
-void doubles_are_what_the_floats_are() {
+void doubles_equal_their_floats() {
     std::size_t wrong = 0;
     for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 99991) {
         const auto one = static_cast<std::uint32_t>(bits);
@@ -260,7 +260,7 @@ std::string padded(const std::string& values, const Ints& splits, std::size_t it
     return std::string(reinterpret_cast<const char*>(out.data()), out.size());
 }
 
-void rows_are_filled_up_to_a_length() {
+void rows_are_padded_to_a_length() {
     CHECK(padded("abcdef", {0, 2, 2, 3, 6}, 1, 3, ".") == "ab....c..def");
     CHECK(padded("aabbccddee", {0, 1, 5}, 2, 4, "-+") == "aa-+-+-+bbccddee");
     CHECK(padded("abcdef", {2, 3, 4}, 1, 2, ".") == "c.d.");  // rows within a longer array
@@ -268,7 +268,7 @@ void rows_are_filled_up_to_a_length() {
     CHECK(padded("", {0, 0}, 4, 0, "wxyz").empty() && padded("ab", {0}, 1, 3, ".").empty());
 }
 
-void rows_that_are_none_are_not_padded() {
+void invalid_splits_are_not_padded() {
     const Ints none[] = {{0, 3, 2}, {0, 7}, {-1, 2}, {3, 2}, {0, 2, INT64_MAX}, {INT64_MIN, 0}, {0, -1, 2}};
     for (const Ints& splits : none) CHECK(padded("abcdef", splits, 1, 9, ".") == "refused");
     CHECK(padded("abcdef", {0, 4}, 2, 9, "..") == "refused");     // four items of two bytes
@@ -293,7 +293,7 @@ void rows_are_taken_in_any_order() {
     CHECK(taken("", {0}, 1, {}, 0).empty());
 }
 
-void rows_that_are_none_are_not_taken() {
+void invalid_splits_are_not_taken() {
     const Ints none[] = {{0, 3, 2}, {0, 7}, {-1, 2}, {3, 2}, {0, 2, INT64_MAX}, {INT64_MIN, 0}, {0, -1, 2}};
     for (const Ints& splits : none) CHECK(taken("abcdef", splits, 1, {0}, 3) == "refused");
     for (const std::int64_t row : {std::int64_t{2}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) {
@@ -328,7 +328,7 @@ Ints sorted_by_definition(const Ints& places, std::size_t axes, const Ints& spli
     return order;
 }
 
-void places_ascend_within_their_rows() {
+void sorted_indices_ascend_within_their_rows() {
     CHECK(sorted({3, 1, 2, 9, 7}, 1, {0, 3, 3, 5}) == Ints{1, 2, 0, 4, 3});
     CHECK(sorted({1, 5, 0, 9, 1, 4}, 2, {0, 3}) == Ints{1, 2, 0});
     CHECK(sorted({2, 2, 1, 2}, 1, {0, 4}) == Ints{2, 0, 1, 3});
@@ -352,25 +352,25 @@ void places_ascend_within_their_rows() {
     CHECK(wrong == 0);
 }
 
-void places_of_no_rows_are_not_sorted() {
+void invalid_splits_are_not_sorted() {
     const Ints none[] = {{0, 2}, {1, 3}, {0, 4}, {0, 2, 1, 3}, {-1, 3}, {0, INT64_MIN, 3}, {0, INT64_MAX}, {3}};
     for (const Ints& splits : none) CHECK(sorted({1, 2, 3}, 1, splits) == Ints{-1});
 }
 
 const checks::Test tests[] = {
     TEST(integers_are_kept_or_refused),
-    TEST(the_first_value_that_does_not_fit_is_told),
+    TEST(the_first_value_that_does_not_fit_is_reported),
     TEST(values_are_appended_in_order),
-    TEST(halves_next_to_every_half_and_every_middle),
-    TEST(halves_of_floats_all_over),
-    TEST(halves_that_are_known),
-    TEST(doubles_are_what_the_floats_are),
-    TEST(rows_are_filled_up_to_a_length),
-    TEST(rows_that_are_none_are_not_padded),
+    TEST(halves_round_to_nearest_even),
+    TEST(halves_of_random_floats),
+    TEST(halves_of_known_values),
+    TEST(doubles_equal_their_floats),
+    TEST(rows_are_padded_to_a_length),
+    TEST(invalid_splits_are_not_padded),
     TEST(rows_are_taken_in_any_order),
-    TEST(rows_that_are_none_are_not_taken),
-    TEST(places_ascend_within_their_rows),
-    TEST(places_of_no_rows_are_not_sorted),
+    TEST(invalid_splits_are_not_taken),
+    TEST(sorted_indices_ascend_within_their_rows),
+    TEST(invalid_splits_are_not_sorted),
 };
 
 }  // namespace

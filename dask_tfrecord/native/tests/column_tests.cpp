@@ -73,7 +73,7 @@ void values_that_a_cast_would_change_are_refused() {
     }
 }
 
-void what_is_counted_is_not_cast() {
+void counted_values_are_not_cast() {
     const auto two = cast_to(spec("k", Kind::int64, ValueLayout::fixed, 2), Cast::uint8);
     for (const std::string& values : {int64_list({1}), int64_list({1, 999, 3}), int64_list({})}) {
         CHECK(Fed({two}, {example(entry("k", values))}).fault() == Fault::count);
@@ -114,7 +114,7 @@ void bytes_fall_back_value_by_value() {
     CHECK(empty.whole() && items<std::int64_t>(empty.column().value_splits) == Ints{0, 0, 0});
 }
 
-void a_fallback_stands_in_for_no_values_only() {
+void a_fallback_replaces_only_missing_values() {
     const auto ints = falling_back(spec("k", Kind::int64, ValueLayout::fixed, 2), {std::string(16, '\0')});
     CHECK(Fed({ints}, {example(ints_of("k", {1}))}).fault() == Fault::count);
     CHECK(Fed({ints}, {example(ints_of("k", {1, 2, 3}))}).fault() == Fault::count);
@@ -158,7 +158,7 @@ void tensors_of_one_shape_fill_their_slots() {
     CHECK(items<std::int64_t>(texts.column().value_splits) == Ints{0, 2, 3, 5, 6});
 }
 
-void tensors_of_any_shape_tell_it() {
+void tensors_of_any_shape_report_their_shape() {
     Fed fed({tensor_spec("k", DataType::float32, 4, {-1, 2})},
             {example(bytes_of_key("k", {floats_tensor({1, 2}, {1, 2})})),
              example(bytes_of_key("k", {floats_tensor({0, 2}, {})})),
@@ -175,7 +175,7 @@ void tensors_of_any_shape_tell_it() {
     CHECK(items<std::int64_t>(texts.column().shapes) == Ints{2, 0});
 }
 
-void tensors_that_do_not_fit_say_why() {
+void tensors_that_do_not_fit_report_the_reason() {
     struct Case {
         Fault fault;
         std::uint64_t found;
@@ -232,7 +232,7 @@ std::string turned_round(std::string_view key, std::string_view feature) {
     return delimited(1, delimited(2, feature) + delimited(1, key));
 }
 
-void one_value_is_the_same_however_it_is_entered() {
+void one_value_is_the_same_in_every_encoding() {
     const std::vector<std::pair<dtf::ColumnSpec, std::string>> columns{
         {spec("k", Kind::int64, ValueLayout::fixed), ints_of("k", {7})},
         {spec("k", Kind::floats, ValueLayout::fixed), floats_of("k", {7})},
@@ -284,7 +284,7 @@ Specs single_columns() {
             spec("b", Kind::bytes, ValueLayout::fixed)};
 }
 
-void of_several_entries_the_last_one_holds_where_keys_are_expected_too() {
+void the_last_entry_of_an_expected_key_counts() {
     const std::string one = ints_of("i", {1}) + floats_of("f", {2}) + bytes_of_key("b", {"three"});
     const std::string two = bytes_of_key("b", {""}) + ints_of("i", {-1}) + floats_of("f", {4});
     Fed single(single_columns(), {example(two), example(one), example(two)});
@@ -298,7 +298,7 @@ void of_several_entries_the_last_one_holds_where_keys_are_expected_too() {
     CHECK(contents(lacking.decoder) == contents(whole.decoder));
 }
 
-void mutilated_single_values_leave_nothing() {
+void damaged_single_values_leave_no_output() {
     const std::string good = example(ints_of("i", {300}) + bytes_of_key("b", {"some"}) + floats_of("f", {1}));
     const Flips flips = flip_every_bit(good, [](const std::vector<std::string>& payloads) {
         return Fed(single_columns(), payloads, true);
@@ -320,7 +320,7 @@ std::string sized_features() {
     return ints_of("i", {1, 2, 3}) + floats_of("f", {4}) + bytes_of_key("t", {floats_tensor({2}, {5, 6})});
 }
 
-void lent_memory_holds_what_is_made_of_the_values() {
+void borrowed_memory_receives_cast_values() {
     const std::string more = ints_of("i", {9, 9, 9, 9}) + floats_of("f", {1, 2}) + ints_of("d", {1, 1, 1}) +
                              bytes_of_key("t", {floats_tensor({3}, {1, 2, 3})}) + floats_of("e", {1, 2, 3});
     const std::vector<std::string> good{
@@ -375,7 +375,7 @@ std::string every_feature() {
            bytes_of_key("r", {"rr"}) + entry("u", "");
 }
 
-void a_refused_record_leaves_nothing_in_any_column() {
+void a_refused_record_leaves_no_output_in_any_column() {
     const std::vector<std::pair<Fault, std::string>> bad{
         {Fault::count, bytes_of_key("r", {"rr", "rr"})}, {Fault::size, bytes_of_key("r", {"rrr"})},
         {Fault::cast, ints_of("c", {1, 2, 256})},        {Fault::cast, floats_of("h", {1e6f})},
@@ -405,7 +405,7 @@ void a_refused_record_leaves_nothing_in_any_column() {
     }
 }
 
-void mutilated_payloads_leave_nothing_either() {
+void damaged_payloads_leave_no_output() {
     const std::string good = example(every_feature());
     const Flips flips = flip_every_bit(good, [](const std::vector<std::string>& payloads) {
         return Fed(every_column(), payloads, true);
@@ -416,21 +416,21 @@ void mutilated_payloads_leave_nothing_either() {
 const checks::Test tests[] = {
     TEST(numbers_are_cast_record_by_record),
     TEST(values_that_a_cast_would_change_are_refused),
-    TEST(what_is_counted_is_not_cast),
+    TEST(counted_values_are_not_cast),
     TEST(records_without_values_fall_back),
     TEST(bytes_fall_back_value_by_value),
-    TEST(a_fallback_stands_in_for_no_values_only),
+    TEST(a_fallback_replaces_only_missing_values),
     TEST(features_of_no_values_may_be_missing),
     TEST(tensors_of_one_shape_fill_their_slots),
-    TEST(tensors_of_any_shape_tell_it),
-    TEST(tensors_that_do_not_fit_say_why),
-    TEST(one_value_is_the_same_however_it_is_entered),
+    TEST(tensors_of_any_shape_report_their_shape),
+    TEST(tensors_that_do_not_fit_report_the_reason),
+    TEST(one_value_is_the_same_in_every_encoding),
     TEST(keys_of_any_length_are_expected),
-    TEST(of_several_entries_the_last_one_holds_where_keys_are_expected_too),
-    TEST(mutilated_single_values_leave_nothing),
-    TEST(lent_memory_holds_what_is_made_of_the_values),
-    TEST(a_refused_record_leaves_nothing_in_any_column),
-    TEST(mutilated_payloads_leave_nothing_either),
+    TEST(the_last_entry_of_an_expected_key_counts),
+    TEST(damaged_single_values_leave_no_output),
+    TEST(borrowed_memory_receives_cast_values),
+    TEST(a_refused_record_leaves_no_output_in_any_column),
+    TEST(damaged_payloads_leave_no_output),
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ Fed fed_with(const Specs& specs, const std::vector<std::string>& payloads) {
     return Fed(specs, payloads, true, Message::sequence_example);
 }
 
-void nothing_is_kept_but_splits() {
+void only_splits_are_kept() {
     const std::vector<std::string> records{every_record(), every_record() + every_record(),
                                            every_record() + delimited(1, entry("d", "") + entry("i", ""))};
     Fed counted = fed_with(counting(every_column()), records), read = fed_with(every_column(), records);
@@ -65,7 +65,7 @@ void nothing_is_kept_but_splits() {
     for (dtf::Column& column : counted.decoder.columns()) CHECK(!column.values.keeps() && column.spec().counted);
 }
 
-void no_memory_is_taken_for_what_is_counted() {
+void counted_values_allocate_no_memory() {
     const std::string large(1 << 20, 'x');
     Fed bytes(counting({spec("k", Kind::bytes, ValueLayout::ragged)}), {example(entry("k", bytes_list({large, large})))});
     CHECK(bytes.whole() && bytes.column().values.size() == 2 << 20 && bytes.column().values.room() == 0);
@@ -79,7 +79,7 @@ void no_memory_is_taken_for_what_is_counted() {
     CHECK(items<std::int64_t>(floats.column().row_splits) == Ints{0, 1 << 18});
 }
 
-void what_was_overridden_is_not_counted() {
+void overridden_values_are_not_counted() {
     const std::string one_by_one = delimited(3, tag(1, 0) + varint(6));
     const std::string lists = int64_list({1, 2}) + float_list({1}) + int64_list({4, 5}) + one_by_one;
     for (const Cast cast : {Cast::none, Cast::uint8}) {
@@ -92,7 +92,7 @@ void what_was_overridden_is_not_counted() {
     CHECK(bytes.whole() && items<std::int64_t>(bytes.column().value_splits) == Ints{0, 1, 3});
 }
 
-void what_does_not_fit_is_refused() {
+void counts_that_do_not_fit_are_refused() {
     const std::vector<std::pair<Fault, std::string>> bad{
         {Fault::cast, entry("c", int64_list({1, 256}))},
         {Fault::cast, entry("h", float_list({1e6f}))},
@@ -116,7 +116,7 @@ void what_does_not_fit_is_refused() {
     }
 }
 
-void flipped_bits_are_refused_as_when_values_are_kept() {
+void counting_refuses_the_flipped_bits_that_decoding_refuses() {
     const std::string good = every_record();
     std::size_t wrong = 0, refused = 0;
     for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
@@ -137,11 +137,11 @@ void flipped_bits_are_refused_as_when_values_are_kept() {
 }
 
 const checks::Test tests[] = {
-    TEST(nothing_is_kept_but_splits),
-    TEST(no_memory_is_taken_for_what_is_counted),
-    TEST(what_was_overridden_is_not_counted),
-    TEST(what_does_not_fit_is_refused),
-    TEST(flipped_bits_are_refused_as_when_values_are_kept),
+    TEST(only_splits_are_kept),
+    TEST(counted_values_allocate_no_memory),
+    TEST(overridden_values_are_not_counted),
+    TEST(counts_that_do_not_fit_are_refused),
+    TEST(counting_refuses_the_flipped_bits_that_decoding_refuses),
 };
 
 }  // namespace

@@ -70,7 +70,7 @@ void crc_versions_agree_on_every_length_and_offset() {
     CHECK(wrong == 0);
 }
 
-void crc_dispatch_takes_the_best_there_is() {
+void crc_dispatch_takes_the_fastest_version() {
     CHECK(dtf::crc::best() == crc_versions().back().second);
 #if defined(DTF_TARGET_CRC)
     CHECK((dtf::crc::best() == dtf::crc::by_tables) != dtf::crc::has_instruction());
@@ -295,7 +295,7 @@ void utf8_beside_runs_of_ascii() {
 
 // ---- keys
 
-void stretches_are_the_same_if_every_byte_is() {
+void equal_spans_have_equal_bytes() {
     for (std::size_t size = 0; size < 40; ++size) {
         const Exact one(std::string(size, 'k'));
         Exact other(std::string(size, 'k'));
@@ -352,7 +352,7 @@ void groups_nest_as_deep_as_protobuf_allows() {
 
 // ---- buffers
 
-void buffers_grow_and_keep_what_they_hold() {
+void buffers_grow_and_keep_their_content() {
     dtf::Buffer buffer;
     CHECK(buffer.grow(0) != nullptr && buffer.size() == 0);
     for (std::int64_t i = 0; i < 100000; ++i) CHECK(buffer.push(i));
@@ -371,7 +371,7 @@ void buffers_grow_and_keep_what_they_hold() {
     std::free(memory);
 }
 
-void buffers_make_room_for_what_is_expected() {
+void buffers_reserve_the_expected_size() {
     dtf::Buffer buffer;
     buffer.preallocate(1000);
     CHECK(buffer.room() == 0);  // a factor of zero bytes is zero bytes
@@ -390,7 +390,7 @@ void buffers_make_room_for_what_is_expected() {
     CHECK(lent.room() == 0 && lent.data() == memory.data());
 }
 
-void buffers_refuse_sizes_that_no_memory_has() {
+void buffers_refuse_excessive_sizes() {
     dtf::Buffer buffer;
     bool refused = false;
     try {
@@ -401,7 +401,7 @@ void buffers_refuse_sizes_that_no_memory_has() {
     CHECK(refused);
 }
 
-void lent_memory_never_grows() {
+void borrowed_memory_never_grows() {
     Exact memory("12345678");
     dtf::Buffer buffer(memory.data(), memory.size());
     CHECK(buffer.borrowed() && buffer.grow(9) == nullptr && buffer.size() == 0);
@@ -474,7 +474,7 @@ std::string header(std::uint64_t length) {
     return bytes + little_endian(masked(bytes));
 }
 
-void absurd_lengths_lead_nowhere() {
+void excessive_lengths_are_refused() {
     for (const std::uint64_t length : {std::uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - 15, dtf::absurd_length + 1}) {
         for (const bool check : {true, false}) {
             const dtf::Walk walk = scan(framed("one") + header(length), UINT64_MAX, check);
@@ -489,7 +489,7 @@ void absurd_lengths_lead_nowhere() {
     CHECK(walk.records == 1 && walk.consumed == dtf::absurd_length + 16 && walk.stop == Stop::more);
 }
 
-void framing_is_taken_on_trust_without_checks() {
+void framing_is_trusted_without_checks() {
     std::string bytes = framed(example(entry("i", int64_list({5}))));
     for (std::size_t at = 8; at < 12; ++at) bytes[at] = '!';
     for (std::size_t at = bytes.size() - 4; at < bytes.size(); ++at) bytes[at] = '!';
@@ -644,7 +644,7 @@ void one_message_in_many_encodings() {
     CHECK(floats.whole() && items<float>(floats.column().values) == Floats{0.5f, 2, -1});
 }
 
-void what_is_overridden_leaves_nothing() {
+void overridden_values_leave_no_output() {
     const Specs specs{spec("i", Kind::int64, ValueLayout::fixed), spec("b", Kind::bytes, ValueLayout::ragged),
                       spec("r", Kind::bytes, ValueLayout::raw, 2)};
     const std::string good = entry("i", int64_list({1})) + entry("b", bytes_list({"x", "y"})) +
@@ -689,7 +689,7 @@ void keys_in_any_order_find_their_columns() {
 }
 
 // A key at the same position as before is not validated again; every other key is.
-void keys_of_no_column_are_judged_wherever_they_stand() {
+void keys_of_no_column_are_checked_everywhere() {
     const Specs specs{spec("k", Kind::int64, ValueLayout::fixed), spec("", Kind::int64, ValueLayout::fixed)};
     const std::string wanted = entry("k", int64_list({1})), empty = entry("", int64_list({2}));
     const std::string some = entry("one", "") + entry("two", ""), longer(101, 'x');
@@ -768,7 +768,7 @@ void limits_stop_between_records() {
     CHECK(items<std::int64_t>(decoder.columns()[0].values) == Ints{4, 4});
 }
 
-void lent_memory_is_filled_to_the_byte_and_not_past_it() {
+void borrowed_memory_is_filled_exactly() {
     const Specs specs{spec("i", Kind::int64, ValueLayout::fixed, 2), spec("f", Kind::floats, ValueLayout::fixed),
                       spec("r", Kind::bytes, ValueLayout::raw, 4)};
     const std::string record = example(entry("i", int64_list({1, 2})) + entry("f", float_list({3})) +
@@ -880,7 +880,7 @@ void an_empty_record_is_an_example_without_features() {
     CHECK(Fed({spec("i", Kind::int64, ValueLayout::fixed)}, {""}).fault() == Fault::missing);
 }
 
-void booleans_are_nought_and_one() {
+void booleans_are_zero_and_one() {
     const Specs specs{spec("r", Kind::bytes, ValueLayout::raw, 3, 1, false, true)};
     Fed good(specs, {example(entry("r", bytes_list({std::string_view("\0\1\1", 3)})))});
     CHECK(good.whole());
@@ -891,7 +891,7 @@ void booleans_are_nought_and_one() {
     }
 }
 
-void text_is_judged_value_by_value() {
+void text_is_checked_value_by_value() {
     // Halves of one character, each in a value of its own.
     const std::string record = example(entry("t", bytes_list({"a\xc3", "\xa4"})));
     CHECK(Fed({spec("t", Kind::bytes, ValueLayout::ragged, 1, 1, true)}, {record}).fault() == Fault::utf8);
@@ -900,7 +900,7 @@ void text_is_judged_value_by_value() {
     CHECK(Fed({spec("t", Kind::bytes, ValueLayout::fixed, 1, 1, true)}, {overridden}).whole());
 }
 
-void long_unknown_keys_are_shown_up_to_a_character() {
+void long_unknown_keys_are_cut_at_a_character() {
     for (std::size_t before = 990; before < 1010; ++before) {
         const std::string key = std::string(before, 'k') + "\xf0\x9f\x98\x80\xf0\x9f\x98\x80" + std::string(50, 'e');
         Fed fed({spec("i", Kind::int64, ValueLayout::ragged)}, {example(entry(key, ""))}, true);
@@ -927,7 +927,7 @@ void unknown_groups_count_from_the_depth_of_their_message() {
     }
 }
 
-void huge_counts_ask_for_no_memory() {
+void huge_counts_allocate_no_memory() {
     const std::size_t huge = std::size_t{1} << 59;
     const std::string record = example(entry("i", int64_list({1})) + entry("r", bytes_list({"x"})));
     for (const ValueLayout layout : {ValueLayout::fixed, ValueLayout::ragged}) {
@@ -943,7 +943,7 @@ void huge_counts_ask_for_no_memory() {
 }
 
 // Every cut and every flipped bit of a payload decodes or is refused, within its bounds.
-void mutilated_payloads_stay_within_bounds() {
+void damaged_payloads_stay_within_bounds() {
     const std::string payload = example(all_features(5) + entry("i", int64_list({1, 1 << 20})));
     std::size_t refused = 0;
     const auto feed = [&](const std::string& mutilated) {
@@ -963,7 +963,7 @@ void mutilated_payloads_stay_within_bounds() {
 const checks::Test tests[] = {
     TEST(crc_of_known_vectors),
     TEST(crc_versions_agree_on_every_length_and_offset),
-    TEST(crc_dispatch_takes_the_best_there_is),
+    TEST(crc_dispatch_takes_the_fastest_version),
     TEST(varints_of_every_length),
     TEST(lengths_and_tags_keep_to_their_bounds),
     TEST(windows_of_varints_agree_with_one_by_one),
@@ -971,39 +971,39 @@ const checks::Test tests[] = {
     TEST(utf8_of_every_sequence_of_three_bytes),
     TEST(utf8_of_four_bytes_at_the_edges),
     TEST(utf8_beside_runs_of_ascii),
-    TEST(stretches_are_the_same_if_every_byte_is),
+    TEST(equal_spans_have_equal_bytes),
     TEST(fields_of_every_wire_type_are_skipped),
     TEST(groups_nest_as_deep_as_protobuf_allows),
-    TEST(buffers_grow_and_keep_what_they_hold),
-    TEST(buffers_make_room_for_what_is_expected),
-    TEST(buffers_refuse_sizes_that_no_memory_has),
-    TEST(lent_memory_never_grows),
+    TEST(buffers_grow_and_keep_their_content),
+    TEST(buffers_reserve_the_expected_size),
+    TEST(buffers_refuse_excessive_sizes),
+    TEST(borrowed_memory_never_grows),
     TEST(offered_memory_is_left_when_it_is_full),
     TEST(varints_stay_in_offered_memory_as_long_as_they_fit),
     TEST(scans_stop_where_they_should),
-    TEST(absurd_lengths_lead_nowhere),
-    TEST(framing_is_taken_on_trust_without_checks),
+    TEST(excessive_lengths_are_refused),
+    TEST(framing_is_trusted_without_checks),
     TEST(payloads_and_footers_are_checked),
     TEST(fixed_columns),
     TEST(ragged_columns),
     TEST(raw_columns),
     TEST(located_columns),
     TEST(one_message_in_many_encodings),
-    TEST(what_is_overridden_leaves_nothing),
+    TEST(overridden_values_leave_no_output),
     TEST(keys_in_any_order_find_their_columns),
-    TEST(keys_of_no_column_are_judged_wherever_they_stand),
+    TEST(keys_of_no_column_are_checked_everywhere),
     TEST(blocks_cut_anywhere_give_the_same),
     TEST(limits_stop_between_records),
-    TEST(lent_memory_is_filled_to_the_byte_and_not_past_it),
+    TEST(borrowed_memory_is_filled_exactly),
     TEST(too_many_values_are_counted_and_not_kept),
     TEST(every_fault),
     TEST(an_empty_record_is_an_example_without_features),
-    TEST(booleans_are_nought_and_one),
-    TEST(text_is_judged_value_by_value),
-    TEST(long_unknown_keys_are_shown_up_to_a_character),
+    TEST(booleans_are_zero_and_one),
+    TEST(text_is_checked_value_by_value),
+    TEST(long_unknown_keys_are_cut_at_a_character),
     TEST(unknown_groups_count_from_the_depth_of_their_message),
-    TEST(huge_counts_ask_for_no_memory),
-    TEST(mutilated_payloads_stay_within_bounds),
+    TEST(huge_counts_allocate_no_memory),
+    TEST(damaged_payloads_stay_within_bounds),
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ Numbers numbers_of(unsigned mask) {
     return wanted;
 }
 
-void any_records_are_picked_as_if_there_were_no_others() {
+void picked_records_are_decoded_as_if_alone() {
     const Records records(7);
     for (unsigned mask = 0; mask < 1u << 7; ++mask) {
         const Numbers wanted = numbers_of(mask);
@@ -100,7 +100,7 @@ void blocks_cut_anywhere_give_the_same() {
     }
 }
 
-void what_is_skipped_may_reach_beyond_the_block() {
+void skipped_records_may_exceed_the_block() {
     const Records records(3);
     for (std::size_t cut = 12; cut <= records.ends[1]; ++cut) {
         dtf::Decoder decoder(columns(), true, false);
@@ -109,7 +109,7 @@ void what_is_skipped_may_reach_beyond_the_block() {
     }
 }
 
-void of_others_only_the_headers_are_looked_at() {
+void only_headers_of_skipped_records_are_read() {
     const Records records(4);
     for (std::size_t at = static_cast<std::size_t>(records.ends[1]); at < records.ends[2]; ++at) {
         std::string torn = records.bytes;
@@ -132,7 +132,7 @@ void of_others_only_the_headers_are_looked_at() {
     CHECK(contents(trusting) == records.contents_of({0, 1, 3}));
 }
 
-void a_record_that_is_refused_is_where_the_walk_stops() {
+void the_walk_stops_at_a_refused_record() {
     const Records records(2);
     const std::string wrong = framed(example(entry("i", float_list({1}))));
     const std::string bytes = records.bytes + wrong + framed(payload(3));
@@ -146,7 +146,7 @@ void a_record_that_is_refused_is_where_the_walk_stops() {
     CHECK(walk.stop == Stop::limit && walk.records == 4 && walk.consumed == bytes.size());
 }
 
-void absurd_lengths_lead_nowhere() {
+void excessive_lengths_are_refused() {
     const std::string length = little_endian(std::uint64_t{1} << 63);
     const std::string bytes = framed(payload(0)) + length + little_endian(masked(length)) + "payload";
     for (const std::int64_t number : {1, 2}) {
@@ -177,7 +177,7 @@ void numbers_ascend() {
     CHECK(pick(decoder, records.bytes, {3, 9}, 3).stop == Stop::more);
 }
 
-void places_are_those_of_the_stream() {
+void offsets_are_those_of_the_stream() {
     const Records records(3);
     const std::uint64_t offset = std::uint64_t{1} << 50;
     const Exact block(records.bytes);
@@ -189,14 +189,14 @@ void places_are_those_of_the_stream() {
 }
 
 const checks::Test tests[] = {
-    TEST(any_records_are_picked_as_if_there_were_no_others),
+    TEST(picked_records_are_decoded_as_if_alone),
     TEST(blocks_cut_anywhere_give_the_same),
-    TEST(what_is_skipped_may_reach_beyond_the_block),
-    TEST(of_others_only_the_headers_are_looked_at),
-    TEST(a_record_that_is_refused_is_where_the_walk_stops),
-    TEST(absurd_lengths_lead_nowhere),
+    TEST(skipped_records_may_exceed_the_block),
+    TEST(only_headers_of_skipped_records_are_read),
+    TEST(the_walk_stops_at_a_refused_record),
+    TEST(excessive_lengths_are_refused),
     TEST(numbers_ascend),
-    TEST(places_are_those_of_the_stream),
+    TEST(offsets_are_those_of_the_stream),
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ void zero_bytes_forward_and_backward() {
     CHECK(dtf::crc::unmask(dtf::crc::mask(state)) == state);
 }
 
-void records_that_hold_are_one_stretch() {
+void intact_records_are_one_span() {
     std::string stream;
     for (const char* payload : {"", "a", "some bytes", ""}) stream += framed(payload);
     const Resync resync = looked_at(stream);
@@ -78,7 +78,7 @@ void records_that_hold_are_one_stretch() {
     CHECK(stretches(looked_at("", false)).empty());
 }
 
-void lost_records_are_counted_where_headers_or_payloads_tell() {
+void lost_records_are_counted_from_headers_or_payloads() {
     const std::string a = framed("first"), b = framed("the second one"), c = framed("third");
     std::string stream = a + b + c;
     stream[a.size() + 3] ^= 1;  // damaged header: the payload identifies it
@@ -100,14 +100,14 @@ void lost_records_are_counted_where_headers_or_payloads_tell() {
     CHECK(resync.tail_root() == a.size() && resync.tail_lost() == 1);
 }
 
-void records_within_records_are_none_where_the_outer_one_holds() {
+void records_within_an_intact_record_are_ignored() {
     const std::string inner = framed("deep") + framed("deeper");
     const std::string outer = framed(inner) + framed("x" + framed(inner) + "y");
     const Resync resync = looked_at(noise(100, *std::make_unique<Random>(2)) + outer);
     CHECK(stretches(resync) == Found{{0, 0}, {100, 100 + outer.size()}});
 }
 
-void a_stretch_that_is_a_payload_is_known() {
+void a_span_within_a_payload_is_recognized() {
     const std::string inner = framed("one") + framed("two");
     std::string record = framed(inner);
     record[3] ^= 1;
@@ -157,7 +157,7 @@ std::string hostile(Random& random) {
     return stream;
 }
 
-void whatever_comes_stretches_are_records_that_hold() {
+void spans_hold_only_intact_records() {
     Random random(4);
     for (int turn = 0; turn < 4000; ++turn) {
         const std::string stream = hostile(random);
@@ -234,7 +234,7 @@ void work_and_memory_grow_with_the_bytes_alone() {
     }
 }
 
-void a_stream_that_is_shorter_than_it_said() {
+void a_stream_that_ends_early() {
     const std::string stream = framed("abc") + framed("a record that is cut");
     for (std::size_t size = 0; size <= stream.size(); ++size) {
         Resync resync(0, dtf::nowhere, true);
@@ -247,14 +247,14 @@ void a_stream_that_is_shorter_than_it_said() {
 
 const checks::Test tests[] = {
     TEST(zero_bytes_forward_and_backward),
-    TEST(records_that_hold_are_one_stretch),
-    TEST(lost_records_are_counted_where_headers_or_payloads_tell),
-    TEST(records_within_records_are_none_where_the_outer_one_holds),
-    TEST(a_stretch_that_is_a_payload_is_known),
-    TEST(whatever_comes_stretches_are_records_that_hold),
+    TEST(intact_records_are_one_span),
+    TEST(lost_records_are_counted_from_headers_or_payloads),
+    TEST(records_within_an_intact_record_are_ignored),
+    TEST(a_span_within_a_payload_is_recognized),
+    TEST(spans_hold_only_intact_records),
     TEST(windows_cut_anywhere_give_the_same),
     TEST(work_and_memory_grow_with_the_bytes_alone),
-    TEST(a_stream_that_is_shorter_than_it_said),
+    TEST(a_stream_that_ends_early),
 };
 
 }  // namespace

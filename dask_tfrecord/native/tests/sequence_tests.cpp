@@ -137,7 +137,7 @@ void the_values_of_one_entry_are_joined() {
     }
 }
 
-void faults_that_are_overridden_are_none() {
+void overridden_faults_are_ignored() {
     const std::string good = entry("k", feature_list({int64_list({1, 2})}));
     const std::vector<std::string> bad{feature_list({int64_list({1})}), feature_list({int64_list({1, 2, 3}), ""}),
                                        feature_list({float_list({1, 2})}), feature_list({int64_list({999, 999})}),
@@ -155,7 +155,7 @@ void faults_that_are_overridden_are_none() {
 
 // ---- what is refused
 
-void the_first_step_that_is_wrong_is_named() {
+void the_first_invalid_step_is_reported() {
     const std::string good = int64_list({1, 2});
     struct Case {
         Fault fault;
@@ -217,7 +217,7 @@ std::string every_step(std::int64_t number) {
             entry("b", feature_list({bytes_list({label, ""}), bytes_list({"yz"})})));
 }
 
-void a_refused_record_leaves_nothing_in_any_list() {
+void a_refused_record_leaves_no_output_in_any_list() {
     const std::vector<std::pair<Fault, std::string>> bad{
         {Fault::count, entry("i", feature_list({int64_list({1, 2}), int64_list({3})}))},
         {Fault::kind, entry("r", feature_list({int64_list({1}), float_list({3})}))},
@@ -321,7 +321,7 @@ void blocks_of_lists_cut_anywhere_give_the_same() {
     }
 }
 
-void mutilated_lists_leave_nothing() {
+void damaged_lists_leave_no_output() {
     const std::string good = every_step(7);
     const Flips flips = flip_every_bit(good, [](const std::vector<std::string>& payloads) {
         return fed_sequences(every_list(), payloads, true);
@@ -337,15 +337,15 @@ const checks::Test tests[] = {
     TEST(the_last_kind_of_a_step_counts),
     TEST(the_last_entry_of_a_key_counts_whole),
     TEST(the_values_of_one_entry_are_joined),
-    TEST(faults_that_are_overridden_are_none),
-    TEST(the_first_step_that_is_wrong_is_named),
+    TEST(overridden_faults_are_ignored),
+    TEST(the_first_invalid_step_is_reported),
     TEST(text_in_steps),
-    TEST(a_refused_record_leaves_nothing_in_any_list),
+    TEST(a_refused_record_leaves_no_output_in_any_list),
     TEST(keys_of_lists_and_context_are_apart),
     TEST(examples_and_sequence_examples),
     TEST(unknown_groups_within_lists_count_from_their_depth),
     TEST(blocks_of_lists_cut_anywhere_give_the_same),
-    TEST(mutilated_lists_leave_nothing),
+    TEST(damaged_lists_leave_no_output),
 };
 
 }  // namespace

@@ -167,7 +167,7 @@ void tensors_without_elements() {
     CHECK(strings.fault == TensorFault::none && strings.ends.empty() && strings.sizes == Sizes{0});
 }
 
-void messages_merge_as_protobuf_says() {
+void messages_merge_as_in_protobuf() {
     const std::string fields = header(DataType::float32, {4});
     CHECK(floats(number(1, 2) + fields + content(four), {4}).values == four);
     CHECK(floats(fields + number(1, 2) + content(four), {4}).problem.dtype == 2);
@@ -346,7 +346,7 @@ void malformed_messages() {
 
 // ---- bounds
 
-void little_input_asks_for_little_memory() {
+void little_input_allocates_little_memory() {
     const auto most = static_cast<std::int64_t>(dtf::most_repeated);
     const std::int64_t huge = std::int64_t{1} << 40;
     const std::string one = delimited(5, "abcd");
@@ -367,14 +367,14 @@ void little_input_asks_for_little_memory() {
     CHECK(Read(header(DataType::string, {huge}), DataType::string, 0, {-1}).fault == TensorFault::size);
 }
 
-void as_much_as_allowed_is_repeated() {
+void values_are_repeated_up_to_the_limit() {
     const auto most = static_cast<std::int64_t>(dtf::most_repeated);
     const Read read(header(DataType::uint8, {most + 1}) + number(7, 3), DataType::uint8, 1, {-1});
     CHECK(read.fault == TensorFault::none && read.values.size() == dtf::most_repeated + 1);
     CHECK(read.values.find_first_not_of('\3') == std::string::npos);
 }
 
-void full_buffers_are_left_as_they_were() {
+void full_buffers_are_unchanged() {
     const std::string message = header(DataType::string, {2}) + delimited(8, "abc") + delimited(8, "de");
     for (std::size_t room = 0; room < 7; ++room) {
         const Read read(message, DataType::string, 0, {2}, room);
@@ -417,7 +417,7 @@ void buffers_that_grow_are_limited() {
 }
 
 // Every cut and every flipped bit of a message is read or refused, within its bounds.
-void mutilated_messages_stay_within_bounds() {
+void damaged_messages_stay_within_bounds() {
     const std::string strings = header(DataType::string, {2, 2}) + delimited(8, "abc") + delimited(8, "de");
     const std::string two = delimited(13, varint(300) + varint(7));
     const std::string halves = header(DataType::float16, {2, 2}) + two + number(13, 1);
@@ -446,7 +446,7 @@ const checks::Test tests[] = {
     TEST(lists_of_any_length_are_read),
     TEST(scalars_have_no_dims),
     TEST(tensors_without_elements),
-    TEST(messages_merge_as_protobuf_says),
+    TEST(messages_merge_as_in_protobuf),
     TEST(unknown_fields_are_passed),
     TEST(strings_are_listed),
     TEST(strings_as_content_are_sizes_and_then_bytes),
@@ -455,11 +455,11 @@ const checks::Test tests[] = {
     TEST(other_sizes),
     TEST(values_that_the_dtype_does_not_hold),
     TEST(malformed_messages),
-    TEST(little_input_asks_for_little_memory),
-    TEST(as_much_as_allowed_is_repeated),
-    TEST(full_buffers_are_left_as_they_were),
+    TEST(little_input_allocates_little_memory),
+    TEST(values_are_repeated_up_to_the_limit),
+    TEST(full_buffers_are_unchanged),
     TEST(buffers_that_grow_are_limited),
-    TEST(mutilated_messages_stay_within_bounds),
+    TEST(damaged_messages_stay_within_bounds),
 };
 
 }  // namespace
