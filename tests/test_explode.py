@@ -272,6 +272,17 @@ def test_stores(episodes: dtf.Dataset, records: list[dict[str, Any]], tmp_path: 
     assert rows_of(dtf.from_zarr(tmp_path / "b.zarr").compute()) == [expected[item] for item in (4, 2, 17)]
 
 
+def test_a_plan_counts_the_records_that_items_are_read_from(tmp_path: Path) -> None:
+    peaks = []
+    for lengths in ([1000] * 1000, [0] * 999 + [1_000_000]):
+        values = RaggedBlock(np.zeros(1_000_000, np.float32), np.append(0, np.cumsum(lengths)))
+        dtf.to_tfrecord({"x": values}, tmp_path / "a.tfrecord", mode="w")
+        steps = dtf.read_tfrecord(tmp_path, {"x": dtf.VarLenFeature("float32")}).explode("x")
+        peaks.append(steps.plan_zarr(chunks=1000).memory.peak_nbytes)
+    # Items of the longest record twice, for each thread: with the column record, 12 bytes each.
+    assert peaks[1] - peaks[0] >= 2 * 12 * (1_000_000 - 1000)
+
+
 def test_an_interrupted_conversion_is_resumed(episodes: dtf.Dataset, shards: Path, tmp_path: Path) -> None:
     def fail(blocks: dict[str, Any]) -> dict[str, Any]:
         if (blocks["record"] == 7).any() and not (tmp_path / "allowed").exists():

@@ -136,6 +136,13 @@ class ExplodedSource:
         return None if self.rows is None else len(self.rows)
 
     @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
+        if self.counts is None or self.plan.encoded:
+            return 0
+        return int(self.counts.lengths.max(initial=0))
+
+    @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the records, without their schema: items are other rows."""
         kept = {name: value for name, value in self.source.origin.items() if name != "schema"}

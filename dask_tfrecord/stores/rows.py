@@ -219,9 +219,15 @@ class RowTasks:
         return counts
 
     def held_rows(self, rows: int, threads: int) -> float:
-        """Return the rows of existing chunks that are in memory per thread, for tasks over that many rows."""
+        """Return the rows that are in memory per thread besides those of tasks over that many rows.
+
+        These are rows of existing chunks, or the other items of the records that items are read from.
+        """
         if self.source is not None:
-            return 0.0
+            source = self.source
+            while isinstance(source, MappedSource):
+                source = source.source
+            return 2.0 * source.most_items if isinstance(source, ExplodedSource) else 0.0
         # One chunk is written while the next one is computed; a task over several chunks holds all of them.
         longest = max(2 * int(np.diff(self.borders).max(initial=0)), rows)
         return min(float(longest), 2 * float(self.borders[-1]) / threads)
