@@ -192,6 +192,7 @@ def test_items_of_a_prefix_are_shown_and_written(tmp_path: Path) -> None:
         }
     assert "a.b.x" in run(*command, "--plan").output
     assert_one_line_of_error(run(*command[:3], "--overwrite", "--explode", "a/c"), "no group or column 'a/c'", "'a/b'")
+    assert_one_line_of_error(run(*command[:3], "--overwrite", "--explode", "id"), "--repeat repeats it for each item")
     assert run(*command[:3], "--repeat", "id").exit_code == 2
 
 

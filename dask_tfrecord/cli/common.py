@@ -31,6 +31,8 @@ _SPELLINGS = {
     "resume=True": "--resume",
     "mode='w'": "--overwrite",
     "component=": "--component NAME",
+    "repeat= repeats": "--repeat repeats",
+    "give explode a list of columns": "give --explode a list of features",
     "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
     "give features= and sequence_features= without it ({} for no feature lists), as inspect_records(urlpath).spec() "
     "writes them": "give --features the JSON of a Schema without it",
