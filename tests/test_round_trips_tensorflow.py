@@ -272,9 +272,10 @@ def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], T
 @st.composite
 def schemas_for_tensorflow(draw: st.DrawFn) -> dtf.Schema:
     """Schemas that TensorFlow accepts: without empty keys, unsupported context classes, and default values of steps."""
-    steps = STEPS if draw(st.booleans()) else None
+    # TensorFlow decodes raw arrays and text of steps apart from parsing.
+    steps = tuple(cls for cls in STEPS if cls not in (RawFeature, TextFeature)) if draw(st.booleans()) else None
     schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, of=CLASSES if steps is None else CONTEXT, steps=steps))
-    assume('""' not in schema.to_json())
+    assume('""' not in schema.to_json() and '"count"' not in schema.to_json())
     # TensorFlow can't read float16 from the original, which this library rounds.
     assume(not any(isinstance(feature, LISTED) and feature.dtype == "float16" for feature in schema.values()))
     if steps is None:

@@ -84,8 +84,8 @@ FEATURES: dict[str, Feature] = {
     "text": TextFeature(),
     "translation/de": TextFeature(),
     "translation/en": TextFeature(),
-    "various/language": VarLenFeature("bytes"),
-    "various/translation": VarLenFeature("bytes"),
+    "various/language": TextFeature(count=-1),
+    "various/translation": TextFeature(count=-1),
     "box": FixedLenFeature((4,), "float32"),
     "png": ImageFeature((4, 5, 3), channels=3),
     "png_any": ImageFeature((None, None, 3), channels=3),
@@ -105,7 +105,7 @@ FEATURES: dict[str, Feature] = {
     "missing_string": scalar("bytes", b""),
     "sequence/int": VarLenFeature("int32"),
     "sequence/fixed": FixedLenFeature((3,), "int32"),
-    "sequence/text": VarLenFeature("bytes"),
+    "sequence/text": TextFeature(count=-1),
     "sequence/text_fixed": FixedLenFeature((2,), "bytes"),
     "sequence/bool": VarLenFeature("bool"),
     "sequence/tensor": VarLenFeature("float32", shape=(-1, 2)),
@@ -114,9 +114,9 @@ FEATURES: dict[str, Feature] = {
     "sequence/image": ImageFeature((-1, 4, 5, 3), channels=3),
     "sequence/image_any": VarLenFeature("bytes"),
     "sequence/dict/id": VarLenFeature("int64"),
-    "sequence/dict/name": VarLenFeature("bytes"),
+    "sequence/dict/name": TextFeature(count=-1),
     "sequence/dict/deep/x": VarLenFeature("float32"),
-    "sequence/raw": VarLenFeature("bytes"),
+    "sequence/raw": RawFeature((2,), "int16", count=-1),
     "ragged/two": ragged("ragged/two", "int32", lengths("ragged/two")),
     "ragged/three": ragged("ragged/three", "int64", lengths("ragged/three"), lengths("ragged/three", 1)),
     "ragged/text": ragged("ragged/text", "bytes", lengths("ragged/text")),
@@ -128,7 +128,7 @@ FEATURES: dict[str, Feature] = {
     "ragged/video": ragged("ragged/video", "bytes", lengths("ragged/video")),
     "steps/action": VarLenFeature("float32", shape=(-1, 3)),
     "steps/is_last": VarLenFeature("bool"),
-    "steps/instruction": VarLenFeature("bytes"),
+    "steps/instruction": TextFeature(count=-1),
     "steps/observation/image": ImageFeature((-1, 4, 5, 3), channels=3),
     "steps/observation/words": ragged("steps/observation/words", "bytes", lengths("steps/observation/words")),
 }
@@ -456,7 +456,6 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "open_second": lambda row: row.reshape(2, -1),
     "png_float": lambda row: row.view("float32"),
     "zlib": lambda row: np.frombuffer(zlib.decompress(row), "int64").reshape(2, 3),
-    "sequence/raw": lambda row: np.array([np.frombuffer(value, "int16") for value in row], "int16").reshape(-1, 2),
 }
 # Sequences of images of any size stay bytes; tensors with several unknown sizes become two columns, shape and values.
 APART = {"sequence/image_any", "ragged/video", "raw_dynamic/shape", "raw_dynamic/value"}
@@ -497,6 +496,8 @@ def check_row(found: Any, wanted: Any, name: str) -> None:
         return
     if isinstance(found, str):
         found = np.array(found.encode(), object)
+    if isinstance(found, np.ndarray) and found.dtype.kind == "T":
+        found = np.array([text.encode() for text in found.tolist()], object)
     if wanted.dtype == object:
         found = np.array(found, object)
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
@@ -685,7 +686,7 @@ def test_corpus_episodes(corpus: Path) -> None:
                 wanted = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
                 assert np.abs(row.astype(int) - wanted).max() <= 2
             elif isinstance(feature, TextFeature):
-                assert [row.encode()] == list(values)
+                assert [text.encode() for text in np.ravel(row).tolist()] == list(values)
             else:
                 assert np.array_equal(np.ravel(row), np.array(values, row.dtype)), name
     assert columns["steps/action"][0].shape[1:] == (7,)

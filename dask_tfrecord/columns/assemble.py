@@ -21,6 +21,7 @@ from dask_tfrecord.columns.blocks import (
     BytesBlock,
     RaggedBlock,
     RowError,
+    place,
     splits_of,
     take_rows,
     to_text,
@@ -52,12 +53,14 @@ __all__ = [
     "padded_values",
     "ragged",
     "raw_rows",
+    "raw_values",
     "row_splits_of",
     "sorted_indices",
     "sparse_indices",
     "sparse_shape",
     "sparse_values",
     "text",
+    "text_values",
     "value_steps",
 ]
 
@@ -97,6 +100,33 @@ def fixed_bytes(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
 def text(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
     """Assemble strings."""
     return to_text(BytesBlock(*_bytes_of(outputs[0]), (rows,)))
+
+
+def text_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+    """Assemble rows of strings."""
+    values, splits = _bytes_of(outputs[0])
+    count = len(splits) - 1
+    if outputs[0].values is None:
+        return RaggedBlock(weightless(feature.item_dtype, count), row_splits_of(outputs[0]))
+    return RaggedBlock(to_text(BytesBlock(values, splits, (count,))), row_splits_of(outputs[0]))
+
+
+def raw_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+    """Assemble rows of arrays of one shape, each from one bytes value."""
+    assert isinstance(feature, RawFeature)
+    values, splits = _bytes_of(outputs[0])
+    ends, sizes = row_splits_of(outputs[0]), np.diff(splits)
+    if len(wrong := np.flatnonzero(sizes != feature.nbytes)):
+        row, item = place(ends, int(wrong[0]))
+        raise RowError(row, f"holds {plural(sizes[wrong[0]], 'byte')}; {feature} needs {feature.nbytes}", item)
+    shape = (len(sizes), *feature.item_shape)
+    if outputs[0].values is None:
+        return RaggedBlock(weightless(feature.item_dtype, shape), ends)
+    if feature.stored_dtype.kind == "b" and len(wrong := np.flatnonzero(values > 1)):
+        row, item = place(ends, int(wrong[0]) // feature.nbytes)
+        raise RowError(row, f"holds a byte {values[wrong[0]]}; {feature} accepts 0 and 1", item)
+    numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
+    return RaggedBlock(numbers.reshape(shape), ends)
 
 
 def ragged(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
@@ -217,8 +247,8 @@ def image_values(
     files = BytesBlock(values, splits, (len(splits) - 1,))
     if feature.own_shapes:
         return image_arrays(feature, files, limit)
-    if not feature.ragged_rank:
-        return image_rows(feature, files, np.arange(rows + 1), out)
+    if outputs[0].row_splits is None:
+        return image_rows(feature, files, None, out)
     ends = row_splits_of(outputs[0])
     if limit is not None:
         limit.check_ends(ends[1:], math.prod(feature.item_shape) * feature.item_dtype.itemsize)

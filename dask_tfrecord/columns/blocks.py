@@ -27,6 +27,7 @@ __all__ = [
     "block_nbytes",
     "concatenate",
     "frozen",
+    "place",
     "release_memory",
     "rows_of",
     "splits_of",
@@ -328,6 +329,10 @@ def _take_values(
         # All items share the memory of one.
         return np.broadcast_to(values[0], (int(taken[-1]), *values.shape[1:])), taken
     out = np.empty((int(taken[-1]), *values.shape[1:]), values.dtype)
+    if values.dtype.kind == "T":
+        # NumPy stores strings outside of the array.
+        rows = np.repeat(splits[index] - taken[:-1], np.diff(taken))
+        return values[np.arange(taken[-1]) + rows], taken
     if out.size:
         item = values.dtype.itemsize * math.prod(values.shape[1:])
         # An index of items would need several times the memory of the values.
@@ -358,6 +363,12 @@ def zero_rows(feature: Feature) -> Block:
     return zero
 
 
+def place(row_splits: NDArray[np.int64], number: int) -> tuple[int, int]:
+    """Return the row of a value, and its number in the row."""
+    row = int(np.searchsorted(row_splits, number, side="right")) - 1
+    return row, number - int(row_splits[row])
+
+
 class RowError(ValueError):
     """Error of one row, identified by its index in the block.
 
@@ -367,9 +378,12 @@ class RowError(ValueError):
         Index of the row.
     message : str
         Predicate of a sentence whose subject is the feature: "holds …".
+    item : int, optional
+        Number of the step, or of the value, in the row.
     """
 
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(row, message)
+    def __init__(self, row: int, message: str, item: int | None = None) -> None:
+        super().__init__(row, message, item)
         self.row = row
         self.message = message
+        self.item = item

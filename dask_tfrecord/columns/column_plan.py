@@ -171,7 +171,8 @@ def _needed_specs(plan: ColumnPlan) -> tuple[KeySpec, ...]:
     if not (column.ragged_rank or column.own_shapes or column.is_bytes or isinstance(plan.parsed, SparseFeature)):
         return plan.specs
     match plan.parsed:
-        case ImageFeature():
+        case ImageFeature() | TextFeature():
+            # The native decoder checks UTF-8 only in values that it keeps.
             return plan.specs
         case RawFeature() if plan.parsed.stored_dtype.kind == "b":
             return plan.specs
@@ -259,6 +260,8 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return (ragged_spec(name, feature.dtype, math.prod(feature.shape)),), assemble.padded_values
         case RaggedFeature():
             return _ragged_specs(name, feature, steps=False), partitioned
+        case RawFeature() if feature.count is not None:
+            return (ragged_spec(name, "bytes"),), assemble.raw_values
         case RawFeature() if feature.ragged_rank:
             return (bytes_spec(name),), assemble.raw_rows
         case RawFeature():
@@ -270,6 +273,8 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return (ragged_spec(name, "bytes"),), assemble.image_values
         case ImageFeature():
             return (bytes_spec(name),), assemble.image_values
+        case TextFeature() if feature.ragged_rank:
+            return (replace(ragged_spec(name, "bytes"), text=True),), assemble.text_values
         case TextFeature():
             return (bytes_spec(name, feature),), assemble.text
     hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
@@ -292,12 +297,20 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
         case RaggedFeature():
             specs = _ragged_specs(name, feature, steps=True)
             column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), partitioned
-        case ImageFeature() if feature.ragged_rank:
+        case RawFeature() if not feature.ragged_rank:
+            specs, assembler = (bytes_spec(name, steps=True),), assemble.raw_values
+            column = replace(feature, count=-1)
+        case TextFeature() if not feature.ragged_rank and feature.default_value is None:
+            specs, assembler = (bytes_spec(name, feature, steps=True),), assemble.text_values
+            column = replace(feature, count=-1)
+        case ImageFeature() if not feature.own_shapes:
             specs, assembler = (bytes_spec(name, steps=True),), assemble.image_values
+            column = feature if feature.ragged_rank else replace(feature, shape=(-1, *feature.item_shape))
         case _:
             raise SchemaError(
                 f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
-                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature and images of one shape"
+                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature of a known shape, "
+                f"TextFeature without a default, or ImageFeature of a known shape per step"
             )
     lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths)
     return {name: ColumnPlan(column, name, feature, specs, assembler), f"{name}.lengths": lengths}

@@ -230,7 +230,8 @@ class _DecodeJob:
                     outputs = prepared[plan.source]
                 blocks[name] = self._block(name, plan, outputs)
             except RowError as error:
-                raise row_error(error, plan.source, *self._run_of(error.row)) from None
+                unit = "step" if plan.specs[0].steps else "value"
+                raise row_error(error, plan.source, *self._run_of(error.row), unit) from None
         return blocks
 
     def _block(self, name: str, plan: ColumnPlan, outputs: Sequence[KeyOutput]) -> Block:
@@ -400,11 +401,14 @@ class _Reader:
         return unknown_error(key, refused, sampling, location)
 
 
-def row_error(error: RowError, source: str, run: Run, record: int) -> FeatureError | MemoryLimitError:
+def row_error(
+    error: RowError, source: str, run: Run, record: int, unit: str = "value"
+) -> FeatureError | MemoryLimitError:
     """Return the public error of a row, with the byte of its record, which this function searches."""
     reader = _Reader(run, check_crc=False)
     with reader.window:
         reader.skip(replace(run, first=record))
         offset = reader.window.offset
     kind = MemoryLimitError if isinstance(error, RowLimitError) else FeatureError
-    return kind(f"feature {source!r} {error.message}", Location(run.shard.path, record, offset, source))
+    place = "" if error.item is None else f" in {unit} {error.item}"
+    return kind(f"feature {source!r}{place} {error.message}", Location(run.shard.path, record, offset, source))

@@ -61,7 +61,7 @@ def feature_error(
     if spec.key != plan.source:
         message += f", key {spec.key!r},"
     if refused.step >= 0:
-        message += f" in step {refused.step}"
+        message += f" in {'step' if spec.steps else 'value'} {refused.step}"
     message += f" {_difference(plan.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
         message += _found_keys(spec, payload)

@@ -39,6 +39,7 @@ __all__ = [
     "fixed",
     "flatten_partitioned",
     "flatten_ragged",
+    "in_rows",
     "in_steps",
     "padded",
     "raw",
@@ -148,6 +149,13 @@ def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> 
         raise RowError(row, f"{error.message}, in step {step}") from None
     splits = np.ascontiguousarray(block.row_splits)
     return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
+
+
+def in_rows(block: Block, of_values: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
+    """Disassemble rows of bytes values; `of_values` disassembles the values as if each were a row."""
+    assert isinstance(block, RaggedBlock)
+    splits = np.ascontiguousarray(block.row_splits)
+    return [replace(keyed, row_splits=splits) for keyed in of_values(block.values)]
 
 
 def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:

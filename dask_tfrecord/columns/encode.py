@@ -327,6 +327,8 @@ def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEnco
         return disassemble.in_steps(block, lambda steps: _rows(name, feature, steps))
     if isinstance(feature, FixedLenSequenceFeature) or (isinstance(feature, ImageFeature) and feature.ragged_rank):
         return [disassemble.flatten_ragged(name, block)]
+    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+        return disassemble.in_rows(block, lambda values: _rows(name, feature, values))
     return _rows(name, feature, block)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of, weightless
+from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    place,
+    splits_of,
+    weightless,
+)
 from dask_tfrecord.columns.memory_limit import MemoryLimit
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.decode_image import ImageError, decode_image, image_shape
@@ -19,7 +28,7 @@ __all__ = ["encode_images", "image_arrays", "image_rows", "image_zeros"]
 
 
 def image_rows(
-    feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64], out: NDArray[Any] | None
+    feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None, out: NDArray[Any] | None
 ) -> NDArray[Any]:
     """Decode images of one shape.
 
@@ -29,8 +38,8 @@ def image_rows(
         Shape, dtype, channels and size of each image.
     files : BytesBlock
         One file per image.
-    row_splits : ndarray of int64
-        Splits of the images into rows, to name the row of an error.
+    row_splits : ndarray of int64, or None
+        Splits of the images into rows, to name the row and the image of an error; None for one image per row.
     out : ndarray, optional
         Array to write to.
 
@@ -55,14 +64,14 @@ def image_rows(
 
 def image_arrays(feature: ImageFeature, files: BytesBlock, limit: MemoryLimit | None = None) -> ArraysBlock:
     """Decode images of any shape, one per row. All headers are read first, to allocate one array for the pixels."""
-    rows, shapes = np.arange(len(files) + 1), _shapes(feature, files)
+    shapes = _shapes(feature, files)
     splits = splits_of(shapes.prod(axis=1))
     if limit is not None:
         limit.check_ends(splits[1:], feature.item_dtype.itemsize)
     values = np.empty(int(splits[-1]), feature.item_dtype)
     for number, file in enumerate(_iter_files(files)):
         slot = values[splits[number] : splits[number + 1]].reshape(shapes[number])
-        with _naming_row(rows, number):
+        with _naming_row(None, number):
             decode_image(file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=slot)
     return ArraysBlock(values, splits, shapes)
 
@@ -76,11 +85,10 @@ def image_zeros(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
 
 def _shapes(feature: ImageFeature, files: BytesBlock) -> NDArray[np.int64]:
     """Read the shape of each decoded image, and compare it with the shape of the feature."""
-    rows = np.arange(len(files) + 1)
     shapes = np.empty((len(files), 3), np.int64)
     expected = np.array(feature.shape or (-1, -1, -1))
     for number, file in enumerate(_iter_files(files)):
-        with _naming_row(rows, number):
+        with _naming_row(None, number):
             shapes[number] = image_shape(file, channels=feature.channels, size=feature.size)
             if ((expected != -1) & (expected != shapes[number])).any():
                 raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.shape}")
@@ -110,10 +118,10 @@ def encode_images(encoding: ImageEncoding, block: Block) -> Block:
     if isinstance(block, RaggedBlock):
         files = _encode(encoding, block.values, block.row_splits)
         return RaggedBlock(files, block.row_splits)
-    return _encode(encoding, block, np.arange(len(block) + 1))
+    return _encode(encoding, block, None)
 
 
-def _encode(encoding: ImageEncoding, images: Any, row_splits: NDArray[np.int64]) -> BytesBlock:
+def _encode(encoding: ImageEncoding, images: Any, row_splits: NDArray[np.int64] | None) -> BytesBlock:
     files = []
     for number, image in enumerate(_iter_images(images)):
         with _naming_row(row_splits, number):
@@ -132,9 +140,10 @@ def _iter_images(block: Block) -> Iterator[NDArray[Any]]:
 
 
 @contextmanager
-def _naming_row(row_splits: NDArray[np.int64], number: int) -> Iterator[None]:
-    """Raise an `ImageError` of image `number` as an error of its row."""
+def _naming_row(row_splits: NDArray[np.int64] | None, number: int) -> Iterator[None]:
+    """Raise an `ImageError` of image `number` as an error of its row, which is `number` without splits."""
     try:
         yield
     except ImageError as error:
-        raise RowError(int(np.searchsorted(row_splits, number, side="right")) - 1, f"holds {error}") from None
+        row, item = (number, None) if row_splits is None else place(row_splits, number)
+        raise RowError(row, f"holds {error}", item) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,15 @@ from dask_tfrecord.columns.blocks import (
     to_array,
 )
 from dask_tfrecord.errors import plural
-from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, TensorFeature, VarLenFeature
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RawFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.schema import Schema
 
@@ -44,6 +52,8 @@ def item_feature(feature: Feature) -> Feature | None:
     if isinstance(feature, FixedLenSequenceFeature):
         return FixedLenFeature(feature.shape, feature.dtype)
     if isinstance(feature, Encoded):
+        if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+            return replace(feature, count=None)
         if feature.ragged_rank or (isinstance(feature, TensorFeature) and feature.own_shapes and feature.shape[0] < 0):
             return type(feature)(**{**feature.arguments(), "shape": feature.shape[1:]})
         return None

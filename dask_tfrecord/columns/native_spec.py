@@ -161,8 +161,8 @@ def fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:
 
 def bytes_spec(key: str, feature: TextFeature | None = None, *, steps: bool = False) -> KeySpec:
     """Return the spec of one bytes value in every record or step; text if a feature is given."""
-    if feature is None:
-        return KeySpec(key, "bytes", ValueLayout.FIXED, steps=steps, optional=steps)
+    if feature is None or steps:
+        return KeySpec(key, "bytes", ValueLayout.FIXED, text=feature is not None, steps=steps, optional=steps)
     default = feature.default_value
     return KeySpec(key, "bytes", ValueLayout.FIXED, text=True, fallback=() if default is None else (default.encode(),))
 

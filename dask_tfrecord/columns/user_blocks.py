@@ -41,6 +41,8 @@ def feature_of(array: Any, owner: str) -> Feature:
             dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
             return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))
         array = array.values
+        if isinstance(array, np.ndarray) and array.dtype.kind == "T" and not inner:
+            return TextFeature(count=-1)
         if isinstance(array, np.ndarray) and array.dtype.kind == "c":
             return RawFeature((-1, *inner), array.dtype.name)
     if isinstance(array, ArraysBlock):
@@ -255,6 +257,8 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
     """Convert one row to an array of the feature's dtype; known sizes of `shape` must match."""
     dtype, listed = feature.item_dtype, isinstance(row, list | tuple)
     try:
+        if isinstance(feature, TextFeature):
+            return as_text(np.asarray(unmasked(row, f"{owner}: row {number}"), object), f"{owner}: row {number}")
         item = objects(row) if feature.is_bytes else np.asarray(unmasked(row, f"{owner}: row {number}"))
     except ValueError as error:
         if isinstance(error, SchemaError):

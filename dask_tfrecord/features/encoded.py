@@ -22,9 +22,16 @@ IMAGE_CHANNELS = (0, 1, 3, 4)
 
 
 class Encoded(Feature):
-    """A feature whose stored value is bytes."""
+    """A feature whose stored values are bytes."""
 
     __slots__ = ()
+
+
+def _checked_count(count: Any, owner: str) -> int | None:
+    """Check the number of values per record: None for one, -1 for any number."""
+    if count is not None and (isinstance(count, bool) or count != -1):
+        raise SchemaError(f"{owner}: expected count=-1 for any number of values per record, or None; got {count!r}")
+    return None if count is None else -1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,6 +46,8 @@ class RawFeature(Encoded):
     dtype : str or dtype
         Any numeric or bool NumPy dtype, or ``"bfloat16"``, with the byte order of the file (``">i2"``). Decoded
         arrays have native byte order.
+    count : int, optional
+        -1 if a record holds any number of arrays, zero included, as one bytes value each. By default it holds one.
 
     Examples
     --------
@@ -48,17 +57,21 @@ class RawFeature(Encoded):
 
     shape: tuple[int, ...]
     dtype: str
+    count: int | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, shape: Shape, dtype: Any) -> None: ...
+        def __init__(self, shape: Shape, dtype: Any, *, count: int | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "RawFeature", open_sizes=1)
+        count = _checked_count(self.count, "RawFeature")
         dtype = checked_dtype(self.dtype, "RawFeature")
         if shape[:1] == (-1,) and 0 in shape:
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
-        self._set(shape=shape, dtype=dtype)
+        if count is not None and -1 in shape:
+            raise SchemaError(f"RawFeature: several arrays per record need a known shape; got {shape}")
+        self._set(shape=shape, dtype=dtype, count=count)
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -78,12 +91,12 @@ class RawFeature(Encoded):
     @property
     def item_shape(self) -> tuple[int, ...]:
         """Shape without an open length."""
-        return self.shape[self.ragged_rank :]
+        return self.shape[self.shape[:1] == (-1,) :]
 
     @property
     def ragged_rank(self) -> int:
-        """1 if the length is open, otherwise 0."""
-        return int(self.shape[:1] == (-1,))
+        """1 if the length or the number of arrays is open, otherwise 0."""
+        return int(self.shape[:1] == (-1,) or self.count is not None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -231,14 +244,16 @@ class ImageFeature(Encoded):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TextFeature(Encoded):
-    """One UTF-8 string per record, decoded to NumPy's `StringDType`.
+    """UTF-8 strings, decoded to NumPy's `StringDType`.
 
-    Invalid UTF-8 raises an error that names the record.
+    Invalid UTF-8 raises an error that names the record, and the step of a sequence feature.
 
     Parameters
     ----------
     default_value : str, optional
         Value of a record that lacks the feature, or whose list is empty or unset.
+    count : int, optional
+        -1 if a record holds any number of strings, zero included. By default it holds one.
 
     Examples
     --------
@@ -247,12 +262,16 @@ class TextFeature(Encoded):
     """
 
     default_value: str | None = field(default=None)
+    count: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        count = _checked_count(self.count, "TextFeature")
         default = self.default_value.decode() if isinstance(self.default_value, bytes) else self.default_value
         if default is not None and not isinstance(default, str):
             raise SchemaError(f"TextFeature: expected text as default value; got {default!r}")
-        self._set(default_value=default)
+        if default is not None and count is not None:
+            raise SchemaError("TextFeature: any number of strings needs no default_value: it may be zero")
+        self._set(default_value=default, count=count)
 
     @property
     def dtype(self) -> str:
@@ -261,8 +280,13 @@ class TextFeature(Encoded):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one record's value: a scalar."""
-        return ()
+        """Shape of one record: a scalar, or any number of strings."""
+        return () if self.count is None else (-1,)
+
+    @property
+    def ragged_rank(self) -> int:
+        """1 if a record holds any number of strings, otherwise 0."""
+        return int(self.count is not None)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
@@ -271,5 +295,5 @@ class TextFeature(Encoded):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of one record."""
+        """Shape of one string: a scalar."""
         return ()

@@ -225,6 +225,8 @@ class _FeatureCollector:
     def _text(self, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
         if content.get("useEncoder"):
             self._values(name, "int64", (-1,), lengths)
+        elif lengths == (-1,):
+            self._add(name, TextFeature(count=-1))
         elif lengths:
             self._values(name, "bytes", (), lengths)
         else:
@@ -257,6 +259,8 @@ class _FeatureCollector:
         elif encoding == "bytes" and not lengths:
             sizes = shape if -1 not in shape[1:] else (-1,)
             self._add(name, RawFeature(sizes, np.dtype(dtype).newbyteorder("<").str))
+        elif encoding == "bytes" and lengths == (-1,) and -1 not in shape:
+            self._add(name, RawFeature(shape, np.dtype(dtype).newbyteorder("<").str, count=-1))
         else:
             self._values(name, "bytes", (), lengths)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_tfrecord.errors import Location, SchemaError
@@ -193,6 +193,9 @@ def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: 
             return _tensor(feature.dtype, feature.shape)
         case FixedLenSequenceFeature():
             return _tensor(feature.dtype, (-1, *feature.shape))
+        case RawFeature() | TextFeature() if feature.count is not None:
+            entry = _feature(name, replace(feature, count=None), labels, format)
+            return entry and _entry("sequence", {"feature": entry, "length": "-1"})
         case RawFeature() if feature.stored_dtype.isnative:
             return None if feature.dtype == "bytes" else _tensor(feature.stored_dtype.name, feature.shape, "bytes")
         case TextFeature():

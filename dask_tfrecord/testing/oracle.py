@@ -50,8 +50,8 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
     dict of str to ndarray
         Numbers of a fixed length as ``(n, *shape)``, bytes of a fixed length as an object array of that shape, variable
         lengths as ``(n,)`` object arrays with one array per record, raw bytes as ``(n, *shape)`` in native byte order,
-        text as ``(n,)`` of `StringDType`, steps padded to the longest record of `payloads`. Floats keep their bits,
-        including NaN payloads, unless protobuf is pure Python.
+        text as ``(n,)`` of `StringDType`, any number of them as ``(n,)`` object arrays of arrays, steps padded to the
+        longest record of `payloads`. Floats keep their bits, including NaN payloads, unless protobuf is pure Python.
 
     Raises
     ------
@@ -241,7 +241,21 @@ def _one_bytes(record: _Record, key: str) -> bytes:
 
 
 def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
-    value, stored = _one_bytes(record, key), oracle_dtype(feature.dtype)
+    if feature.count is None:
+        return _raw_array(_one_bytes(record, key), feature)
+    return _raw_arrays(record.values(key, "bytes"), feature)
+
+
+def _raw_arrays(values: Iterable[bytes], feature: RawFeature) -> NDArray[Any]:
+    arrays = [_raw_array(value, feature) for value in values]
+    result = np.empty((len(arrays), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
+    for number, array in enumerate(arrays):
+        result[number, ...] = array
+    return result
+
+
+def _raw_array(value: bytes, feature: RawFeature) -> NDArray[Any]:
+    stored = oracle_dtype(feature.dtype)
     is_open = feature.shape[:1] == (-1,)
     nbytes = math.prod(feature.shape[is_open:]) * stored.itemsize
     if len(value) % nbytes if is_open else len(value) != nbytes:
@@ -251,10 +265,19 @@ def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
     return np.frombuffer(bytearray(value), stored).astype(stored.newbyteorder("=")).reshape(feature.shape)
 
 
-def _text(record: _Record, key: str, feature: TextFeature) -> str:
+def _text(record: _Record, key: str, feature: TextFeature) -> Any:
+    if feature.count is not None:
+        return _texts(record.values(key, "bytes"))
     if not len(record.values(key, "bytes")) and feature.default_value is not None:
         return feature.default_value
-    value = _one_bytes(record, key)
+    return _string(_one_bytes(record, key))
+
+
+def _texts(values: Iterable[bytes]) -> NDArray[Any]:
+    return np.array([_string(value) for value in values], np.dtypes.StringDType())
+
+
+def _string(value: bytes) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -280,6 +303,18 @@ def _fixed_steps(record: _Record, key: str, feature: FixedLenSequenceFeature) ->
 
 def _variable_steps(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
     return objects([_multiple(values, feature.shape[1:]) for values in record.steps(key, feature.dtype)])
+
+
+def _raw_steps(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
+    return _raw_arrays(_one_bytes_each(record, key), feature)
+
+
+def _text_steps(record: _Record, key: str, feature: TextFeature) -> NDArray[Any]:
+    return _texts(_one_bytes_each(record, key))
+
+
+def _one_bytes_each(record: _Record, key: str) -> list[bytes]:
+    return [_counted(values, ()).item() for values in record.steps(key, "bytes")]
 
 
 def _ragged_steps(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
@@ -309,6 +344,8 @@ _OF_LISTS: dict[type[Any], _Rule] = {
     FixedLenSequenceFeature: _fixed_steps,
     VarLenFeature: _variable_steps,
     RaggedFeature: _ragged_steps,
+    RawFeature: _raw_steps,
+    TextFeature: _text_steps,
 }
 
 
@@ -323,6 +360,8 @@ def _columns(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) ->
             f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
         }
     lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
+    if isinstance(feature, RawFeature | TextFeature) and (is_list or feature.count is not None):
+        return {name: objects(rows), **lengths}
     return {name: _column(feature, rows), **lengths}
 
 

@@ -155,6 +155,8 @@ def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) 
         return _draw_ragged(draw, name, feature)
     if isinstance(feature, TextFeature) and feature.default_value is not None and draw(st.booleans()):
         return {name: ("bytes", [])}
+    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+        return {name: ("bytes", [_draw_bytes(draw, feature) for _ in range(draw(st.integers(0, 3)))])}
     if isinstance(feature, RawFeature | TextFeature | TensorFeature):
         return {name: ("bytes", [_draw_bytes(draw, feature)])}
     if isinstance(feature, VarLenFeature):

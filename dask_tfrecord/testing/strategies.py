@@ -116,14 +116,19 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
     SparseFeature: lambda key: _sparse(key),
     RaggedFeature: lambda key: _ragged(key),
-    RawFeature: lambda key: st.builds(RawFeature, _SHAPES | _INNER.map(lambda inner: (-1, *inner)), _RAW_DTYPES),
-    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
+    RawFeature: lambda key: st.one_of(
+        st.builds(RawFeature, _SHAPES | _INNER.map(lambda inner: (-1, *inner)), _RAW_DTYPES),
+        st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=st.just(-1)),
+    ),
+    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES) | st.just(TextFeature(count=-1)),
     TensorFeature: lambda key: _tensor(key),
 }
 _OF_LISTS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
     RaggedFeature: _OF_RECORDS[RaggedFeature],
+    RawFeature: lambda key: st.builds(RawFeature, _SHAPES, _RAW_DTYPES),
+    TextFeature: lambda key: st.just(TextFeature()),
 }
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
 STEPS: tuple[type[Feature], ...] = tuple(_OF_LISTS)

@@ -357,6 +357,7 @@ class _FlatLayout:
             return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
 
         dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
+        dtype = "string" if isinstance(feature, TextFeature) else dtype
         if group is not None and len(levels.splits) == 1:
             values = spec("values", items[-1], dtype, self._items_grid(group), *inner)
             yield replace(values, dimensions=(self._dimension(group), *values.dimensions[1:]))

@@ -182,7 +182,7 @@ def _arrays(
     for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
         yield f"{path}.{suffix}" if level else splits, (None if level else records * stride + 1,), int64
     dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
-    yield f"{path}.values", (None, *inner), dtype
+    yield f"{path}.values", (None, *inner), None if isinstance(feature, TextFeature) else dtype
     if levels.axes:
         yield f"{path}.shapes", (records, levels.axes), int64
 

@@ -290,7 +290,7 @@ class _FlatEntries:
     def output_buffer(self) -> NDArray[Any] | None:
         """Return memory for the next values, if they belong to the unit."""
         at = self._items[self._level] * self._stride
-        if self.spec.part != "values" or not self._start <= at < self._stop:
+        if self.spec.part != "values" or self.spec.dtype == "string" or not self._start <= at < self._stop:
             return None
         return self._memory()[at - self._start :]
 
@@ -318,7 +318,8 @@ class _FlatEntries:
 
     def _memory(self) -> NDArray[Any]:
         if self._buffer is None:
-            self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), self.spec.dtype)
+            dtype = np.dtypes.StringDType() if self.spec.dtype == "string" else np.dtype(self.spec.dtype)
+            self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), dtype)
         return self._buffer
 
     def _fill(self, start: int, entries: NDArray[Any]) -> None:

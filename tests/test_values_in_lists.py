@@ -1,0 +1,134 @@
+"""Raw arrays, text and images of which a record, or a feature list, holds any number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord import messages, testing
+from dask_tfrecord.errors import FeatureError, Location, SchemaError
+from dask_tfrecord.schema import Schema
+
+CONTEXT = {"words": dtf.TextFeature(count=-1), "states": dtf.RawFeature((2, 3), ">i2", count=-1)}
+LISTS = {"said": dtf.TextFeature(), "flags": dtf.RawFeature((2,), "bool")}
+SCHEMA = Schema(CONTEXT, sequence_features=LISTS)
+
+
+def record(words: list[bytes], states: list[bytes], said: list[bytes], flags: list[bytes]) -> messages.SequenceExample:
+    made = messages.SequenceExample()
+    for name, values in (("words", words), ("states", states)):
+        made.context.feature[name].bytes_list.value.extend(values)
+    for name, values in (("said", said), ("flags", flags)):
+        for value in values:
+            made.feature_lists.feature_list[name].feature.add().bytes_list.value.append(value)
+    return made
+
+
+def write(path: Path, records: list[messages.SequenceExample]) -> list[bytes]:
+    payloads = [one.SerializeToString() for one in records]
+    testing.write_oracle(path, payloads)
+    return payloads
+
+
+def same(found: Any, wanted: Any, name: str) -> None:
+    assert found.dtype == wanted.dtype, name
+    for row, other in zip(found, wanted, strict=True):
+        assert np.shape(row) == np.shape(other) and np.array_equal(row, other), name
+        if isinstance(row, np.ndarray):
+            assert row.dtype == other.dtype, name
+
+
+def test_absent_empty_and_filled_values_survive_every_store(tmp_path: Path) -> None:
+    payloads = write(
+        tmp_path / "x",
+        [
+            record(["ä".encode(), b"", b"long " * 20], [bytes(range(12))], [b"a", b"b"], [b"\0\1"]),
+            messages.SequenceExample(),
+            record([], [bytes(12), bytes(range(12, 24))], [], [b"\1\1"] * 3),
+            record([b"one"], [], [b"\xc3\xa4"], []),
+        ],
+    )
+    expected = testing.expected_columns(payloads, SCHEMA)
+    ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=3)
+    assert {name: ds.schema[name] for name in ("said", "flags")} == {
+        "said": dtf.TextFeature(count=-1),
+        "flags": dtf.RawFeature((2,), "bool", count=-1),
+    }
+    ds.to_zarr(tmp_path / "x.zarr", chunks=2)
+    stored = dtf.from_zarr(tmp_path / "x.zarr")
+    for number, columns in enumerate((ds, stored)):
+        columns.to_tfrecord(tmp_path / f"y{number}")
+        again = dtf.read_tfrecord(tmp_path / f"y{number}", CONTEXT, sequence_features=LISTS)
+        for made in (columns, again):
+            for name, array in made.compute().items():
+                same(array, expected[name], name)
+    for name in expected:
+        same(ds[name][[3, 0]].compute(), expected[name][[3, 0]], name)
+
+
+def test_images_of_a_known_shape_in_each_step(tmp_path: Path) -> None:
+    images = np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3)
+    rows = np.empty(3, object)
+    rows[:] = [images[:2], images[:0], images[2:]]
+    steps = {"image": dtf.ImageFeature((4, 5, 3))}
+    dtf.to_tfrecord({"image": rows}, tmp_path / "x", sequence_features=steps)
+    ds = dtf.read_tfrecord(tmp_path / "x", sequence_features=steps)
+    assert ds.schema["image"] == dtf.ImageFeature((-1, 4, 5, 3))
+    same(ds["image"].compute(), rows, "image")
+    assert ds["image.lengths"].compute().tolist() == [2, 0, 1]
+
+
+WRONG = {
+    "raw value of another size": ("flags", b"\0", r"in step 17 holds 1 byte; .* needs 2"),
+    "byte that is no bool": ("flags", b"\0\7", r"in step 17 holds a byte 7; .* accepts 0 and 1"),
+    "step that is not UTF-8": ("said", b"\xff", "in step 17 is not valid UTF-8"),
+    "raw value in a list": ("states", b"abc", r"in value 17 holds 3 bytes; .* needs 12"),
+    "text in a list": ("words", b"a\xff", "in value 17 is not valid UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_step(tmp_path: Path, case: str) -> None:
+    name, value, says = WRONG[case]
+    good = {"words": [b"a"] * 20, "states": [bytes(12)] * 20, "said": [b"x"] * 20, "flags": [b"\0\1"] * 20}
+    bad = {**good, name: [*good[name][:17], value, *good[name][18:]]}
+    payloads = write(tmp_path / "x", [record(**good)] * 5 + [record(**bad), record(**good)])
+    ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=4)
+    with pytest.raises(FeatureError, match=f"feature '{name}' {says}") as caught:
+        ds[name].compute()
+    offset = sum(len(payload) + 16 for payload in payloads[:5])
+    assert caught.value.place == Location(str(tmp_path / "x"), 5, offset, name)
+    [refusal] = testing.expected_refusals(payloads, SCHEMA)
+    assert (refusal.place.record, refusal.place.feature) == (5, name)
+
+
+def test_an_image_of_another_shape_names_the_step(tmp_path: Path) -> None:
+    rows = np.empty(1, object)
+    rows[:] = [np.zeros((2, 4, 5, 3), np.uint8)]
+    dtf.to_tfrecord({"image": rows}, tmp_path / "x", sequence_features={"image": dtf.ImageFeature((4, 5, 3))})
+    ds = dtf.read_tfrecord(tmp_path / "x", sequence_features={"image": dtf.ImageFeature((4, 6, 3))})
+    with pytest.raises(FeatureError, match=r"feature 'image' in step 0 holds a PNG image of shape \(4, 5, 3\)"):
+        ds["image"].compute()
+
+
+def test_combinations_without_a_meaning_are_refused() -> None:
+    for make, says in [
+        (lambda: dtf.TextFeature(count=3), "expected count=-1"),
+        (lambda: dtf.TextFeature("x", count=-1), "needs no default_value"),
+        (lambda: dtf.RawFeature((-1, 2), "int8", count=-1), "need a known shape"),
+        (lambda: dtf.RawFeature((2,), "int8", count=True), "expected count=-1"),
+    ]:
+        with pytest.raises(SchemaError, match=says):
+            make()
+
+
+def test_items_of_lists_are_rows(tmp_path: Path) -> None:
+    write(tmp_path / "x", [record([], [], [b"a", b"b"], [b"\0\1", b"\1\1"]), record([], [], [b"c"], [b"\0\0"])])
+    ds = dtf.read_tfrecord(tmp_path / "x", {}, sequence_features=LISTS)
+    items = ds.explode(["said", "flags"]).compute()
+    assert items["said"].tolist() == ["a", "b", "c"]
+    assert items["flags"].tolist() == [[False, True], [True, True], [False, False]]
