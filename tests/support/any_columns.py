@@ -67,7 +67,8 @@ def any_features() -> st.SearchStrategy[Feature]:
     return st.one_of(
         st.builds(FixedLenFeature, shapes, listed),
         st.builds(RawFeature, shapes, stored),
-        st.just(TextFeature()),
+        st.sampled_from([TextFeature(), TextFeature(count=-1)]),
+        st.builds(RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=st.just(-1)),
         st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
         st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
         st.builds(
@@ -84,8 +85,6 @@ def any_features() -> st.SearchStrategy[Feature]:
 
 def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
     """Generate rows of any sizes: many of them empty, some long, values of any bits."""
-    if isinstance(feature, TextFeature):
-        return np.array(["ä" * int(size) for size in rng.choice([0, 1, 30], count)], np.dtypes.StringDType())
     sizes = [0, 0, 0, 1, 2, 3, rng.choice([3, 30])]
     splits, shapes = [], None
     for _ in range(feature.ragged_rank):
@@ -107,6 +106,9 @@ def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
 
 
 def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.random.Generator) -> Any:
+    if isinstance(feature, TextFeature):
+        texts = ["ä" * int(size) for size in rng.choice([0, 1, 30], shape[0])]
+        return np.array(texts, np.dtypes.StringDType())
     if feature.is_bytes:
         ends = splits_of(rng.choice(sizes, math.prod(shape)))
         return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
