@@ -132,3 +132,13 @@ def test_items_of_lists_are_rows(tmp_path: Path) -> None:
     items = ds.explode(["said", "flags"]).compute()
     assert items["said"].tolist() == ["a", "b", "c"]
     assert items["flags"].tolist() == [[False, True], [True, True], [False, False]]
+
+
+def test_images_of_steps_are_rows(tmp_path: Path) -> None:
+    images = np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3)
+    steps = {"image": dtf.ImageFeature((4, 5, 3))}
+    dtf.to_tfrecord({"image": [images[:2], images[2:]]}, tmp_path / "x", sequence_features=steps)
+    items = dtf.read_tfrecord(tmp_path / "x", sequence_features=steps).explode("image")
+    assert items.schema["image"] == dtf.ImageFeature((4, 5, 3))
+    assert np.array_equal(items["image"].compute(), images)
+    assert np.array_equal(items["image"][1:].compute(), images[1:])

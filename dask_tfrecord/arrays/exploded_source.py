@@ -304,7 +304,7 @@ class ExplodedSource:
                 if limit is not None:
                     limit.check_rows(len(files), feature)
                 with allocating(name, feature):
-                    made[name] = image_rows(feature, files, np.arange(len(files) + 1), None)
+                    made[name] = image_rows(feature, files, None, None)
             except RowError as error:
                 record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
                 number = first_record + record if isinstance(first_record, int) else int(first_record[record])
