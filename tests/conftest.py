@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.numbered_shards import write_shards
 from support.object_stores import bucket, moto, s3
 
 from dask_tfrecord import Dataset, read_tfrecord
+from dask_tfrecord.limits import Limits, replaced_limits
 
 __all__ = ["bucket", "moto", "s3"]
 
@@ -22,6 +24,13 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C, here and in child processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def set_limits() -> Iterator[Callable[..., Limits]]:
+    """Return a function that replaces limits of the library until the test ends."""
+    with ExitStack() as stack:
+        yield lambda **values: stack.enter_context(replaced_limits(**values))
 
 
 @pytest.fixture(scope="session")

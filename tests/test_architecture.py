@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "dask_tfrecord"
 # Each package or module imports only itself and what precedes it. Sub-packages come after the modules of their package.
 ORDER = [
     "errors",
+    "limits",
     "messages",
     "features",
     "schema",

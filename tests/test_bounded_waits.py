@@ -21,7 +21,7 @@ from support.waiting import PATIENCE
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import ShardNotFoundError, StorageError
-from dask_tfrecord.storage import retry
+from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.storage.retry import ATTEMPTS
 from dask_tfrecord.testing import write_oracle
 
@@ -44,10 +44,9 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick() -> Iterator[None]:
     """Shorten the waits between attempts."""
-    monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
-    with dask.config.set(scheduler="sync"):
+    with replaced_limits(first_retry_wait=0.001), dask.config.set(scheduler="sync"):
         yield
 
 

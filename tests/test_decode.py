@@ -7,7 +7,7 @@ import pickle
 import random
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -25,12 +25,12 @@ from support.wire import delimited, entry, example, mutate, wire_fields
 
 from dask_tfrecord import _native, messages, testing
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.columns import decode as decode_module
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.decode import decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.records.index import scan_shard
 from dask_tfrecord.records.runs import Run
 from dask_tfrecord.schema import Sampling, Schema
@@ -473,9 +473,8 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
 
 
 @pytest.mark.parametrize("block", [*range(1, 20), 64, 1000])
-def test_blocks_of_any_size(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_module, "_BLOCK", block)
-    monkeypatch.setattr(decode_module, "_LEAST", block)
+def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[..., Limits]) -> None:
+    set_limits(window_nbytes=block, first_window_nbytes=block)
     schema = {"i": VarLenFeature("int64"), "t": TextFeature(), "r": RawFeature((2,), ">i2")}
     payloads = [example(i=[*range(row)], t=[b"\xc3\xa4" * row], r=[bytes(4)]) for row in range(12)]
     testing.write_oracle(tmp_path / "x", payloads)

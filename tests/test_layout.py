@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from dask_tfrecord.columns.blocks import Block, BytesBlock, rows_of, zero_rows
 from dask_tfrecord.columns.user_blocks import conform
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
+from dask_tfrecord.limits import Limits, replaced_limits
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores import flat_arrays, rows
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, flatten_block, is_flat
 from dask_tfrecord.stores.rows import count_items
-from dask_tfrecord.stores.zarr import chunking, layout, write_units
+from dask_tfrecord.stores.zarr import chunking, layout
 from dask_tfrecord.stores.zarr.layout import RowGrid, ZarrLayout, array_name, zarr_layout
 from dask_tfrecord.stores.zarr.write_units import WriteTask, WriteUnit, plan_single_tasks, plan_tasks, plan_units
 
@@ -119,17 +120,18 @@ def flat_rows(draw: st.DrawFn) -> dict[str, Block]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, monkeypatch: pytest.MonkeyPatch) -> tuple[ZarrLayout, dict[str, Block]]:
+def layouts(draw: st.DrawFn, stack: ExitStack) -> tuple[ZarrLayout, dict[str, Block]]:
     """A layout on small grids of odd sizes, and the rows it was counted from."""
-    monkeypatch.setattr(flat_arrays, "READ_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
-    monkeypatch.setattr(rows, "UNIT_NBYTES", draw(st.sampled_from([1, 400, 100_000])))
-    monkeypatch.setattr(rows, "GRANULE_NBYTES", draw(st.sampled_from([1, 300, 100_000])))
-    monkeypatch.setattr(rows, "_PROBE_ROWS", draw(st.sampled_from([1, 3, 64])))
-    unit, chunk = draw(st.sampled_from([8, 56, 500])), draw(st.sampled_from([8, 24]))
-    for module in (layout, chunking):
-        monkeypatch.setattr(module, "UNIT_NBYTES", unit)
-        monkeypatch.setattr(module, "CHUNK_NBYTES", chunk)
-    monkeypatch.setattr(layout, "FLAT_NBYTES", draw(st.sampled_from([1, 100, 100_000])))
+    small = {
+        "read_nbytes": [1, 400, 100_000],
+        "granule_nbytes": [1, 300, 100_000],
+        "probe_rows": [1, 3, 64],
+        "write_unit_nbytes": [8, 56, 500],
+        "chunk_nbytes": [8, 24],
+        "flat_chunk_nbytes": [1, 100, 100_000],
+        "min_write_tasks": [1, 8, 256],
+    }
+    stack.enter_context(replaced_limits(**{name: draw(st.sampled_from(values)) for name, values in small.items()}))
     blocks = draw(flat_rows())
     count = len(blocks["bytes"])
     chunk = draw(st.integers(1, 12))
@@ -163,9 +165,8 @@ def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        planned, blocks = data.draw(layouts(monkeypatch))
-        monkeypatch.setattr(write_units, "_MIN_TASKS", data.draw(st.sampled_from([1, 8, 256])))
+    with ExitStack() as stack:
+        planned, blocks = data.draw(layouts(stack))
         found = list(plan_units(planned, SCHEMA))
         # Some may be there already.
         missing = [unit for unit in found if data.draw(st.integers(0, 9)) or len(found) > 50]
@@ -294,7 +295,7 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same() -> None:
         if unit.array is not None:
             assert (unit.past - unit.first) * len(image) <= (unit.stop - unit.start) + 2 * (600 << 10)
     for job in plan_tasks(planned, found):
-        assert all((stop - start) * len(image) <= flat_arrays.READ_NBYTES for start, stop in job.spans)
+        assert all((stop - start) * len(image) <= Limits().read_nbytes for start, stop in job.spans)
 
 
 SMALL_AND_LARGE = Schema({"id": FixedLenFeature((), "bytes"), "image": FixedLenFeature((32, 32), "float32")})
@@ -337,7 +338,7 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 
 def test_how_many_rows_a_unit_has() -> None:
     # The public functions choose rows from sizes that would need gigabytes of records.
-    default_rows, unit, most = chunking._default_rows, chunking.UNIT_NBYTES, chunking.SPAN_NBYTES
+    default_rows, unit, most = chunking._default_rows, Limits().write_unit_nbytes, chunking.SPAN_NBYTES
     assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
     # Columns of a wide table share four units of memory, not one.
     assert default_rows(unit, 8, 800, 800) == 4 * unit // 800

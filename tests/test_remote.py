@@ -18,7 +18,7 @@ from support.object_stores import Store, make_store
 from support.waiting import wait_until
 
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError
-from dask_tfrecord.storage import retry, streams
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.retry import ATTEMPTS, is_transient, with_retries
@@ -29,8 +29,8 @@ DATA = random.Random(0).randbytes(3 * RANGE + 100_000)
 
 
 @pytest.fixture(autouse=True)
-def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "RANGE", RANGE)
+def shorter(set_limits: Callable[..., Limits]) -> None:
+    set_limits(range_nbytes=RANGE)
 
 
 @pytest.fixture(params=["s3", "http", "rangeless"])
@@ -47,9 +47,9 @@ def ranged(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(set_limits: Callable[..., Limits]) -> None:
     """Shorten the waits between attempts."""
-    monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
+    set_limits(first_retry_wait=0.001)
 
 
 def read(shard: Any, start: int = 0, stop: int | None = None, size: int = 1 << 20) -> bytes:
@@ -148,9 +148,9 @@ class TestRanges:
 @pytest.mark.usefixtures("quick")
 class TestFailures:
     @pytest.mark.parametrize("fault", ["drop", 503, 500, 429])
-    def test_every_fifth_request(self, store: Store, fault: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_fifth_request(self, store: Store, fault: str | int, set_limits: Callable[..., Limits]) -> None:
         """Bytes are neither lost nor duplicated."""
-        monkeypatch.setattr(streams, "RANGE", 1 << 18)
+        set_limits(range_nbytes=1 << 18)
         data = DATA
         store.put("x", data)
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
@@ -227,7 +227,7 @@ class TestFailures:
     def test_kinds(self, error: BaseException, passing: bool) -> None:
         assert is_transient(error) == passing
 
-    def test_waits_grow_and_are_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waits_grow_and_are_spread(self, set_limits: Callable[..., Limits]) -> None:
         waits = []
 
         class Watch(threading.Event):
@@ -235,7 +235,7 @@ class TestFailures:
                 waits.append(timeout)
                 return False
 
-        monkeypatch.setattr(retry, "_FIRST_WAIT", 0.1)
+        set_limits(first_retry_wait=0.1)
 
         def fail() -> None:
             raise TimeoutError

@@ -1,7 +1,7 @@
 """Data sets on stores: requests and bytes of whole reads, of single rows and of opening, with and without failures."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from support.object_stores import Store, make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.storage import retry
-from dask_tfrecord.storage.streams import RANGE
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.testing import write_oracle
 
 RECORDS = 3_000
+RANGE = Limits().range_nbytes
 
 
 def example(record: int, size: int) -> bytes:
@@ -118,10 +118,10 @@ def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) ->
 
 @pytest.mark.parametrize("fault", ["drop", 503])
 def test_failures_neither_lose_nor_duplicate_records(
-    store: Store, shard: bytes, fault: str | int, monkeypatch: pytest.MonkeyPatch
+    store: Store, shard: bytes, fault: str | int, set_limits: Callable[..., Limits]
 ) -> None:
     """Every fifth connection is closed midway, or three of twelve requests get an error of a busy server."""
-    monkeypatch.setattr(retry, "_FIRST_WAIT", 0.001)
+    set_limits(first_retry_wait=0.001)
     for number in range(4):
         store.put(f"x{number}", shard)
     ds = open_dataset(store, "x*", chunks=400)

@@ -21,10 +21,9 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
-from dask_tfrecord.columns import decode as decode_module
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location
 from dask_tfrecord.features import FixedLenFeature, ImageFeature, RawFeature, TextFeature, VarLenFeature
-from dask_tfrecord.records import index
+from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.streams import StoredStream
 
@@ -77,11 +76,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("rows")
     payloads = write_shards(folder)
     options: dict[str, Any] = {"chunks": "shard"}
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != "one mark":
-            patch.setattr(index, "ENTRY_SPACING", 1500)
-        patch.setattr(decode_module, "_LEAST", 64)
-        patch.setattr(decode_module, "_BLOCK", 700)
+    spacing = {} if request.param == "one mark" else {"entry_nbytes": 1500}
+    with replaced_limits(first_window_nbytes=64, window_nbytes=700, **spacing):
         match request.param:
             case "one mark":
                 options["counts"] = [count for count, _ in SHARDS]

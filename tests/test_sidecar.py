@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -21,10 +21,10 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_tfrecord.arrays import counting
 from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.records.framing import Window, read_records
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.index_file import CountedShard, index_shard, write_sidecars
@@ -226,14 +226,14 @@ class TestPatience:
     """Hints for operations that take long."""
 
     def test_a_hint_at_the_index(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, set_limits: Callable[..., Limits], caplog: pytest.LogCaptureFixture
     ) -> None:
         shard_of(tmp_path / "x")
         shards = find_shards(tmp_path / "x")
         caplog.set_level("INFO", "dask_tfrecord.arrays.counting")
         index_shards(shards, sidecars=True)
         assert not caplog.messages
-        monkeypatch.setattr(counting, "DISPLAY_DELAY", -1)
+        set_limits(display_delay=-1)
         index_shards(shards, sidecars=True)
         assert "`dask-tfrecord index`" in caplog.messages[0]
         caplog.clear()
@@ -302,11 +302,10 @@ def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def dense(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def dense(set_limits: Callable[..., Limits]) -> None:
     """Write many access points into little data."""
     pytest.importorskip("indexed_gzip")
-    monkeypatch.setattr(access_module, "_SPACING", 64 << 10)
-    yield
+    set_limits(access_point_nbytes=64 << 10)
 
 
 def text_like(size: int, seed: int = 0) -> bytes:

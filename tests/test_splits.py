@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -22,8 +22,8 @@ from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
+from dask_tfrecord.limits import Limits, replaced_limits
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records import byte_splits
 from dask_tfrecord.records.byte_splits import (
     ByteSplit,
     check_following_splits,
@@ -169,8 +169,7 @@ def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.Dat
     """In splits of many megabytes, wrong headers are detected while records are decoded."""
     size = examples.stat().st_size
     cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=3)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_splits, "_MIN_VERIFIED", 1)
+    with replaced_limits(verified_nbytes=1):
         try:
             assert columns_of(source_of(examples, [0, *cuts, size])) == wanted(examples)
         except TFRecordError as error:
@@ -178,8 +177,8 @@ def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.Dat
             assert "contains records throughout" in str(error)
 
 
-def test_records_all_through_a_split_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_splits, "_MIN_VERIFIED", 64)
+def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
+    set_limits(verified_nbytes=64)
     inner = framed([example(number, b"") for number in range(100)], tmp_path / "inner")
     write_oracle(tmp_path / "a", [example(0, inner), example(1, b"")])
     size = (tmp_path / "a").stat().st_size
@@ -211,8 +210,10 @@ def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
         assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
 
 
-def test_a_large_shard_is_counted_by_several_tasks(examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_TASK_NBYTES", 200)
+def test_a_large_shard_is_counted_by_several_tasks(
+    examples: Path, monkeypatch: pytest.MonkeyPatch, set_limits: Callable[..., Limits]
+) -> None:
+    set_limits(count_task_nbytes=200)
     tasks: list[ByteSplit] = []
     mark = counting._split_entries
 
@@ -365,10 +366,9 @@ def test_a_chunk_of_a_large_file_that_is_not_a_tfrecord_is_refused_after_a_bound
 
 
 def test_splits_within_records_larger_than_the_search_are_found(
-    nested: Path, examples: Path, monkeypatch: pytest.MonkeyPatch
+    nested: Path, examples: Path, set_limits: Callable[..., Limits]
 ) -> None:
-    monkeypatch.setattr(byte_splits, "_MAX_SEARCH_COUNTING", 40)
-    monkeypatch.setattr(byte_splits, "_MAX_SEARCH_DECODING", 40)
+    set_limits(search_counting_nbytes=40, search_decoding_nbytes=40)
     for path in (nested, examples):
         check_every_offset(path)
         shard, borders = whole(path), borders_of(path)

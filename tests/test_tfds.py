@@ -34,6 +34,7 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.messages import Example
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
 from dask_tfrecord.metadata.tfds_features import schema_from_features
@@ -562,7 +563,9 @@ def test_counts_of_the_metadata_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
         dtf.read_tfrecord(EVERY, split="train[:1]", counts=None)
 
 
-def test_sidecar_indexes_locate_rows(copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sidecar_indexes_locate_rows(
+    copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, set_limits: Callable[..., Limits]
+) -> None:
     folder = copy()
     for path in EVERY.glob("every-train*"):
         shutil.copy(path, folder / path.name)
@@ -573,7 +576,7 @@ def test_sidecar_indexes_locate_rows(copy: Callable[..., Path], monkeypatch: pyt
         raise AssertionError("shards are scanned")
 
     # Write an index entry for every record instead of one per MiB.
-    monkeypatch.setattr(index_file, "ENTRY_SPACING", 1)
+    set_limits(entry_nbytes=1)
     monkeypatch.setattr(index_file, "scan_shard", scan)
     ds = dtf.read_tfrecord(folder, split="train", columns=["label"])
     assert isinstance(ds.source, RecordSource)

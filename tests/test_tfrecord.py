@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from support.waiting import wait_until
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import splits_of
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing import read_oracle, read_payloads, write_oracle
@@ -298,9 +300,8 @@ def test_no_rows_are_one_empty_shard(records: int | None, tmp_path: Path) -> Non
     assert payloads(tmp_path) == []
 
 
-def test_many_small_chunks_share_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dask_tfrecord.stores.tfrecord.write._MAX_CHUNK_SHARDS", 4)
-    monkeypatch.setattr("dask_tfrecord.stores.tfrecord.write._SHARED_NBYTES", 80)
+def test_many_small_chunks_share_a_shard(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
+    set_limits(max_chunk_shards=4, shard_nbytes=80)
     sizes = (3, 3, 3, 3, 40, 3)
     dtf.to_tfrecord({"x": da.arange(sum(sizes), chunks=(sizes,))}, tmp_path / MANY)
     counts = [len(read_payloads(tmp_path / name)) for name in everything(tmp_path)]

@@ -29,6 +29,7 @@ from dask_tfrecord import messages, testing
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.value_locations import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.testing import write_oracle
 
 COUNTER = itertools.count()
@@ -160,12 +161,10 @@ def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[by
     assert native == {name: bits(array) for name, array in wanted.items()}
 
 
-def test_schedulers_and_partial_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedulers_and_partial_shards(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
     write_oracle(tmp_path / "x", [example(record, others=record % 3) for record in range(400)])
     whole = dtf.virtual_zarr(tmp_path / "x", FEATURES)
-    monkeypatch.setattr("dask_tfrecord.records.index.ENTRY_SPACING", 1000)
-    monkeypatch.setattr("dask_tfrecord.records.index._BLOCK", 2000)
-    monkeypatch.setattr("dask_tfrecord.stores.virtual.scan._TASK_NBYTES", 10_000)
+    set_limits(entry_nbytes=1000, index_window_nbytes=2000, scan_task_nbytes=10_000)
     for scheduler in ("sync", "threads"):
         with dask.config.set(scheduler=scheduler):
             pieces = dtf.virtual_zarr(tmp_path / "x", FEATURES)

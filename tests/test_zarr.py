@@ -8,7 +8,7 @@ import json
 import math
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from support.store_round_trip import assert_identity, assert_same, assert_same_a
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES
-from dask_tfrecord.stores.zarr import chunking, layout, write_units
+from dask_tfrecord.limits import Limits
+from dask_tfrecord.stores.zarr import write_units
 from dask_tfrecord.stores.zarr.layout import ZarrLayout, array_name
 
 GOLDEN = (
@@ -378,12 +378,9 @@ class Busy(Callback):  # type: ignore[misc]
 @pytest.mark.parametrize("jobs", [1, 4, 256])
 @pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 6}, {"chunks": 31}], ids=str)
 def test_every_chunk_is_written_once_by_one_task(
-    ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, monkeypatch: pytest.MonkeyPatch
+    ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, set_limits: Callable[..., Limits]
 ) -> None:
-    for module in (chunking, layout):
-        monkeypatch.setattr(module, "UNIT_NBYTES", 64)
-        monkeypatch.setattr(module, "CHUNK_NBYTES", 16)
-    monkeypatch.setattr(write_units, "_MIN_TASKS", jobs)
+    set_limits(write_unit_nbytes=64, chunk_nbytes=16, min_write_tasks=jobs)
     store = tmp_path / "store.zarr"
     written: Delayed = ds.to_zarr(store, **grid, compute=False)
     with Busy(store) as busy:
@@ -398,10 +395,9 @@ def test_every_chunk_is_written_once_by_one_task(
 
 
 @pytest.fixture
-def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_units(set_limits: Callable[..., Limits]) -> None:
     """Many units for a little data."""
-    for module in (chunking, layout):
-        monkeypatch.setattr(module, "UNIT_NBYTES", 100)
+    set_limits(write_unit_nbytes=100)
 
 
 @pytest.mark.usefixtures("small_units")
@@ -585,7 +581,7 @@ def test_a_function_receives_limited_rows(tmp_path: Path, monkeypatch: pytest.Mo
 
     images = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.RawFeature((10_000,), "float32")})
     images.map_blocks(mean, {"mean": dtf.FixedLenFeature((), "float32")}).to_zarr(tmp_path / "store.zarr", chunks=700)
-    assert max(seen) <= UNIT_NBYTES
+    assert max(seen) <= Limits().write_unit_nbytes
 
 
 def test_other_selections_have_other_names(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
+from dask_tfrecord.limits import Limits
 from dask_tfrecord.stores.zarr import claim
 
 ROWS = 60
@@ -279,8 +280,8 @@ def test_the_claim_of_another_machine_is_taken_over_by_age(
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
-def test_a_long_run_renews_its_claim(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "HEARTBEAT", 0.01)
+def test_a_long_run_renews_its_claim(ds: dtf.Dataset, store: Path, set_limits: Callable[..., Limits]) -> None:
+    set_limits(heartbeat=0.01)
 
     def renewed() -> None:
         beat = json.loads((store / CLAIM).read_text())["beat"]

@@ -23,8 +23,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import zero_rows
 from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.stores.zarr import chunking, layout
 from dask_tfrecord.testing import write_oracle
 
 # Features beyond lists of values, written by TensorFlow and read without a spec.
@@ -81,12 +81,8 @@ def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, 
     named = {f"column/{number}": feature for number, feature in enumerate(features)}
     rng = np.random.default_rng(seed)
     dataset = dataset_of({name: rows_like(of, sum(sizes), rng) for name, of in named.items()}, named, sizes)
-    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="sync"):
-        for module in (chunking, layout):
-            patch.setattr(module, "UNIT_NBYTES", nbytes)
-            patch.setattr(module, "CHUNK_NBYTES", nbytes // 4)
-        patch.setattr("dask_tfrecord.stores.flat_arrays.READ_NBYTES", nbytes)
-        patch.setattr("dask_tfrecord.stores.rows.GRANULE_NBYTES", nbytes // 2)
+    small = {"chunk_nbytes": nbytes // 4, "read_nbytes": nbytes, "granule_nbytes": nbytes // 2}
+    with replaced_limits(write_unit_nbytes=nbytes, **small), dask.config.set(scheduler="sync"):
         back = assert_identity(dataset, {}, **grid)
         # Rows that are read from a store in spans, and a selection of them, are written again.
         assert_identity(back.rows[1:], {}, chunks=3)

@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import redact_url
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import IndexEntries, ShardIndex
 from dask_tfrecord.records.index_file import SUFFIX, CountedShard, WrittenIndex, index_shard, write_sidecars
-from dask_tfrecord.runtime.progress import DISPLAY_DELAY, ProgressBar, follow_tasks, is_displayed, report_progress
+from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.listing import Shard, Shards, find_shards
 from dask_tfrecord.storage.published import check_sizes, directory_of, remove_abandoned
@@ -41,8 +42,7 @@ __all__ = [
     "index_shards",
 ]
 
-# Stored bytes and shards of one task: small files share a task.
-_TASK_NBYTES = 64 << 20
+# Shards of one task: small files share a task.
 _TASK_SHARDS = 64
 # Bytes from which compression is detected.
 _PROBE_NBYTES = 512
@@ -152,7 +152,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             counted.append(
                 CountedShard(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc), None)
             )
-    if found.count(None) and time.monotonic() - began > DISPLAY_DELAY:
+    if found.count(None) and time.monotonic() - began > limits().display_delay:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn([each.stale for each in counted if each.stale is not None])
     indexes = [each.index for each in counted]
@@ -217,15 +217,17 @@ def _is_compressed(shard: Shard) -> bool:
 
 def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
     """Split the wanted shards that are large enough for several tasks and uncompressed."""
-    numbers = np.flatnonzero((shards.sizes > 2 * _TASK_NBYTES) & wanted)
+    numbers = np.flatnonzero((shards.sizes > 2 * limits().count_task_nbytes) & wanted)
     if not numbers.size:
         return {}
-    closed = closed_shards(shards, 2 * _TASK_NBYTES)
+    closed = closed_shards(shards, 2 * limits().count_task_nbytes)
     numbers = numbers[~closed[numbers]]
     # A damaged first header is reported at once; the tasks of splits would search all bytes first.
     calls = [partial(begins_with_header, _plain(shards[number])) for number in numbers.tolist()]
     held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
-    return {number: even_splits(int(shards.sizes[number]), _TASK_NBYTES) for number in numbers[held].tolist()}
+    return {
+        number: even_splits(int(shards.sizes[number]), limits().count_task_nbytes) for number in numbers[held].tolist()
+    }
 
 
 def _plain(shard: Shard) -> Shard:
@@ -258,7 +260,7 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
     """Yield slices of shards that share a task."""
     start, nbytes = 0, 0
     for number, cost in enumerate(costs):
-        if number > start and (nbytes + cost > _TASK_NBYTES or number - start >= _TASK_SHARDS):
+        if number > start and (nbytes + cost > limits().count_task_nbytes or number - start >= _TASK_SHARDS):
             yield slice(start, number)
             start, nbytes = number, 0
         nbytes += cost

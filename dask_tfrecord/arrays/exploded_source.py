@@ -30,15 +30,13 @@ from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.memory_limit import allocating
 from dask_tfrecord.errors import FeatureError, MemoryLimitError
 from dask_tfrecord.features import ImageFeature
+from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 
 __all__ = ["ExplodedSource", "ItemCounts", "read_lengths"]
 
 # Records between two cumulative counts.
 _GROUP = 1024
-# Records that are counted at once: at first, and decoded bytes later.
-_PROBE_ROWS = 64
-_READ_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -374,7 +372,7 @@ def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArr
     names = tuple(dict.fromkeys(map(plan.lengths_of, plan.group)))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     span = (start, start)
-    rows = _PROBE_ROWS
+    rows = limits().probe_rows
 
     def growing() -> Iterator[tuple[int, int]]:
         nonlocal span
@@ -389,6 +387,6 @@ def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArr
             raise length_error(error, source, slice(*span)) from None
         # Sources that do not count without decoding hold the values of these rows.
         nbytes = sum(map(block_nbytes, blocks.values())) / (span[1] - span[0])
-        rows = max(1, int(min(_READ_NBYTES / max(nbytes, 1), 4 * rows)))
+        rows = max(1, int(min(limits().read_nbytes / max(nbytes, 1), 4 * rows)))
     lengths = np.concatenate(found)
     return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))

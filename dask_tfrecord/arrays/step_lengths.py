@@ -15,13 +15,13 @@ from dask_tfrecord.arrays.collection import Collection, borders_by_bytes
 from dask_tfrecord.columns.column_plan import StepCountPlan
 from dask_tfrecord.columns.decode import decode_blocks
 from dask_tfrecord.features import FixedLenSequenceFeature
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.runs import Run
 from dask_tfrecord.schema import Schema
 
 __all__ = ["count_lengths"]
 
 # Stored bytes that a task reads, and that it decodes at once.
-_TASK_NBYTES = 64 << 20
 _BLOCK_NBYTES = 4 << 20
 
 
@@ -47,7 +47,7 @@ def count_lengths(
         Schema in which these features have the length of the longest record.
     """
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
-    borders = borders_by_bytes(collection, stored, _TASK_NBYTES, coalesce=True)
+    borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
     task = dask.delayed(_LengthTask(collection, StepCountPlan(schema, tuple(wanted)), rows, check_crc), traverse=False)
     longest = dask.delayed(_longest, pure=False)

@@ -36,6 +36,7 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.inspection.payload_type import payload_error
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.byte_splits import check_following_splits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import truncation_error
@@ -44,8 +45,6 @@ from dask_tfrecord.records.runs import Run
 __all__ = ["decode", "decode_blocks"]
 
 # Bytes read at once: at most a block, which stays in cache, and at least a few pages.
-_BLOCK = 1 << 20
-_LEAST = 16 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -262,7 +261,7 @@ class _Reader:
     def __init__(self, run: Run, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
-        self.window = Window(run.shard, run.offset, block_size=_LEAST, stop=run.stop_offset)
+        self.window = Window(run.shard, run.offset, block_size=limits().first_window_nbytes, stop=run.stop_offset)
         self.record = run.entry_record
 
     def reaches(self, run: Run) -> bool:
@@ -352,7 +351,8 @@ class _Reader:
         """Read `need` bytes and a block of the rest of the run; return whether they exist."""
         window = self.window
         left = run.stop_offset - window.offset - (window.end - window.begin)
-        window.block_size = min(max(left, need, _LEAST), _BLOCK) if left > 0 else _BLOCK
+        least, most = limits().first_window_nbytes, limits().window_nbytes
+        window.block_size = min(max(left, need, least), most) if left > 0 else most
         return window.fill(need)
 
     def skip(self, run: Run) -> None:

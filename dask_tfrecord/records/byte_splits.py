@@ -18,6 +18,7 @@ import numpy as np
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, TFRecordError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import IndexEntries, ShardIndex, index_entries, walk
 from dask_tfrecord.storage.shard import Shard
@@ -34,14 +35,8 @@ __all__ = [
     "split_entries",
 ]
 
-# Bytes over which headers have to follow each other, even if the split is shorter.
-_MIN_VERIFIED = 4 << 20
+# Bytes of a window.
 _BLOCK = 256 << 10
-# The search for the first header ends after this number of bytes, so that a file of another format is not read
-# completely before its error. Larger records are found by walking headers: from the end of the split before when
-# counting, which is fast, and from the beginning of the shard when decoding.
-_MAX_SEARCH_COUNTING = 16 << 20
-_MAX_SEARCH_DECODING = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +113,13 @@ def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> Spl
     if split.start == 0:
         return SplitEntry(0, 0)
     with Window(shard, split.start, block_size=_BLOCK, stop=min(split.start + _BLOCK, shard.size)) as window:
-        found = _search_header(window, min(split.stop, split.start + _MAX_SEARCH_DECODING))
-        offset = window.offset
-        if not found and split.stop <= split.start + _MAX_SEARCH_DECODING:
+        end = min(split.stop, split.start + limits().search_decoding_nbytes)
+        found = _search_header(window, end)
+        if not found and end == split.stop:
             return None
-        if found and ((check_crc and split.stop - offset >= _MIN_VERIFIED) or _headers_follow(window, split.stop)):
+        offset = window.offset
+        is_long = check_crc and split.stop - offset >= limits().verified_nbytes
+        if found and (is_long or _headers_follow(window, split.stop)):
             return SplitEntry(offset, None)
     return find_entry_by_walk(shard, split)
 
@@ -205,7 +202,7 @@ def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> 
         Entries, numbered from 0. None if headers do not follow each other, or no header was found.
     """
     with Window(shard, split.start, stop=split.stop) as window:
-        if split.start and not _search_header(window, min(split.stop, split.start + _MAX_SEARCH_COUNTING)):
+        if split.start and not _search_header(window, min(split.stop, split.start + limits().search_counting_nbytes)):
             return None
         try:
             return index_entries(window, stop=split.stop, check_crc=check_crc)
@@ -286,7 +283,7 @@ def _check_header(window: Window, record: int) -> None:
 def _headers_follow(window: Window, stop: int) -> bool:
     """Return whether headers follow each other from the window, to `stop` and for at least 4 MiB."""
     try:
-        for _ in walk(window, stop=max(stop, window.offset + _MIN_VERIFIED)):
+        for _ in walk(window, stop=max(stop, window.offset + limits().verified_nbytes)):
             pass
     except ShardChangedError:
         raise

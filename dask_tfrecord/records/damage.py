@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, TFRecordError, plural, redact_url
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
-from dask_tfrecord.records.index import ENTRY_SPACING
 from dask_tfrecord.records.index_file import UnusableIndexError, read_index_lines
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.storage.sidecar_files import Sidecar
@@ -342,7 +342,7 @@ class _Scan:
         return stream_error
 
     def _add_entry(self, start: int, offset: int, records: int) -> None:
-        if not self._entries or offset - self._entries[-1][1] >= ENTRY_SPACING:
+        if not self._entries or offset - self._entries[-1][1] >= limits().entry_nbytes:
             self._entries.append((start, offset, records))
 
     def entries(self, intact: Sequence[_Stretch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

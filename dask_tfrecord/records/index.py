@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, plural
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import RANGE
 
 __all__ = [
-    "ENTRY_SPACING",
     "IndexEntries",
     "ShardIndex",
     "Step",
@@ -32,10 +31,6 @@ __all__ = [
     "walk",
 ]
 
-ENTRY_SPACING = 1 << 20
-
-# Blocks are smaller than the spacing of entries, so that entries are at most slightly further apart.
-_BLOCK = 512 << 10
 # From this mean record size on, reading single headers and skipping payloads is faster than reading everything.
 _LARGE_RECORD = 256 << 10
 _HEADER_BLOCK = 4 << 10
@@ -94,7 +89,7 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
     CorruptRecordError
         If a header is damaged, or the shard ends within a record.
     """
-    with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
+    with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
         entries = index_entries(window, check_crc=check_crc)
         return ShardIndex(entries.count, entries.records, entries.offsets, entries.end, window.compression)
 
@@ -163,7 +158,7 @@ def index_entries(window: Window, *, first: int = 0, stop: int | None = None, ch
     """
     records, offsets, count = [first], [window.offset], 0
     for step in walk(window, first=first, stop=stop, check_crc=check_crc):
-        if step.offset - offsets[-1] >= ENTRY_SPACING:
+        if step.offset - offsets[-1] >= limits().entry_nbytes:
             records.append(step.first)
             offsets.append(step.offset)
         count = step.first + step.count - first
@@ -218,7 +213,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     shard, count = window.shard, first
     last: Step | None = None
     local = is_local(shard.path)
-    large = _LARGE_RECORD if local else RANGE
+    large = _LARGE_RECORD if local else limits().range_nbytes
     while (stop is None or window.offset < stop) and window.fill(HEADER):
         border, end = window.offset, window.end
         if stop is not None:
@@ -237,7 +232,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
         if window.compression is None:
             # Payloads are skipped if they are large, or if reading them takes longer than another remote request.
             skips = nbytes >= walked * large
-            window.block_size = _HEADER_BLOCK if skips else _BLOCK
+            window.block_size = _HEADER_BLOCK if skips else limits().index_window_nbytes
             window.expect(
                 window.offset + _HEADER_BLOCK if skips and not local else shard.size if stop is None else stop
             )

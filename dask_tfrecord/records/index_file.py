@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, TFRecordError, redact, redact_url
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
-from dask_tfrecord.records.index import ENTRY_SPACING, ShardIndex, Step, scan_shard, walk
+from dask_tfrecord.records.index import ShardIndex, Step, scan_shard, walk
 from dask_tfrecord.storage.compression import masked_crc32c
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.gzip_index import access_points, write_access_points
@@ -214,12 +215,12 @@ class _IndexLines:
             raise UnusableIndexError(f"record {record} does not begin where the one before ends")
         if self.count == 0:
             self._lengths[0] = int(lengths[0])
-        index = int(np.searchsorted(offsets, self.offsets[-1] + ENTRY_SPACING))
+        index = int(np.searchsorted(offsets, self.offsets[-1] + limits().entry_nbytes))
         while index < len(offsets):
             self.records.append(self.count + index)
             self.offsets.append(int(offsets[index]))
             self._lengths.append(int(lengths[index]))
-            index = int(np.searchsorted(offsets, self.offsets[-1] + ENTRY_SPACING))
+            index = int(np.searchsorted(offsets, self.offsets[-1] + limits().entry_nbytes))
         self.count += len(numbers)
         self.end = int(ends[-1])
         self._last = (self.count - 1, int(offsets[-1]), int(lengths[-1]))

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Self
 import dask
 from dask.callbacks import Callback
 
+from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.dask_private import active_client
 
 if TYPE_CHECKING:
     from dask_tfrecord.runtime.progress_display import Display
 
 __all__ = [
-    "DISPLAY_DELAY",
     "TOPIC",
     "ProgressBar",
     "follow_tasks",
@@ -36,13 +36,12 @@ __all__ = [
 ]
 
 # Seconds before a bar appears.
-DISPLAY_DELAY = 2.0
 # Seconds between two updates of a bar.
 _UPDATE_INTERVAL = 0.1
 # Topic of the events of all tasks on a cluster: one, because a scheduler never forgets a topic.
 TOPIC = "dask-tfrecord"
 
-_display_delay: ContextVar[float] = ContextVar("display_delay", default=DISPLAY_DELAY)
+_display_delay: ContextVar[float | None] = ContextVar("display_delay", default=None)
 
 
 def is_displayed() -> bool:
@@ -75,7 +74,7 @@ def show_immediately() -> Iterator[None]:
 
 
 class ProgressBar:
-    """A progress bar that appears after `DISPLAY_DELAY` and disappears at the end; none where `is_displayed` is false.
+    """A progress bar that appears after `Limits.display_delay` and disappears at the end; none unless `is_displayed`.
 
     Parameters
     ----------
@@ -92,7 +91,8 @@ class ProgressBar:
     def __init__(self, label: str, total: float, *, before: float = 0.0, line: Callable[[], str] | None = None) -> None:
         self.shown = False
         self._label, self._total, self._before, self._line = label, total, before, line
-        self._delay, self._final_text = _display_delay.get(), ""
+        delay = _display_delay.get()
+        self._delay, self._final_text = limits().display_delay if delay is None else delay, ""
         self._over = threading.Event()
         self._display: Display | None = None
         self._thread: threading.Thread | None = None

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.sidecar_files import find_sidecars, sidecar_path
 from dask_tfrecord.storage.streams import StoredStream, open_sink, open_stored
@@ -38,9 +39,6 @@ __all__ = [
 ]
 
 SUFFIX = ".gzidx"
-
-# Inflated bytes between two points. A point takes 32 KiB, 0.4 % of the data; reaching an offset takes about 10 ms.
-_SPACING = 8 << 20
 
 _HEAD = struct.Struct("<5sBBQQIII")
 _POINT = np.dtype([("stored", "<u8"), ("inflated", "<u8"), ("bits", "u1"), ("window", "u1")])
@@ -267,7 +265,7 @@ def write_access_points(shard: Shard, path: str) -> int:
     with open_stored(shard) as stored:
         stored.expect(shard.size)
         try:
-            with indexed_gzip.IndexedGzipFile(fileobj=_Seekable(stored), spacing=_SPACING) as file:
+            with indexed_gzip.IndexedGzipFile(fileobj=_Seekable(stored), spacing=limits().access_point_nbytes) as file:
                 file.build_full_index()
                 file.export_index(fileobj=exported)
         except (indexed_gzip.ZranError, indexed_gzip.CrcError) as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact, without_credentials
+from dask_tfrecord.limits import limits
 
 __all__ = [
     "ATTEMPTS",
@@ -34,7 +35,6 @@ ATTEMPTS = 8
 TIMEOUT = "tfrecord.storage.timeout"
 DEFAULT_TIMEOUT = "120s"
 _REQUEST_PART = 1 / 4
-_FIRST_WAIT = 0.1
 _MAX_WAIT = 10.0
 
 # From this number of files on, listing their remote directory is cheaper than looking up each file.
@@ -130,7 +130,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
         if not transient:
             raise cleaned
         seconds = time.monotonic() - started
-        wait = min(_FIRST_WAIT * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
+        wait = min(limits().first_retry_wait * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
         if attempt == ATTEMPTS or seconds + wait >= limit:
             raise StorageError(
                 f"could not {what} in {plural(attempt, 'attempt')} over {seconds:.0f} s; the last one failed with "

@@ -20,14 +20,10 @@ from numpy.typing import NDArray
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
+from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 
 __all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat"]
-
-# Limits of decoded bytes: an array in a write unit; flat features that a task reads at once; rows between two borders.
-UNIT_NBYTES = 8 << 20
-READ_NBYTES = 8 << 20
-GRANULE_NBYTES = 512 << 10
 
 _Ints = NDArray[np.int64]
 
@@ -218,12 +214,12 @@ class BorderCounts:
         return {name: tuple(self.items[name][border].tolist()) for name in names}
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
-        """Divide the rows between two borders into spans of at most `READ_NBYTES` and `most_rows` if possible."""
+        """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most."""
         chosen = [low]
         while chosen[-1] < high:
             last = chosen[-1]
             past = min(
-                int(np.searchsorted(self.sizes, self.sizes[last] + READ_NBYTES, side="right")),
+                int(np.searchsorted(self.sizes, self.sizes[last] + limits().read_nbytes, side="right")),
                 int(np.searchsorted(self.rows, self.rows[last] + most_rows, side="right")),
             )
             chosen.append(min(max(past - 1, last + 1), high))

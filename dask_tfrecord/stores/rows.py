@@ -24,11 +24,10 @@ from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import Outputs, RecordSource, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.errors import Location
+from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import (
-    GRANULE_NBYTES,
-    UNIT_NBYTES,
     BorderCounts,
     Levels,
     check_group_lengths,
@@ -39,8 +38,6 @@ __all__ = ["RowSizes", "RowSource", "RowTasks", "count_items", "locate_row"]
 
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
-# Rows that are read to estimate the size of rows.
-_PROBE_ROWS = 64
 
 
 class RowSource(Protocol):
@@ -255,7 +252,7 @@ class RowTasks:
     def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:
         if self.source is not None:
             return probe_rows(self.source, names)
-        chunks = self.dataset.rows[:_PROBE_ROWS].merged().chunks(tuple(self.schema))
+        chunks = self.dataset.rows[: limits().probe_rows].merged().chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return len(blocks[names[0]]), {name: block_nbytes(blocks[name]) for name in names}
 
@@ -311,7 +308,7 @@ def count_items(
     levels = flat_levels(schema)
     counts: list[BorderCounts] = []
     spans: list[tuple[int, int]] = []
-    step = min(_PROBE_ROWS, most_rows)
+    step = min(limits().probe_rows, most_rows)
 
     def growing() -> Iterator[tuple[int, int]]:
         start = rows[0]
@@ -326,7 +323,7 @@ def count_items(
         counts.append(_count_block(blocks, levels, spans[-1][0], every))
         nbytes = int(counts[-1].sizes[-1]) / len(range(*spans[-1]))
         # The size of the next rows is estimated; most rows are only counted, without memory for them.
-        step = max(1, int(min(UNIT_NBYTES / max(nbytes, 1), 4 * step, most_rows)))
+        step = max(1, int(min(limits().write_unit_nbytes / max(nbytes, 1), 4 * step, most_rows)))
     report_progress()
     return BorderCounts.concatenate(schema, counts)
 
@@ -334,12 +331,13 @@ def count_items(
 def _count_block(
     blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]
 ) -> BorderCounts:
-    """Count the items of blocks: at the borders of units, within units, and at least every `GRANULE_NBYTES`."""
+    """Count the items of blocks: at the borders of units, within units, and at least every `Limits.granule_nbytes`."""
     items = {name: each.items(blocks[name]) for name, each in levels.items()}
     sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
     count = len(sizes) - 1
     regular = [np.arange(-first % rows, count, rows) for rows in every]
-    granules = np.searchsorted(sizes, np.arange(GRANULE_NBYTES, sizes[-1], GRANULE_NBYTES), side="right") - 1
+    granule = limits().granule_nbytes
+    granules = np.searchsorted(sizes, np.arange(granule, sizes[-1], granule), side="right") - 1
     borders = np.unique(np.concatenate([[0], *regular, granules, [count]]))
     before = {name: np.stack([each[borders] for each in found], axis=1) for name, found in items.items()}
     return BorderCounts(borders + first, before, sizes[borders])

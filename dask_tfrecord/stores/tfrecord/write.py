@@ -27,6 +27,7 @@ from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_u
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.limits import limits
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
@@ -46,9 +47,6 @@ __all__ = ["ShardPlan", "check_options", "refuse_sources", "shard_borders", "to_
 _BLOCK_NBYTES = 2 << 20
 # Larger blocks are read again in smaller spans: their rows are larger than the previous ones.
 _MAX_BLOCK_NBYTES = 8 * _BLOCK_NBYTES
-# With more chunks than this, small neighbours share a shard of about this many decoded bytes.
-_MAX_CHUNK_SHARDS = 1_000
-_SHARED_NBYTES = 64 << 20
 
 Encodings = str | Mapping[str, Any]
 
@@ -285,7 +283,7 @@ def shard_borders(
     names : ShardNames
         Names of the shards.
     row_nbytes : callable
-        Returns the decoded bytes of a row; called if there are more than `_MAX_CHUNK_SHARDS` chunks.
+        Returns the decoded bytes of a row; called if there are more than `Limits.max_chunk_shards` chunks.
 
     Returns
     -------
@@ -307,9 +305,9 @@ def shard_borders(
         return np.append(np.arange(0, max(rows, 1), records), rows)
     if not names.allows_many:
         return np.array([0, rows])
-    if len(borders) - 1 <= _MAX_CHUNK_SHARDS:
+    if len(borders) - 1 <= limits().max_chunk_shards:
         return borders
-    shard_rows = max(1, int(_SHARED_NBYTES / max(row_nbytes(), 1.0)))
+    shard_rows = max(1, int(limits().shard_nbytes / max(row_nbytes(), 1.0)))
     # Each shard ends with the last chunk that ends within `shard_rows` of its first row. A larger chunk is one shard.
     cuts = [0]
     while cuts[-1] < len(borders) - 1:

@@ -19,6 +19,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.value_locations import LocationPlan, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, redact_url
 from dask_tfrecord.features import Feature, RawFeature
+from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard, Shards, is_local
@@ -28,8 +29,6 @@ from dask_tfrecord.stores.zarr.layout import RowGrid, zarr_layout
 
 __all__ = ["virtual_zarr"]
 
-# Stored bytes that a task scans.
-_TASK_NBYTES = 64 << 20
 # First bytes of a shard, enough to detect its compression.
 _HEAD_NBYTES = 512
 
@@ -188,7 +187,7 @@ def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDAr
     locations = RecordSource.from_collection(source.collection, plan, source.rows, check_crc=True)
     node = dask.delayed(locations, traverse=False)
     task = dask.delayed(_scan_rows, pure=False)
-    cuts = source.refine(borders, _TASK_NBYTES).tolist()
+    cuts = source.refine(borders, limits().scan_task_nbytes).tolist()
     found = dask.compute(*(task(node, start, stop) for start, stop in pairwise(cuts)))
     return {name: np.concatenate([np.zeros(0, np.int64), *(rows[name] for rows in found)]) for name in plan.columns}
 

@@ -15,14 +15,15 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema, near_misses
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels
+from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.rows import RowSizes
-from dask_tfrecord.stores.zarr.layout import CHUNK_NBYTES, GridOverrides, RowGrid, array_name
+from dask_tfrecord.stores.zarr.layout import GridOverrides, RowGrid, array_name
 
 __all__ = ["ChunkRequest", "array_names", "check_names"]
 
-# Limit for all arrays that are chunked along rows, as a multiple of UNIT_NBYTES: with many arrays each gets less.
+# Limit for all arrays that are chunked along rows, as a multiple of a write unit: with many arrays each gets less.
 ARRAYS_TOGETHER = 4
 # Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
 SPAN_NBYTES = 32 << 20
@@ -95,7 +96,8 @@ class ChunkRequest:
             return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
 
         all_rows = max(nrows, 1)
-        small, large = rows_of(chunk_nbytes or CHUNK_NBYTES), rows_of(chunk_nbytes or UNIT_NBYTES)
+        small = rows_of(chunk_nbytes or limits().chunk_nbytes)
+        large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
         # Equal units, so that tasks take equally long.
         large = math.ceil(all_rows / math.ceil(all_rows / large))
         shard_rows = None
@@ -110,7 +112,7 @@ class ChunkRequest:
             return chunk, shard or chunk
 
         rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
-        most = _default_rows(UNIT_NBYTES, sizes.read, sizes.read, sizes.read)
+        most = _default_rows(limits().write_unit_nbytes, sizes.read, sizes.read, sizes.read)
         grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
         entries = _entries(schema, chunks, shards)
         return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes)
@@ -126,7 +128,7 @@ def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float
     largest, by_rows, altogether : float
         Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
     """
-    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * UNIT_NBYTES / SPAN_NBYTES, 1.0)
+    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * limits().write_unit_nbytes / SPAN_NBYTES, 1.0)
     return max(1, int(nbytes / each))
 
 

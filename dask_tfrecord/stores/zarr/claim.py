@@ -1,8 +1,8 @@
 """Claim of a run on a Zarr group: one process at a time creates, resumes or replaces a group.
 
 The claim is an object in the group. It holds the token of the run and the process, and is written again every
-`HEARTBEAT` seconds. A claim is dead when its process on this machine has ended, or when it was not written again for
-`STALE` seconds. The next run takes a dead claim over. Only the client holds a claim; tasks do not read it.
+`Limits.heartbeat` seconds. A claim is dead when its process on this machine has ended, or when it was not written again
+for `STALE` seconds. The next run takes a dead claim over. Only the client holds a claim; tasks do not read it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dask_tfrecord.errors import StoreInUseError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import remove_empty_directories
 from dask_tfrecord.stores.zarr.group import TargetGroup
 from dask_tfrecord.stores.zarr.objects import CLAIM, GroupObjects
 
-__all__ = ["HEARTBEAT", "STALE", "check_unclaimed", "claimed"]
+__all__ = ["STALE", "check_unclaimed", "claimed"]
 
 # Seconds between two heartbeats, and the age of a claim whose process counts as dead.
-HEARTBEAT = 20.0
 STALE = 120.0
 # Other runs may release or take over a claim meanwhile.
 _TRIES = 20
@@ -225,7 +225,7 @@ def _read_claim(target: TargetGroup, objects: GroupObjects, name: str) -> _Claim
 
 def _beat(objects: GroupObjects, claim: _Claim, ended: threading.Event) -> None:
     """Write the claim again until the run has ended, or another run has taken over the claim."""
-    while not ended.wait(HEARTBEAT):
+    while not ended.wait(limits().heartbeat):
         try:
             data = objects.get([CLAIM])[CLAIM]
             found = None if data is None else _Claim.from_json(data)

@@ -23,10 +23,10 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, run_uninterrupted
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import READ_NBYTES
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
@@ -231,7 +231,7 @@ def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threa
     counts = layout.border_counts
     if counts.items:
         # A row is never split, so the rows between two borders may exceed the size of a block.
-        block = max(block, min(READ_NBYTES, int(counts.sizes[-1])), int(np.diff(counts.sizes).max(initial=0)))
+        block = max(block, min(limits().read_nbytes, int(counts.sizes[-1])), int(np.diff(counts.sizes).max(initial=0)))
     return int(2 * block + row_tasks.held_rows(layout.grid.unit, threads) * sizes.read)
 
 

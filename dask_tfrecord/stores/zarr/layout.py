@@ -20,8 +20,9 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import TextFeature
+from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, BorderCounts, Levels, is_flat
+from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, is_flat
 
 __all__ = [
     "ArraySpec",
@@ -34,11 +35,8 @@ __all__ = [
     "zarr_layout",
 ]
 
-# Default limit of the decoded bytes of a chunk within a shard. UNIT_NBYTES is that of a write unit.
-CHUNK_NBYTES = 1 << 20
-# Approximate units of a flat array per unit of rows, and the least decoded bytes of each if there are several.
+# Approximate units of a flat array per unit of rows.
 FLAT_UNITS = 4
-FLAT_NBYTES = 128 << 10
 
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")
 _BY_ROWS = ("dense", "row_splits", "shapes")
@@ -115,12 +113,13 @@ class GridOverrides:
         item = max(1, item_nbytes)
         # Flat units begin and end near units of rows: rows across the end of a task are read by two tasks.
         share = max(1, math.ceil(length / max(units, 1.0)))
-        parts = max(1, min(FLAT_UNITS, share * item // FLAT_NBYTES))
+        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
         most = max(1, min(math.ceil(share / parts), length))
-        chunk = max(1, (self.chunk_nbytes or (CHUNK_NBYTES if sharded else UNIT_NBYTES)) // item)
+        default = limits().chunk_nbytes if sharded else limits().write_unit_nbytes
+        chunk = max(1, (self.chunk_nbytes or default) // item)
         if not sharded:
             return (_even(most, chunk),) * 2
-        shard = _even(most, max(1, (self.shard_nbytes or UNIT_NBYTES) // item))
+        shard = _even(most, max(1, (self.shard_nbytes or limits().write_unit_nbytes) // item))
         chunk = _even(shard, chunk)
         return chunk, chunk * math.ceil(shard / chunk)
 

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.sources import OutputBuffer
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import run_write
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import UNIT_NBYTES, Levels, check_group_lengths, flatten_block
+from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block
 from dask_tfrecord.stores.rows import RowSource, locate_row
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
@@ -110,7 +111,7 @@ class _CheckpointBuffer:
         """Add a completed unit."""
         self._units.append((writer, completed))
         self._nbytes += completed.report.nbytes
-        if self._nbytes >= UNIT_NBYTES:
+        if self._nbytes >= limits().write_unit_nbytes:
             self.flush()
 
     def flush(self) -> None:

@@ -16,14 +16,14 @@ from itertools import count, groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.zarr.layout import ArraySpec, ZarrLayout
 
 __all__ = ["WriteTask", "WriteUnit", "count_tasks", "plan_single_tasks", "plan_tasks", "plan_units"]
 
-# Least number of tasks, if there are as many units of rows, and most units of rows of one task.
-_MIN_TASKS = 256
+# Most units of rows of one task.
 _MAX_ROW_UNITS = 8
 
 
@@ -120,7 +120,7 @@ def count_tasks(layout: ZarrLayout) -> int:
 
 
 def _row_units_per_task(layout: ZarrLayout) -> int:
-    return min(max(1, layout.nrow_units // _MIN_TASKS), _MAX_ROW_UNITS)
+    return min(max(1, layout.nrow_units // limits().min_write_tasks), _MAX_ROW_UNITS)
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
