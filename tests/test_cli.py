@@ -433,7 +433,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
 
 
 @POSIX
-@pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["dask-tfrecord"], pytest.param(["dask", "tfrecord"], marks=pytest.mark.slow)], ids=" ".join
+)
 def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str], tmp_path: Path) -> None:
     testing.write_oracle(tmp_path / "many", examples(2000))
     store = tmp_path / "many.zarr"

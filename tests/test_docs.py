@@ -79,6 +79,7 @@ def test_python_blocks_run(page: str) -> None:
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
     # Worker processes import a script again: without a guard where one is needed, they fail.

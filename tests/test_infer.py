@@ -523,6 +523,7 @@ def test_corpus_files_have_the_features_of_their_index(corpus: Path) -> None:
             assert set(key.split(", ")) <= set(schema.sampling.unset)
 
 
+@pytest.mark.slow
 def test_corpus_files_fit_their_inferred_schema(corpus: Path) -> None:
     for name in indexed(corpus):
         payloads = testing.read_payloads(corpus / name)

@@ -184,8 +184,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "method",
     [
-        # What it starts is as new as what is spawned.
-        pytest.param(method, marks=pytest.mark.slow if method == "forkserver" else ())
+        # New interpreters start slowly.
+        pytest.param(method, marks=() if method == "fork" else pytest.mark.slow)
         for method in multiprocessing.get_all_start_methods()
     ],
 )

@@ -69,7 +69,9 @@ def too_long(text: str, columns: int) -> list[str]:
 
 
 @POSIX
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize(
+    "columns", [pytest.param(60, marks=pytest.mark.slow), 80, pytest.param(120, marks=pytest.mark.slow)]
+)
 def test_info_breaks_no_cell_at_a_narrow_terminal(shards: Path, columns: int) -> None:
     shown = at_a_terminal("info", shards, columns=columns)
     lines = shown.splitlines()
@@ -86,7 +88,7 @@ def test_info_is_a_table_where_the_terminal_is_wide(shards: Path) -> None:
 
 
 @POSIX
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_plan_breaks_no_cell_at_a_narrow_terminal(shards: Path, tmp_path: Path, columns: int) -> None:
     shown = at_a_terminal("to-zarr", shards, tmp_path / "some.zarr", "--plan", columns=columns)
     assert not too_long(shown, columns)

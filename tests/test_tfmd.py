@@ -456,6 +456,7 @@ def cells(columns: dict[str, Any], names: list[str]) -> list[tuple[Any, ...]]:
     return list(zip(*([cell(item) for item in columns[name].tolist()] for name in names), strict=True))
 
 
+@pytest.mark.slow
 def test_taxi_shards_by_their_schema_equal_the_table_beside_them(corpus: Path) -> None:
     """The table holds ten thousand trips, the shards two thirds of these and of others, in no order.
 

@@ -52,6 +52,7 @@ def test_a_cluster_writes_the_same_store(shards: Path, tmp_path: Path, client: C
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.usefixtures("client")
 def test_a_cluster_writes_every_kind_of_column(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)

@@ -301,7 +301,12 @@ def converted_on_threads(case: Case, tmp_path: Path, seed: int) -> list[Event]:
 
 @pytest.mark.parametrize(
     ("case", "seed"),
-    [("chunks", 0), ("by name", 2), ("one shard", 3), ("rows", 1)],
+    [
+        ("chunks", 0),
+        ("one shard", 3),
+        pytest.param("by name", 2, marks=pytest.mark.slow),
+        pytest.param("rows", 1, marks=pytest.mark.slow),
+    ],
     indirect=["case"],
 )
 def test_threads_write_each_chunk_once(case: Case, tmp_path: Path, seed: int) -> None:
@@ -323,6 +328,7 @@ def test_threads_write_each_chunk_once_ten_times(case: Case, tmp_path: Path) -> 
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", ["shards"], indirect=True)
 def test_a_cluster_writes_each_chunk_once(case: Case, tmp_path: Path) -> None:
