@@ -127,6 +127,40 @@ def test_frames_that_are_refused() -> None:
         dtf.from_dataframe(times)
 
 
+def test_tensors_and_shapes_that_contradict_their_values_are_refused() -> None:
+    tensors = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int32(), (2, 2)), pa.array([[1, 2, 3, 4], [1, None, 3, 4]], pa.list_(pa.int32(), 4))
+    )
+    kind = pa.struct([("data", pa.list_(pa.int64())), ("shape", pa.list_(pa.int64(), 2))])
+    wrong = [([1, 2, 3, 4, 5], [2, 2]), ([1, 2], [-1, -2]), ([], [2**32, 2**32])]
+    arrays = [pa.array([{"data": [1, 2], "shape": [2, 1]}, {"data": a, "shape": b}], kind) for a, b in wrong]
+    for array, text in [
+        (tensors, "missing values in row 1"),
+        *((array, r"row 1: an array of shape") for array in arrays),
+    ]:
+        frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(array)})
+        with pytest.raises(SchemaError, match=text):
+            dtf.from_dataframe(frame)
+        with pytest.raises(SchemaError, match=text):
+            dtf.from_dataframe(dd.from_pandas(frame, npartitions=1)).compute()
+
+
+def test_tensors_of_any_layout_and_bool_come_back() -> None:
+    masks = np.random.default_rng(0).random((3, 2, 4)) < 0.5
+    ds = dtf.Dataset.from_arrays({"mask": masks})
+    table = pa.table(ds)
+    assert np.array_equal(np.array(table["mask"].to_pylist()), masks)
+    assert np.array_equal(dtf.from_dataframe(table.to_pandas(types_mapper=pd.ArrowDtype))["mask"].compute(), masks)
+    stored = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    for permutation in (None, [1, 0]):
+        kind = pa.fixed_shape_tensor(pa.int32(), (3, 4), permutation=permutation)
+        array = pa.ExtensionArray.from_storage(kind, pa.array(stored.reshape(2, 12).tolist(), pa.list_(pa.int32(), 12)))
+        for rows in (slice(None), slice(1, 2), slice(0, 0)):
+            frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(array[rows])})
+            expected = stored[rows] if permutation is None else stored[rows].transpose(0, 2, 1)
+            assert np.array_equal(dtf.from_dataframe(frame)["x"].compute(), expected)
+
+
 def test_writers_take_dask_dataframes(tmp_path: Path) -> None:
     frame = dd.from_pandas(pd.DataFrame({"x": np.arange(10), "word": list("abcdefghij")}), npartitions=3)
     dtf.to_tfrecord(frame, tmp_path / "x-{shard:05d}-of-{shards:05d}.tfrecord")

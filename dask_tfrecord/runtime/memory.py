@@ -55,7 +55,12 @@ class Workers:
             return cls._from_cluster(client.scheduler_info(n_workers=-1)["workers"].values())
         if getattr(scheduler, "__module__", "").endswith("multiprocessing"):
             return cls(1, None, schedules=False)
-        if getattr(scheduler, "__name__", "") == "get_sync":
+        return cls.of_this_process()
+
+    @classmethod
+    def of_this_process(cls) -> Workers:
+        """Inspect the local threads of dask; one with the synchronous scheduler."""
+        if getattr(get_scheduler(), "__name__", "") == "get_sync":
             return cls(1, None)
         threads = pool_threads() or dask.config.get("num_workers", None) or CPU_COUNT
         return cls(int(threads), None)

@@ -21,7 +21,7 @@ from dask_tfrecord.arrays.graph import Chunk, shared
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.columns.user_blocks import MISSING, conform, in_rows, refuse_missing_values
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features import Feature, TextFeature
 from dask_tfrecord.schema import Schema
 
@@ -207,7 +207,9 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
         missing = np.unique(rows()[np.asarray(array.is_null())])
         raise SchemaError(f"{owner} has missing values{in_rows(missing)}, which records do not have: {MISSING}")
     if isinstance(kind, pa.FixedShapeTensorType):
-        return array.to_numpy_ndarray() if len(array) else np.empty((0, *kind.shape), kind.value_type.to_pandas_dtype())
+        # `to_numpy_ndarray` reads a missing value within a tensor as a number, and refuses bool.
+        tensors = _block(array.storage, owner, rows).reshape(len(array), *kind.shape)
+        return tensors.transpose(0, *(1 + axis for axis in kind.permutation)) if kind.permutation else tensors
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -227,7 +229,15 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
     if pa.types.is_struct(kind) and [field.name for field in kind] == ["data", "shape"]:
         data, shapes = (_block(array.field(name), owner, rows) for name in ("data", "shape"))
         if isinstance(data, RaggedBlock) and isinstance(shapes, np.ndarray) and shapes.ndim == 2:
-            return ArraysBlock(data.flat_values, data.row_splits, shapes.astype(np.int64, copy=False))
+            shapes, sizes = shapes.astype(np.int64, copy=False), np.diff(data.row_splits)
+            wrong = (shapes < 0).any(axis=1) | (shapes.prod(axis=1, dtype=np.float64) != sizes)
+            if wrong.any():
+                at = int(np.flatnonzero(wrong)[0])
+                raise SchemaError(
+                    f"{owner}, row {rows()[at]}: an array of shape {tuple(shapes[at].tolist())} has "
+                    f"{plural(int(sizes[at]), 'value')}; expected the product of its sizes"
+                )
+            return ArraysBlock(data.flat_values, data.row_splits, shapes)
     return None
 
 

@@ -90,7 +90,9 @@ def arrow_type(feature: Feature, *, tensors: bool = True) -> pa.DataType:
     if feature.own_shapes:
         data, sizes = pa.large_list(fixed_type(value, shape)), pa.list_(pa.int64(), feature.own_shapes)
         return pa.struct([pa.field("data", data), pa.field("shape", sizes)])
-    if tensors and pa.types.is_primitive(value) and not feature.ragged_rank and len(shape) > 1 and 0 not in shape:
+    # pyarrow reads no tensors of bool.
+    is_number = pa.types.is_integer(value) or pa.types.is_floating(value)
+    if tensors and is_number and not feature.ragged_rank and len(shape) > 1 and 0 not in shape:
         return pa.fixed_shape_tensor(value, shape)
     made = fixed_type(value, shape)
     for _ in range(feature.ragged_rank):

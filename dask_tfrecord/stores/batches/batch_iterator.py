@@ -106,7 +106,7 @@ class BatchIterator(Iterator[Batch]):
             rows = order.nrows // part[1] if drop_remainder else order.span[1] - order.span[0]
             number = rows // size if drop_remainder else -(-rows // size)
         epochs = None if epochs is None else _integer("epochs", epochs, 1)
-        self._threads = min(Workers.active().threads, CPU_COUNT, _MAX_THREADS[shuffle == "full"])
+        self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[shuffle == "full"])
         self._mixer = BatchMixer(
             self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )
