@@ -91,7 +91,9 @@ def send_control_c(process: subprocess.Popen[str]) -> tuple[str, str]:
 def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: str) -> None:
     before = set(folder.rglob("*"))
     code = f"""
-import dask, dask_tfrecord as dtf
+# An interrupt within an import may become another error.
+import dask, distributed, zarr, dask_tfrecord as dtf
+import dask_tfrecord.arrays.read, dask_tfrecord.stores.tfrecord.write, dask_tfrecord.stores.zarr.api
 FEATURES = {FEATURES}
 dask.config.set(scheduler="threads", num_workers=2)
 print("begun", flush=True)
