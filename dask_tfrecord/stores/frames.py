@@ -182,8 +182,6 @@ def _column(series: Any, owner: str, first: int) -> Any:
     array = pa.array(series)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     block = _block(array, owner, lambda: np.arange(first, first + len(array)))
     return series if block is None else block
 
