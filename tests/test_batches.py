@@ -457,6 +457,28 @@ def test_an_interrupt_stops_the_threads(ds: dtf.Dataset) -> None:
     assert labels(batches) == list(range(TOTAL))
 
 
+def test_an_interrupt_while_the_threads_start_stops_them(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, entered = threading.Thread.start, threading.Event()
+
+    def enter(blocks: dict[str, Any]) -> dict[str, Any]:
+        entered.set()
+        return blocks
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "tfrecord-batches":
+            assert entered.wait(60)
+            raise KeyboardInterrupt
+
+    batches = ds[["label"]].map_blocks(enter).batches(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    assert not reading_threads()
+    assert labels(batches) == list(range(TOTAL))
+
+
 def test_close_in_another_thread_ends_a_waiting_caller(ds: dtf.Dataset) -> None:
     entered, released = threading.Event(), threading.Event()
 

@@ -163,10 +163,13 @@ class BatchIterator(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        if self._pipeline is None or not self._pipeline.is_usable:
-            self._pipeline = BatchPipeline(self._mixer, self._position, self._threads, self._prefetch)
-            self._finalizer = weakref.finalize(self, self._pipeline.stop)
         try:
+            if self._pipeline is None or not self._pipeline.is_usable:
+                pipeline = BatchPipeline(self._mixer, self._position, self._threads, self._prefetch)
+                self._finalizer = weakref.finalize(self, pipeline.stop)
+                # An interrupt while the threads start finds the pipeline here, and stops them.
+                self._pipeline = pipeline
+                pipeline.start()
             made = self._pipeline.next()
         except BaseException:
             # Also KeyboardInterrupt. The next call starts at the same batch.

@@ -21,7 +21,7 @@ _RUNNING: weakref.WeakSet[BatchPipeline] = weakref.WeakSet()
 
 
 class BatchPipeline:
-    """Batches after a position, made ahead in threads of this process.
+    """Batches after a position, made ahead in threads of this process after `start`.
 
     The threads hold no reference to the iterator, so that its collection can stop them.
 
@@ -50,6 +50,10 @@ class BatchPipeline:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tfrecord-batches-read")
         # A daemon, because the interpreter waits for other threads before it calls `_end_threads`.
         self._thread = threading.Thread(target=self._run, args=(position,), name="tfrecord-batches", daemon=True)
+        self._running = threading.Event()
+
+    def start(self) -> None:
+        """Start the threads."""
         _RUNNING.add(self)
         self._thread.start()
 
@@ -83,11 +87,14 @@ class BatchPipeline:
         if self.is_usable:
             self.stop()
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._thread.join()
+            # An interrupted `start` may leave a thread that does not run yet: it will read nothing.
+            if self._running.is_set():
+                self._thread.join()
             self._pool.shutdown(wait=True)
 
     def _run(self, position: Position) -> None:
         """Make batches until the pipeline is stopped."""
+        self._running.set()
         batches = self._mixer.batches(position, self._pool)
         try:
             while self._tokens.get() and not self._stopped:
