@@ -120,7 +120,7 @@ def aiohttp_client(web: int) -> None:
 # ------------------------------------------------------------------------------------------------------------- resets
 
 
-@pytest.mark.parametrize("resets", [1, 2, 5, ATTEMPTS - 1])
+@pytest.mark.parametrize("resets", [1, pytest.param(5, marks=pytest.mark.slow), ATTEMPTS - 1])
 def test_resets_while_opening_are_retried(web: int, resets: int) -> None:
     with Gate(web, resets) as gate:
         ds = dtf.read_tfrecord(f"{gate.url}/x", FEATURES)
@@ -188,7 +188,7 @@ def test_one_range_takes_as_many_requests_as_attempts(store: Store, shard: bytes
 # ------------------------------------------------------------------------------------------------------------ silence
 
 
-@pytest.mark.parametrize("kind", ["http", "s3"])
+@pytest.mark.parametrize("kind", ["http", pytest.param("s3", marks=pytest.mark.slow)])
 def test_a_server_that_never_answers_ends_at_the_time_limit(
     kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +231,7 @@ def test_a_server_that_falls_silent_while_a_shard_is_read(web: int) -> None:
             ds["label"].compute()
 
 
+@pytest.mark.slow
 def test_timeouts_of_the_caller_take_precedence(web: int) -> None:
     import aiohttp
 

@@ -551,16 +551,6 @@ def test_records_that_are_not_payloads_are_refused_and_leave_no_file(
     with pytest.raises(ValueError, match="the writer is closed"):
         writer.write(b"more")
 
-    # Without a with-block, collecting the writer removes its temporary file.
-    writer = dtf.RecordWriter(path)
-    writer.write(good[0])
-    with pytest.raises(TypeError, match=said):
-        writer.write(make())
-    assert [*tmp_path.iterdir()]
-    del writer
-    gc.collect()
-    assert not [*tmp_path.iterdir()]
-
     # The writer stays usable: closing it publishes the records that it accepted.
     writer = dtf.RecordWriter(path)
     writer.write(good[0])
@@ -568,9 +558,18 @@ def test_records_that_are_not_payloads_are_refused_and_leave_no_file(
         writer.write(make())
     writer.write(good[1])
     writer.close()
+    assert list(dtf.read_records(path)) == good
+
+
+def test_a_collected_writer_removes_its_temporary_file(tmp_path: Path) -> None:
+    writer = dtf.RecordWriter(tmp_path / "x.tfrecord")
+    writer.write(example_of(1).SerializeToString())
+    with pytest.raises(TypeError, match="got NoneType"):
+        writer.write(None)  # type: ignore[arg-type]
+    assert [*tmp_path.iterdir()]
     del writer
     gc.collect()
-    assert list(dtf.read_records(path)) == good
+    assert not [*tmp_path.iterdir()]
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ JOBS = {
     "to_zarr": f"{MANY}).to_zarr('out.zarr')",
     "to_tfrecord": f"{MANY}).to_tfrecord('out')",
 }
+# Jobs of the default tests.
+SHORT = ("counting", "reading all", "to_zarr")
 
 
 def processor_seconds(usage: Any) -> float:
@@ -87,7 +89,7 @@ def send_control_c(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @POSIX
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [job if job in SHORT else pytest.param(job, marks=pytest.mark.slow) for job in JOBS])
 def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: str) -> None:
     before = set(folder.rglob("*"))
     code = f"""

@@ -50,7 +50,16 @@ def test_importing_the_package_imports_no_dependency() -> None:
     assert not modules & HEAVY
 
 
-@pytest.mark.parametrize("name", ["read_tfrecord", "Dataset", "infer_schema", "read_records", "FixedLenFeature"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "read_tfrecord",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("Dataset", "infer_schema", "read_records", "FixedLenFeature")
+        ),
+    ],
+)
 def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs(name: str) -> None:
     # dask.array imports some packages where they are installed.
     of_dask = imported("import dask.array")

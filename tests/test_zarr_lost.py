@@ -85,7 +85,7 @@ def test_a_missing_chunk_is_not_read_as_fill_values(ds: dtf.Dataset, tmp_path: P
         assert bits(opened[name].compute()) == bits(wanted[name])
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("grid", [GRIDS[0], pytest.param(GRIDS[1], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
     "codec",
     [
