@@ -89,3 +89,16 @@ def client(request: pytest.FixtureRequest) -> Iterator[Any]:
         Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def xarray_engine() -> str:
+    """Return the name of the engine of xarray; register it if the package is imported without its metadata."""
+    from xarray import backends
+
+    from dask_tfrecord.stores.xarray.backend import TFRecordBackendEntrypoint
+
+    if "tfrecord" not in backends.list_engines():
+        backends.common.BACKEND_ENTRYPOINTS["tfrecord"] = (None, TFRecordBackendEntrypoint)
+        backends.refresh_engines()
+    return "tfrecord"

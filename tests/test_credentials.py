@@ -16,6 +16,7 @@ import distributed
 import fsspec
 import numpy as np
 import pytest
+import xarray
 from click.testing import CliRunner
 from dask.base import tokenize
 from support import servers
@@ -28,6 +29,7 @@ from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.published import check_sizes, file_identity, list_files, remove_abandoned
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import open_sink
+from dask_tfrecord.stores.xarray.backend import TFRecordBackendEntrypoint
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 PASSWORD, SIGNATURE, PLAIN = "pa55w0rd-of-the-user", "5ignature%2Fof%3Dthe-request", "5ignature/of=the-request"
@@ -92,6 +94,15 @@ def reading(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
     yield list(dataset["x"].dask)
     yield guarded.read(counts=None).origin
     yield dtf.infer_schema(guarded.url("x.tfrecord"), storage_options=guarded.options).to_json()
+    opened = xarray.open_dataset(
+        guarded.url("x.tfrecord"),
+        engine=TFRecordBackendEntrypoint,
+        features=FEATURES,
+        chunks={},
+        storage_options=guarded.options,
+    )
+    assert opened["x"].sum() == 15
+    yield from (repr(opened), repr(opened.encoding), opened["x"].attrs, list(opened.__dask_graph__()))
     yield repr(find_shards(guarded.url("x.tfrecord"), storage_options=guarded.options))
 
 

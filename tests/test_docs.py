@@ -63,7 +63,7 @@ def python_path() -> dict[str, str]:
 
 
 @pytest.fixture
-def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xarray_engine: str) -> Path:
     """A fresh directory with the sample files in it, which is the current one."""
     shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import dask.array as da
 
 if TYPE_CHECKING:
+    import xarray
+
     from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
     from dask_tfrecord.stores.batches.row_sequence import RowSequence
 
@@ -122,6 +124,60 @@ class DatasetWriters(Mapping[str, da.Array]):
 
         dataset: Any = self
         return to_dataframe(dataset)
+
+    def to_xarray(
+        self,
+        coords: Sequence[str] = (),
+        *,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        together: bool = False,
+    ) -> xarray.Dataset:
+        """Return the columns as an xarray Dataset, backed by dask.
+
+        Nothing is read until it is computed. The extra ``xarray`` is needed.
+
+        Parameters
+        ----------
+        coords : sequence of str, optional
+            Columns that are coordinates.
+        dimension_names : mapping of str to sequence of str, optional
+            Names of the axes of a row, by column: ``{"image": ("height", "width", "channel")}``. Axes of one name have
+            one length. By default ``NAME.dim_1`` and so on, as in the stores of `to_zarr`.
+        together : bool, default False
+            False: each variable decodes its own column, and of a selection the selected records only. True: one task
+            per chunk decodes all columns, for computations of all of them.
+
+        Returns
+        -------
+        xarray.Dataset
+            Rows have the dimension ``record``. The variable of column ``a/b`` is named ``a.b``. A variable has the
+            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``. Columns of bytes are
+            objects, and so are rows that differ in length or shape, one array each.
+
+        Raises
+        ------
+        ImportError
+            If xarray is not installed.
+        UnknownFeatureError
+            If an argument names a column that does not exist.
+        ValueError
+            If rows are not counted (``counts=None``), or `dimension_names` does not fit the axes.
+        SchemaError
+            If two columns would be variables of one name.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> labelled = ds.to_xarray(coords=["label"])
+        >>> labelled["tokens"].dims
+        ('record',)
+        >>> labelled.isel(record=[3])["label"].shape
+        (1,)
+        """
+        from dask_tfrecord.stores.xarray.to_xarray import to_xarray
+
+        dataset: Any = self
+        return to_xarray(dataset, coords, dimension_names, together)
 
     def to_parquet(
         self,

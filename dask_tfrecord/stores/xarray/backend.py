@@ -1,0 +1,232 @@
+"""Engine "tfrecord" of xarray: `open_dataset`, `open_datatree` and `open_groups` of shards, indexed lazily.
+
+xarray imports this module to list its engines, so it imports the reader when shards are opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xarray
+from numpy.typing import NDArray
+from xarray.backends import BackendArray, BackendEntrypoint
+
+# Backends index by these classes: https://docs.xarray.dev/en/stable/internals/how-to-add-new-backend.html
+from xarray.core import indexing
+
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.arrays.sources import Source
+    from dask_tfrecord.stores.xarray.variables import VariableSpec
+
+__all__ = ["IndexedColumn", "TFRecordBackendEntrypoint"]
+
+_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+
+
+class IndexedColumn(BackendArray):
+    """Column that is read when it is indexed: the selected records only, with every value of a selected record.
+
+    Parameters
+    ----------
+    source : Source
+        Source of the rows.
+    column : str
+        Name of the column.
+    shape : tuple of int
+        Shape; the first axis counts rows.
+    dtype : dtype
+        The dtype.
+    """
+
+    def __init__(self, source: Source, column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.source = source
+        self.column = column
+        self.shape = shape
+        self.dtype = dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        """Read an outer selection; xarray applies the rest of a vectorised one to its result."""
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        from dask_tfrecord.columns.blocks import to_array
+
+        rows, *inner = key
+        is_single = not isinstance(rows, slice) and np.ndim(rows) == 0
+        wanted = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows, np.int64))
+        array = to_array(self.source.read((self.column,), wanted)[self.column])
+        # From the last axis on: an int removes its axis.
+        for axis in range(len(inner), 0, -1):
+            array = array[(slice(None),) * axis + (inner[axis - 1],)]
+        if is_single:
+            # An object would lose its array.
+            array = array.reshape(array.shape[1:])
+        return array
+
+
+class TFRecordBackendEntrypoint(BackendEntrypoint):
+    """Engine "tfrecord": columns of TFRecord shards as lazily indexed variables."""
+
+    description: ClassVar[str] = "Open TFRecord shards lazily, without TensorFlow"
+    url: ClassVar[str] = "https://github.com/dask-tfrecord/dask-tfrecord/blob/main/docs/xarray.md"
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        "filename_or_obj",
+        "drop_variables",
+        "features",
+        "sequence_features",
+        "columns",
+        "split",
+        "counts",
+        "compression",
+        "errors",
+        "fill_values",
+        "check_crc",
+        "storage_options",
+        "coords",
+        "dimension_names",
+        "group",
+    )
+    supports_groups: ClassVar[bool] = True
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Return True for names that end in .tfrecord, .tfrecords or .tfrec, with .gz or without."""
+        if not isinstance(filename_or_obj, str | os.PathLike):
+            return False
+        name = os.fspath(filename_or_obj)
+        return isinstance(name, str) and name.lower().removesuffix(".gz").endswith(_SUFFIXES)
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        group: str | None = None,
+        coords: Sequence[str] = (),
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> xarray.Dataset:
+        """Open shards as one Dataset.
+
+        Parameters
+        ----------
+        filename_or_obj : str, os.PathLike or list of these
+            As `urlpath` of `dask_tfrecord.read_tfrecord`.
+        drop_variables : str or iterable of str, optional
+            Variables or features that are neither opened nor decoded; unknown names are ignored.
+        group : str, optional
+            Features with this prefix only, such as ``"steps"`` for ``steps/reward``, under the rest of their names.
+        coords : sequence of str, optional
+            Features that are coordinates.
+        dimension_names : mapping of str to sequence of str, optional
+            Names of the axes of a row, by feature.
+        **options
+            Further arguments of `dask_tfrecord.read_tfrecord`, except `chunks`, which is that of xarray.
+
+        Returns
+        -------
+        xarray.Dataset
+            Variables are read when they are indexed, and ``chunks={}`` makes one chunk of each shard.
+
+        Raises
+        ------
+        ValueError
+            If records are not counted (``counts=None``), or an argument has an invalid value.
+        SchemaError, TFRecordError
+            As `read_tfrecord` raises them.
+        """
+        opened, specs = _open(filename_or_obj, drop_variables, coords, dimension_names, options)
+        return _lazy_dataset(opened, specs if group is None else _of_group(specs, group), filename_or_obj)
+
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        coords: Sequence[str] = (),
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> dict[str, xarray.Dataset]:
+        """Open shards as a Dataset per group: the feature ``steps/reward`` is the variable reward of ``/steps``.
+
+        The arguments are those of `open_dataset`.
+        """
+        from dask_tfrecord.stores.xarray.variables import in_groups
+
+        opened, specs = _open(filename_or_obj, drop_variables, coords, dimension_names, options)
+        return {path: _lazy_dataset(opened, own, filename_or_obj) for path, own in in_groups(specs).items()}
+
+    def open_datatree(
+        self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None, **options: Any
+    ) -> xarray.DataTree:
+        """Open shards as a tree of the groups of `open_groups_as_dict`."""
+        groups = self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables, **options)
+        return xarray.DataTree.from_dict(groups)
+
+
+def _open(
+    given: Any,
+    drop_variables: str | Iterable[str] | None,
+    coords: Sequence[str],
+    dimension_names: Mapping[str, Sequence[str]] | None,
+    options: Mapping[str, Any],
+) -> tuple[Dataset, dict[str, VariableSpec]]:
+    """Open shards in one chunk each, and describe the variables that remain."""
+    from dask_tfrecord.arrays.read import read_tfrecord
+    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
+
+    names = [given] if isinstance(given, str | os.PathLike) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
+        raise TypeError(f"engine 'tfrecord' opens paths and URLs of shards; got {type(given).__name__}")
+    dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+
+    def remains(name: str) -> bool:
+        return not {name, variable_name(name)} & dropped
+
+    kept = dict(options)
+    for option in ("features", "sequence_features"):
+        features = kept.get(option)
+        if isinstance(features, Schema):
+            kept[option] = features.select(name for name in features if remains(name))
+        elif isinstance(features, Mapping):
+            kept[option] = {name: feature for name, feature in features.items() if remains(name)}
+    opened = read_tfrecord(given, chunks="shard", **kept)
+    opened = opened[[name for name in opened if remains(name)]]
+    dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
+    coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
+    return opened, variable_specs(opened.schema, opened.nrecords, coords, dimension_names)
+
+
+def _of_group(specs: Mapping[str, VariableSpec], group: str) -> Mapping[str, VariableSpec]:
+    from dask_tfrecord.stores.xarray.variables import in_groups
+
+    groups = in_groups(specs)
+    path = "/" + group.strip("/")
+    if path not in groups:
+        raise ValueError(f"no group {group!r}; there are {', '.join(map(repr, groups))}")
+    return groups[path]
+
+
+def _lazy_dataset(opened: Dataset, specs: Mapping[str, VariableSpec], given: Any) -> xarray.Dataset:
+    """Return variables without indexes, which xarray creates."""
+    from dask_tfrecord.errors import redact_url
+
+    source = opened.source
+    assert source is not None
+    sizes = tuple(int(size) for size in opened.chunks if size) or (0,)
+    data: dict[str, xarray.Variable] = {}
+    coords: dict[str, xarray.Variable] = {}
+    for name, spec in specs.items():
+        array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, spec.dtype))
+        encoding = {"preferred_chunks": {spec.dims[0]: sizes}}
+        variable = xarray.Variable(spec.dims, array, dict(spec.attributes), encoding)
+        (coords if spec.is_coord else data)[name] = variable
+    found = xarray.Dataset(data, coords=xarray.Coordinates(coords, indexes={}))
+    # xarray would store the name as it was given, with the credentials of a URL.
+    paths = [os.fspath(given)] if isinstance(given, str | os.PathLike) else list(map(os.fspath, given))
+    found.encoding["source"] = ", ".join(path if os.path.exists(path) else redact_url(path) for path in paths)  # noqa: PTH110
+    return found

@@ -1,0 +1,343 @@
+"""xarray: `Dataset.to_xarray`, and the engine of `open_dataset`, `open_datatree` and `open_mfdataset`."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import struct
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import dask
+import fsspec
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, UnknownFeatureError
+
+xr = pytest.importorskip("xarray")
+NROWS, SHARD_ROWS = 23, 10
+FEATURES: dict[str, Any] = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "image": dtf.RawFeature((4, 5, 3), "uint8"),
+    "text": dtf.TextFeature(),
+    "blob": dtf.FixedLenFeature((), "bytes"),
+    "tokens": dtf.VarLenFeature("int64"),
+    "tensor": dtf.TensorFeature((None, None), "int16"),
+    "steps/reward": dtf.VarLenFeature("float32"),
+    "steps/info/id": dtf.FixedLenFeature((), "int32"),
+}
+AXES = {"image": ("height", "width", "channel")}
+
+
+def arrays() -> dict[str, Any]:
+    tensors = np.empty(NROWS, object)
+    tensors[:] = [np.full((row % 3, 2), row, np.int16) for row in range(NROWS)]
+    return {
+        "label": np.arange(NROWS) * 7 % NROWS,
+        "image": np.arange(NROWS * 60).reshape(NROWS, 4, 5, 3).astype(np.uint8),
+        "text": [f"ä{row}" for row in range(NROWS)],
+        "blob": [b"\0" * (row % 3) for row in range(NROWS)],
+        "tokens": [list(range(row % 4)) for row in range(NROWS)],
+        "tensor": tensors,
+        "steps/reward": [[0.5] * (row % 2) for row in range(NROWS)],
+        "steps/info/id": np.arange(NROWS, dtype=np.int32),
+    }
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> str:
+    pattern = tmp_path / "train-{shard:05d}-of-{shards:05d}.tfrecord"
+    dtf.to_tfrecord(arrays(), pattern, features=FEATURES, records_per_shard=SHARD_ROWS)
+    return str(tmp_path / "train-*.tfrecord")
+
+
+@pytest.fixture
+def opened(shards: str, xarray_engine: str) -> Any:
+    return xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, dimension_names=AXES)
+
+
+def damage_all_but(shards: str, kept: int) -> None:
+    """Change a byte of the payload of every record but one: reading any other record raises an error."""
+    row = 0
+    for path in sorted(Path(shards).parent.glob("*.tfrecord")):
+        data, offset = bytearray(path.read_bytes()), 0
+        while offset < len(data):
+            (length,) = struct.unpack_from("<Q", data, offset)
+            if row != kept:
+                data[offset + 12] ^= 1
+            offset, row = offset + 16 + length, row + 1
+        path.write_bytes(data)
+
+
+def assert_same_rows(found: Any, expected: Any) -> None:
+    """Compare columns, of objects too."""
+    assert found.shape == expected.shape
+    for one, other in zip(found.ravel(), expected.ravel(), strict=True):
+        assert np.shape(one) == np.shape(other)
+        assert np.array_equal(one, other)
+
+
+def test_the_engine_is_an_entry_point() -> None:
+    document = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    module, _, name = document["project"]["entry-points"]["xarray.backends"]["tfrecord"].partition(":")
+    engine = getattr(importlib.import_module(module), name)
+    for installed in entry_points(group="xarray.backends", name="tfrecord"):
+        assert installed.load() is engine
+    code = f"import sys, {module}; print(*(name for name in sys.modules if name.startswith('dask_tfrecord')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert not {name.split(".")[1] for name in done.stdout.split()[1:]} & {"arrays", "columns", "_native", "storage"}
+
+
+def test_the_engine_is_listed_and_guesses_by_the_name(xarray_engine: str, shards: str) -> None:
+    engine = xr.backends.list_engines()[xarray_engine]
+    assert "TFRecord" in engine.description and engine.url.startswith("https://") and engine.supports_groups
+    assert {"filename_or_obj", "drop_variables", "features"} <= set(engine.open_dataset_parameters)
+    for suffix in (".tfrecord", ".tfrecords", ".tfrec"):
+        assert engine.guess_can_open(f"a{suffix}") and engine.guess_can_open(Path(f"b/a{suffix}.gz"))
+    for name in (
+        "a.tfrecord.zip",
+        "a.gz",
+        "a.nc",
+        "a.tfrecord-00000-of-00001",
+        "tfrecord",
+        io.BytesIO(),
+        ["a.tfrecord"],
+    ):
+        assert not engine.guess_can_open(name)
+    assert xr.open_dataset(shards).sizes["record"] == NROWS
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_to_xarray_has_named_dimensions_and_attributes(shards: str, together: bool) -> None:
+    classes = dtf.Schema(FEATURES, classes={"label": ["cat", "dog"]})
+    ds = dtf.read_tfrecord(shards, classes)
+    labelled = ds.to_xarray(coords=["label"], dimension_names=AXES, together=together)
+    assert set(labelled.coords) == {"label"} and "steps.info.id" in labelled
+    assert labelled["image"].dims == ("record", "height", "width", "channel")
+    expected = {"feature": "label", "feature_class": "FixedLenFeature", "class_names": ["cat", "dog"]}
+    assert labelled["label"].attrs == expected
+    assert all(array.chunks[0] == (10, 10, 3) for array in labelled.data_vars.values())
+    assert ds.to_xarray()["image"].dims == ("record", "image.dim_1", "image.dim_2", "image.dim_3")
+    computed = ds.compute()
+    for name in ds:
+        assert labelled[name.replace("/", ".")].dtype == computed[name].dtype
+        assert_same_rows(labelled[name.replace("/", ".")].values, computed[name])
+        # A second selection applies to a chunk, where NumPy would return the object itself.
+        for one in (labelled.isel(record=12), labelled.isel(record=[3, 12]).isel(record=1)):
+            found = one[name.replace("/", ".")].compute()
+            expected_row = computed[name][12]
+            assert np.array_equal(found.item() if found.dtype == object else found.values, expected_row)
+
+
+def test_one_record_is_read_alone(shards: str, xarray_engine: str) -> None:
+    expected = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES).isel(record=12).load()
+    labels = arrays()["label"]
+    damage_all_but(shards, 12)
+    lazy = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks=None)
+    chunked = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks={})
+    whole = dtf.read_tfrecord(shards, FEATURES, chunks="shard").to_xarray()
+    for found in (lazy, chunked, whole):
+        row = found.isel(record=12).compute()
+        assert row["label"].item() == expected["label"].item()
+        assert row["tokens"].item().tolist() == expected["tokens"].item().tolist()
+        assert row["image"].equals(expected["image"])
+        with pytest.raises(CorruptRecordError):
+            found.isel(record=[11, 12]).compute()
+    for found in (lazy, chunked, whole):
+        row = found.assign_coords(key=("record", labels)).set_xindex("key").sel(key=labels[12])
+        assert row["label"].values == labels[12]
+
+
+KEYS: list[Any] = [
+    0,
+    -1,
+    slice(None),
+    slice(3, 20, 4),
+    slice(None, None, -3),
+    slice(5, 5),
+    [],
+    [1, 5, 3, 3, -2],
+    np.arange(NROWS) % 3 == 0,
+]
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_outer_indexing_equals_numpy(shards: str, xarray_engine: str, chunks: Any) -> None:
+    opened = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks=chunks, cache=False)
+    expected = arrays()["image"]
+    for rows in KEYS:
+        for inner in (slice(None), 2, [0, -1], [], slice(None, None, -1)):
+            first = expected[np.asarray(rows, np.int64) if isinstance(rows, list) else rows]
+            axis = 0 if isinstance(rows, int) else 1
+            second = np.take(
+                first, np.arange(4)[inner] if not isinstance(inner, list) else np.asarray(inner, int), axis
+            )
+            found = opened["image"][{"record": rows, "image.dim_1": inner}]
+            assert found.dtype == np.uint8
+            np.testing.assert_array_equal(found.values, second)
+    with pytest.raises(IndexError):
+        opened["image"].isel(record=NROWS).load()
+
+
+def test_vectorised_indexing_equals_numpy(opened: Any) -> None:
+    expected = arrays()["image"]
+    rows, columns = np.array([[1, 22, 1], [-4, 0, 7]]), np.array([[0, -1, 2], [3, 3, 1]])
+    pick = {"record": xr.DataArray(rows, dims=("a", "b")), "width": xr.DataArray(columns, dims=("a", "b"))}
+    found = opened["image"].isel(pick).transpose("a", "b", "height", "channel")
+    np.testing.assert_array_equal(found.values, expected[rows, :, columns])
+    np.testing.assert_array_equal(opened["image"].isel(record=pick["record"]).values, expected[rows])
+    nested = opened.isel(record=slice(2, 20)).isel(record=[5, 0]).isel(width=slice(1, 4), height=-1)
+    np.testing.assert_array_equal(nested["image"].values, expected[2:20][[5, 0]][:, -1, 1:4])
+    assert opened["tokens"].isel(record=pick["record"]).values[0, 1].tolist() == [0, 1]
+    assert opened["tokens"].isel(record=3).item().tolist() == [0, 1, 2]
+    assert opened["blob"].isel(record=2).item() == b"\0\0"
+    assert opened["text"].isel(record=[2, 1]).values.tolist() == ["ä2", "ä1"]
+
+
+def test_a_chunk_is_a_shard(shards: str, xarray_engine: str) -> None:
+    opened = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks={})
+    assert opened.chunks["record"] == (10, 10, 3)
+    part = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks={"record": 20})
+    assert part.chunks["record"] == (20, 3)
+    assert_same_rows(part["tensor"].values, arrays()["tensor"])
+    with dask.config.set(scheduler="synchronous"):
+        assert int(opened["label"].sum()) == sum(range(NROWS))
+
+
+def test_several_shards_are_combined_by_xarray(shards: str, xarray_engine: str) -> None:
+    options = {"engine": xarray_engine, "features": FEATURES, "combine": "nested", "concat_dim": "record"}
+    together = xr.open_mfdataset(shards, **options)
+    assert together.chunks["record"] == (10, 10, 3)
+    np.testing.assert_array_equal(together["image"].values, arrays()["image"])
+
+
+def test_an_opened_dataset_is_pickled_and_not_read(shards: str, opened: Any) -> None:
+    damage_all_but(shards, -1)
+    again = pickle.loads(pickle.dumps(opened))
+    assert again.sizes == opened.sizes and list(again) == list(opened)
+    with pytest.raises(dtf.TFRecordError):
+        again["label"].load()
+
+
+def test_dropped_variables_are_not_decoded(shards: str, xarray_engine: str) -> None:
+    wrong = {**FEATURES, "label": dtf.FixedLenSequenceFeature((), "float32", allow_missing=True)}
+    with pytest.raises(dtf.FeatureError, match="label"):
+        # Its longest row is counted when shards are opened.
+        xr.open_dataset(shards, engine=xarray_engine, features=wrong)
+    dropped = ["label", "steps.reward", "steps/info/id", "unknown"]
+    opened = xr.open_dataset(shards, engine=xarray_engine, features=wrong, drop_variables=dropped, coords=["label"])
+    assert not {"label", "steps.reward", "steps.info.id"} & {*opened.variables} and "image" in opened
+    schema = dtf.Schema(FEATURES)
+    assert "image" not in xr.open_dataset(shards, engine=xarray_engine, features=schema, drop_variables="image")
+
+
+def test_nested_names_become_groups(shards: str, xarray_engine: str) -> None:
+    for chunks in (None, {}):
+        tree = xr.open_datatree(shards, engine=xarray_engine, features=FEATURES, coords=["label"], chunks=chunks)
+        assert set(tree.groups) == {"/", "/steps", "/steps/info"}
+        assert tree["steps/info/id"].values.tolist() == list(range(NROWS))
+        assert "label" in tree.coords
+        assert_same_rows(tree["image"].values, arrays()["image"])
+    groups = xr.open_groups(shards, engine=xarray_engine, features=FEATURES)
+    assert {path: len(group) for path, group in groups.items()} == {"/": 6, "/steps": 1, "/steps/info": 1}
+    part = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, group="steps/info")
+    assert part["id"].isel(record=-1).item() == NROWS - 1
+    with pytest.raises(ValueError, match="no group 'other'; there are '/', '/steps', '/steps/info'"):
+        xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, group="other")
+
+
+def test_names_that_a_tree_or_a_dataset_cannot_have_are_refused(tmp_path: Path, xarray_engine: str) -> None:
+    same = {"a": np.arange(2), "a/b": np.arange(2), "a.b": np.arange(2)}
+    dtf.to_tfrecord(same, tmp_path / "x.tfrecord")
+    with pytest.raises(SchemaError, match=r"columns \['a.b', 'a/b'\] would all be the variable 'a.b'"):
+        xr.open_dataset(tmp_path / "x.tfrecord")
+    with pytest.raises(SchemaError, match="column 'a' has the name of a group"):
+        xr.open_datatree(tmp_path / "x.tfrecord", columns=["a", "a/b"])
+    record = dtf.Dataset.from_arrays(
+        {"record": np.arange(3), "b": np.ones((3, 2), np.float32), "b.dim_1": np.arange(3)}
+    )
+    assert record.to_xarray()["b"].dims == ("record%", "b.dim_1%")
+    indexed = record.to_xarray(coords=["record"])
+    assert indexed.sel(record=2)["b.dim_1"].values == 2
+
+
+def test_arguments_are_checked(shards: str, xarray_engine: str) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES)
+    with pytest.raises(ValueError, match="counts=None"):
+        dtf.read_tfrecord(shards, FEATURES, counts=None).to_xarray()
+    with pytest.raises(ValueError, match="rows are not counted: open with counts='auto'"):
+        xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, counts=None)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"coords": "label"}, ValueError, "coords is a list of columns"),
+        ({"coords": ["lable"]}, UnknownFeatureError, "did you mean 'label'"),
+        ({"dimension_names": {"x": ()}}, UnknownFeatureError, "no column 'x'"),
+        ({"dimension_names": {"image": ("a", "b")}}, ValueError, "has 2 names"),
+        ({"dimension_names": {"image": ("a", "b", "a")}}, ValueError, "the same name"),
+        ({"dimension_names": {"image": "abc"}}, ValueError, "a tuple of names"),
+        ({"dimension_names": {"image": ("a", "b", "record")}}, ValueError, "the same name"),
+    ]
+    for options, error, text in wrong:
+        with pytest.raises(error, match=text):
+            ds.to_xarray(**options)
+        with pytest.raises(error, match=text):
+            xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, **options)
+    two = dtf.Dataset.from_arrays({"a": np.zeros((2, 3), np.int64), "b": np.zeros((2, 4), np.int64)})
+    with pytest.raises(ValueError, match="'x' has length 3 in 'a' and length 4 in 'b'"):
+        two.to_xarray(dimension_names={"a": ["x"], "b": ["x"]})
+    with pytest.raises(TypeError, match="opens paths and URLs of shards; got BytesIO"):
+        xr.open_dataset(io.BytesIO(b""), engine=xarray_engine)
+
+
+def test_data_sets_of_any_backing_become_xarray(shards: str) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES)
+    persisted = ds.rows[[20, 3]].persist().assign(more=np.arange(2)).to_xarray()
+    assert persisted["tokens"].isel(record=1).compute().item().tolist() == [0, 1, 2]
+    assert persisted["more"].values.tolist() == [0, 1]
+    assert dtf.Dataset.from_arrays({"a": np.zeros((0, 2), np.int64)}).to_xarray()["a"].shape == (0, 2)
+
+
+def test_dense_columns_are_written_by_xarray(shards: str, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES, columns=["label", "image"])
+    ds.to_xarray(["label"]).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    stored = xr.open_zarr(tmp_path / "x.zarr", consolidated=False)
+    assert_same_rows(stored["image"].values, arrays()["image"])
+    assert "label" in stored.coords and stored["image"].attrs["feature_class"] == "RawFeature"
+
+
+def test_remote_shards_keep_their_credentials_to_themselves(shards: str, xarray_engine: str) -> None:
+    memory = fsspec.filesystem("memory")
+    for path in sorted(Path(shards).parent.glob("*.tfrecord")):
+        memory.pipe_file(f"/xarray/{path.name}", path.read_bytes())
+    names = sorted(path.name for path in Path(shards).parent.glob("*.tfrecord"))
+    try:
+        url = "memory://xarray/train-*.tfrecord"
+        options = {"features": FEATURES, "storage_options": {"token": "hunter2"}}
+        opened = xr.open_dataset(url, engine=xarray_engine, chunks={}, **options)
+        keys = [str(key) for key in opened.__dask_graph__()]
+        shown = repr(opened) + repr(opened.encoding) + repr([v.attrs for v in opened.variables.values()]) + str(keys)
+        assert "hunter2" not in shown
+        assert opened["label"].isel(record=4).values == 28 % NROWS
+        memory.pipe_file(f"/xarray/{names[0]}", b"damaged")
+        with pytest.raises(dtf.TFRecordError) as failed:
+            opened["label"].load()
+        assert "hunter2" not in str(failed.value)
+    finally:
+        memory.rm("/xarray", recursive=True)
+
+
+def test_a_missing_xarray_names_the_extra(shards: str) -> None:
+    code = (
+        "import sys; sys.modules['xarray'] = None; import dask_tfrecord as dtf\n"
+        "try: dtf.read_tfrecord(sys.argv[1]).to_xarray()\n"
+        "except ImportError as error: print(error.name, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, shards], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("xarray xarray Datasets need xarray"), done.stderr
+    assert "pip install 'dask-tfrecord[xarray]'" in done.stdout
