@@ -6,6 +6,7 @@ Names are imported when they are first used: a program pays for dask, zarr and f
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -161,6 +162,11 @@ def _import_native() -> Any:
             "run `pip install -e .` in the root of the source tree, or start Python in another directory",
             name=error.name,
         ) from None
+
+
+if "dask.config" in sys.modules:
+    # Otherwise the first function that reads a setting adds the defaults, and `import dask_tfrecord` needs no dask.
+    importlib.import_module("dask_tfrecord.config")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Limits by which the library divides work: sizes, counts and times that no option sets.
+"""Limits of the work of one task: sizes, counts and times that settings do not change.
 
 The values were measured with the benchmarks. They change neither rows nor files, except the sizes of chunks and write
 units of a Zarr store. Modules read `limits()` when they need a value, so `replaced_limits` makes small data take the
@@ -21,8 +21,6 @@ class Limits:
 
     Attributes
     ----------
-    range_nbytes : int
-        Bytes of a remote range.
     first_retry_wait : float
         Seconds before the first retry of a request; each further wait doubles.
     access_point_nbytes : int
@@ -71,7 +69,6 @@ class Limits:
         Seconds between two heartbeats of the claim on a Zarr group.
     """
 
-    range_nbytes: int = 8 << 20
     first_retry_wait: float = 0.1
     access_point_nbytes: int = 8 << 20
     entry_nbytes: int = 1 << 20

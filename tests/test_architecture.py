@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "dask_tfrecord"
 ORDER = [
     "errors",
     "limits",
+    "config",
     "messages",
     "features",
     "schema",
@@ -53,8 +54,7 @@ WRITERS = {
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    # Storage reads its time limit from the configuration of dask, which each worker has.
-    "dask": {"runtime", "arrays", "stores", "cli", "storage/retry.py"},
+    "dask": {"config", "runtime", "arrays", "stores", "cli"},
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},

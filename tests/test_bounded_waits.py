@@ -22,10 +22,10 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import ShardNotFoundError, StorageError
 from dask_tfrecord.limits import replaced_limits
-from dask_tfrecord.storage.retry import ATTEMPTS
 from dask_tfrecord.testing import write_oracle
 
 ROWS = 50
+ATTEMPTS = 8
 SETTING = "tfrecord.storage.timeout"
 FEATURES = {"label": dtf.FixedLenFeature((), "int64")}
 

@@ -400,7 +400,7 @@ def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
             steps.rows[key].compute(scheduler="sync")
         assert caught.value.place is not None
         assert (caught.value.place.record, caught.value.place.offset) == (1, offset)
-    with dask.config.set({"dask-tfrecord.decode.memory-limit": 100}):
+    with dask.config.set({"tfrecord.decode.memory-limit": 100}):
         assert (steps.rows[:2]["steps/image"].compute() == images[:2]).all()
         with pytest.raises(MemoryLimitError, match=r"record \d .*feature .steps/image. decodes to"):
             steps.rows[[0, 4, 2]]["steps/image"].compute()

@@ -18,7 +18,7 @@ from dask_tfrecord.errors import MemoryLimitError
 from dask_tfrecord.messages import Example, TensorProto
 from dask_tfrecord.testing import write_oracle
 
-SETTING = "dask-tfrecord.decode.memory-limit"
+SETTING = "tfrecord.decode.memory-limit"
 MIB = 1 << 20
 
 
@@ -100,7 +100,7 @@ def test_defaults_of_empty_records_are_limited(tmp_path: Path, counts: str | Non
 def test_a_limit_is_a_number_of_bytes(tmp_path: Path, value: Any) -> None:
     path = write(tmp_path / "a", [[tensor(8)]])
     ds = dtf.read_tfrecord(path, {"x": dtf.TensorFeature((2,), "float32")})
-    with dask.config.set({SETTING: value}), pytest.raises(ValueError, match=f"{SETTING} is a number of bytes"):
+    with dask.config.set({SETTING: value}), pytest.raises(ValueError, match=f"{SETTING}' must be a number of bytes"):
         ds["x"].compute()
 
 

@@ -140,7 +140,7 @@ def test_short_conversions_display_no_bar(shards: Path, tmp_path: Path, looking:
 @POSIX
 def test_config_switches_the_bar_off(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
     terminal = looking()
-    with dask.config.set({"dask-tfrecord.progress": False}), show_immediately():
+    with dask.config.set({"tfrecord.progress": False}), show_immediately():
         ds = dtf.read_tfrecord(shards)
         ds.to_zarr(tmp_path / "some.zarr", chunks=10)
         ds.to_tfrecord(tmp_path / "one.tfrecord")

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import dask
 import fsspec
 import pytest
 from support import servers
@@ -21,16 +22,18 @@ from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageE
 from dask_tfrecord.limits import Limits
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.retry import ATTEMPTS, is_transient, with_retries
+from dask_tfrecord.storage.retry import is_transient, with_retries
 
+ATTEMPTS = 8
 # An eighth of the real size, so that three ranges are created quickly.
 RANGE = 1 << 20
 DATA = random.Random(0).randbytes(3 * RANGE + 100_000)
 
 
 @pytest.fixture(autouse=True)
-def shorter(set_limits: Callable[..., Limits]) -> None:
-    set_limits(range_nbytes=RANGE)
+def shorter() -> Iterator[None]:
+    with dask.config.set({"tfrecord.storage.range-size": RANGE}):
+        yield
 
 
 @pytest.fixture(params=["s3", "http", "rangeless"])
@@ -148,17 +151,17 @@ class TestRanges:
 @pytest.mark.usefixtures("quick")
 class TestFailures:
     @pytest.mark.parametrize("fault", ["drop", 503, 500, 429])
-    def test_every_fifth_request(self, store: Store, fault: str | int, set_limits: Callable[..., Limits]) -> None:
+    def test_every_fifth_request(self, store: Store, fault: str | int) -> None:
         """Bytes are neither lost nor duplicated."""
-        set_limits(range_nbytes=1 << 18)
         data = DATA
         store.put("x", data)
         [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
         store.log.clear()
         # A server without ranges receives few requests.
         store.log.fault = lambda number: fault if number % 5 == (0 if len(store.log.gets) < 2 else 4) else None
-        assert read(shard) == data
-        assert read(shard, stop=len(data)) == data
+        with dask.config.set({"tfrecord.storage.range-size": "256 KiB"}):
+            assert read(shard) == data
+            assert read(shard, stop=len(data)) == data
 
     @pytest.mark.parametrize("burst", [1, 3, ATTEMPTS - 1])
     def test_bursts(self, store: Store, burst: int) -> None:
@@ -185,6 +188,15 @@ class TestFailures:
             read(shard)
         assert isinstance(caught.value, OSError)
         assert len(store.log.gets) == ATTEMPTS
+
+    def test_the_setting_limits_the_attempts(self, store: Store) -> None:
+        store.put("x", DATA[:1000])
+        [shard] = find_shards(f"{store.url}/x", storage_options=store.options)
+        store.log.clear()
+        store.log.fault = lambda number: 503
+        with dask.config.set({"tfrecord.storage.attempts": 1}), pytest.raises(StorageError, match="in 1 attempt over"):
+            read(shard)
+        assert len(store.log.gets) == 1
 
     def test_permanent_errors_are_not_retried(self, store: Store) -> None:
         store.put("x", DATA[:1000])

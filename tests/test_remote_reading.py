@@ -12,11 +12,12 @@ from support.object_stores import Store, make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
+from dask_tfrecord.config import read_nbytes
 from dask_tfrecord.limits import Limits
 from dask_tfrecord.testing import write_oracle
 
 RECORDS = 3_000
-RANGE = Limits().range_nbytes
+RANGE = read_nbytes("storage.range-size")
 
 
 def example(record: int, size: int) -> bytes:

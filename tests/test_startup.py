@@ -89,7 +89,7 @@ def test_shell_completion_imports_neither_dask_nor_numpy() -> None:
 
 def test_type_checkers_see_the_names_that_the_package_imports_on_first_use() -> None:
     source = Path(dtf.__file__).read_text("utf-8")
-    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
     seen = {
         alias.asname or alias.name: str(node.module).removeprefix("dask_tfrecord.")
         for node in block.body

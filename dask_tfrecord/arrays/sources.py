@@ -16,10 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-import dask
 import numpy as np
 from dask.base import tokenize
-from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection, Rows, finer_borders, pick_rows, row_runs
@@ -27,6 +25,7 @@ from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedB
 from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
 from dask_tfrecord.columns.decode import decode, decode_blocks
 from dask_tfrecord.columns.memory_limit import MemoryLimit
+from dask_tfrecord.config import full_name, read_nbytes, read_setting
 from dask_tfrecord.errors import redact_url
 from dask_tfrecord.records.index import check_count
 from dask_tfrecord.records.runs import Run
@@ -52,7 +51,7 @@ OutputBuffer = Callable[[tuple[int, int]], NDArray[Any] | None]
 # Output of each column: an array that is filled, or an output buffer for flat values of rows that differ in size.
 Outputs = Mapping[str, NDArray[Any] | OutputBuffer]
 
-SETTING = "dask-tfrecord.decode.memory-limit"
+_SETTING = "decode.memory-limit"
 # Rows that are read to estimate their size: borders of spans, and decoded bytes after which the probe stops.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
 _PROBE_NBYTES = 8 << 20
@@ -311,18 +310,16 @@ def memory_limit(most: int | None = None) -> MemoryLimit | None:
     ValueError
         If the setting is not a number of bytes.
     """
-    given: Any = dask.config.get(SETTING, "auto")
+    given = read_setting(_SETTING)
     if given == "auto":
         memory = worker_memory() or _machine_memory()
         nbytes = None if memory is None else int(memory * _SHARE)
     elif given is None:
         nbytes = None
     else:
-        nbytes = int(parse_bytes(given))
-        if nbytes < 1:
-            raise ValueError(f"{SETTING} is a number of bytes, such as '2 GiB', 'auto' or None; got {given!r}")
+        nbytes = read_nbytes(_SETTING, ", 'auto' or None")
     known = [each for each in (nbytes, most) if each is not None]
-    return MemoryLimit(min(known), SETTING) if known else None
+    return MemoryLimit(min(known), full_name(_SETTING)) if known else None
 
 
 @cache

@@ -213,7 +213,12 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     shard, count = window.shard, first
     last: Step | None = None
     local = is_local(shard.path)
-    large = _LARGE_RECORD if local else limits().range_nbytes
+    large = _LARGE_RECORD
+    if not local:
+        # Imported here because reading local files does not need dask.
+        from dask_tfrecord.config import read_nbytes
+
+        large = read_nbytes("storage.range-size")
     while (stop is None or window.offset < stop) and window.fill(HEADER):
         border, end = window.offset, window.end
         if stop is not None:

@@ -17,9 +17,9 @@ from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import dask
 from dask.callbacks import Callback
 
+from dask_tfrecord.config import read_setting
 from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.dask_private import active_client
 
@@ -45,9 +45,9 @@ _display_delay: ContextVar[float | None] = ContextVar("display_delay", default=N
 
 
 def is_displayed() -> bool:
-    """Return whether this process shows progress: in a terminal or notebook, if ``dask-tfrecord.progress`` is on."""
+    """Return whether this process shows progress: in a terminal or notebook, if the setting ``progress`` is on."""
     # Workers inherit the terminal of the process that started them.
-    if multiprocessing.parent_process() is not None or not dask.config.get("dask-tfrecord.progress", True):
+    if multiprocessing.parent_process() is not None or not read_setting("progress"):
         return False
     return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 

@@ -1,15 +1,14 @@
 """Retries of calls to disks and object stores.
 
 A call is repeated after a lost connection, a timeout or the error of a busy server. The waits double and are random, so
-that many tasks do not retry at the same moment. A call ends after `ATTEMPTS` attempts, or at the time limit
-``tfrecord.storage.timeout`` of `dask.config`. Other errors are raised unchanged, except for their credentials.
+that many tasks do not retry at the same moment. The settings ``storage.attempts`` and ``storage.timeout`` limit the
+attempts of a call and their time. Other errors are raised unchanged, except for their credentials.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import math
 import random
 import threading
 import time
@@ -20,7 +19,6 @@ from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, 
 from dask_tfrecord.limits import limits
 
 __all__ = [
-    "ATTEMPTS",
     "MIN_LOOKUPS_TO_LIST",
     "http_status",
     "is_transient",
@@ -29,11 +27,7 @@ __all__ = [
     "with_retries",
 ]
 
-# Number of attempts; the waits between them add up to 6 to 13 seconds.
-ATTEMPTS = 8
-# Setting of `dask.config`: time limit of a call with all its attempts. One request may wait for a quarter of it.
-TIMEOUT = "tfrecord.storage.timeout"
-DEFAULT_TIMEOUT = "120s"
+# Part of the time limit of a call that one request may wait.
 _REQUEST_PART = 1 / 4
 _MAX_WAIT = 10.0
 
@@ -64,31 +58,12 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def time_limit() -> float:
-    """Return the time limit of a call in seconds.
-
-    Raises
-    ------
-    ValueError
-        If the setting is not a time.
-    """
-    # Imported here because opening local files does not need dask.
-    import dask.config
-    from dask.utils import parse_timedelta
-
-    value = dask.config.get(TIMEOUT, DEFAULT_TIMEOUT)
-    try:
-        seconds = float(parse_timedelta(value, default="s"))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"dask.config {TIMEOUT!r} must be a time like {DEFAULT_TIMEOUT!r}; got {value!r}")
-    return seconds
-
-
 def request_timeout() -> float:
     """Return the seconds without a byte after which a request fails."""
-    return time_limit() * _REQUEST_PART
+    # Imported here because opening local files does not need dask.
+    from dask_tfrecord.config import read_seconds
+
+    return read_seconds("storage.timeout") * _REQUEST_PART
 
 
 def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
@@ -115,9 +90,11 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     StorageError
         If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
     """
+    from dask_tfrecord.config import full_name, read_count, read_seconds
+
     stopped = stopped or threading.Event()
-    started, limit = time.monotonic(), time_limit()
-    for attempt in range(1, ATTEMPTS + 1):
+    started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")
+    for attempt in range(1, attempts + 1):
         try:
             return call()
         except Exception as error:
@@ -131,11 +108,11 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
             raise cleaned
         seconds = time.monotonic() - started
         wait = min(limits().first_retry_wait * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
-        if attempt == ATTEMPTS or seconds + wait >= limit:
+        if attempt == attempts or seconds + wait >= limit:
             raise StorageError(
                 f"could not {what} in {plural(attempt, 'attempt')} over {seconds:.0f} s; the last one failed with "
-                f"{type(reason).__name__}: {reason}. Try again when the store responds; dask.config {TIMEOUT!r} "
-                f"limits the time, now to {limit:g} s",
+                f"{type(reason).__name__}: {reason}. Try again when the store responds; dask.config "
+                f"{full_name('storage.timeout')!r} limits the time, now to {limit:g} s",
                 Location(path),
             ) from cleaned
         error_text = redact(repr(reason))

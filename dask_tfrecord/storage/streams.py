@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Protocol, Self
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.errors import Location, StorageError, TFRecordError, redact_url, without_credentials
-from dask_tfrecord.limits import limits
 from dask_tfrecord.storage.clients import url_to_fs
 from dask_tfrecord.storage.interrupt import check_interrupt, interrupt_count
 from dask_tfrecord.storage.ranges import RangeFetcher, changed_error, not_found_error, open_ranges
@@ -182,13 +181,17 @@ class RangeReader:
     """Remote file in large ranges: one range is in memory while the next one is fetched.
 
     While the end of the read is unknown, ranges start small, because only the head or a few records may be needed, and
-    double with sequential reading, up to `Limits.range_nbytes`; then the next range is fetched ahead. After `expect`,
-    ranges are that large from the start, and the last one ends at the expected offset.
+    double with sequential reading, up to the setting ``storage.range-size``; then the next range is fetched ahead.
+    After `expect`, ranges are that large from the start, and the last one ends at the expected offset.
     """
 
     def __init__(self, fetch: RangeFetcher, size: int) -> None:
+        # Imported here because opening local files does not need dask.
+        from dask_tfrecord.config import read_nbytes
+
         self._fetch = fetch
         self._size = size
+        self._most_nbytes = read_nbytes("storage.range-size")
         self._offset = 0
         self._range = memoryview(b"")
         self._range_start = 0
@@ -230,9 +233,9 @@ class RangeReader:
         start = self._offset
         known = start < self._stop
         if known:
-            self._length = limits().range_nbytes
+            self._length = self._most_nbytes
         elif start > 0 and start == self._range_start + len(self._range):
-            self._length = min(2 * self._length, limits().range_nbytes)
+            self._length = min(2 * self._length, self._most_nbytes)
         else:
             self._length = _FIRST_RANGE
         self._range = memoryview(b"")  # at most two ranges in memory
@@ -249,7 +252,7 @@ class RangeReader:
 
     def _fetch_ahead(self, start: int, stop: int) -> None:
         """Start to fetch the next range, if reading is sequential and the end is not reached."""
-        if start < stop and self._length == limits().range_nbytes:
+        if start < stop and self._length == self._most_nbytes:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, "dask_tfrecord-read-ahead")
             end = self._range_end(start)
