@@ -646,6 +646,62 @@ def test_a_tfds_data_set_is_written_as_tfds_writes_it(tmp_path: Path) -> None:
         assert bits(found[name]) == bits(wanted[name]), name
 
 
+def test_groups_are_sequences_of_tfds(tmp_path: Path) -> None:
+    every = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+    ds = dtf.read_tfrecord(every, split="train")
+    ds.to_tfrecord(tmp_path / "every" / "1.0.0", tfds={"name": "every", "version": "1.0.0", "split": "train"})
+    again = dtf.read_tfrecord(tmp_path / "every", split="train")
+    assert len(ds.schema.groups) == 3
+    assert again.schema.groups == {group: tuple(sorted(names)) for group, names in ds.schema.groups.items()}
+    assert again.schema.classes == ds.schema.classes
+    assert {name for name in ds if again.schema[name] != ds.schema[name]} == {n for n in ds if n.startswith("missing")}
+    steps = [each.explode("steps")["steps/instruction"].compute().tolist() for each in (ds, again)]
+    assert steps[0] == steps[1]
+    for name, text in ((path.name, path.read_text()) for path in every.glob("*.labels.txt")):
+        assert (tmp_path / "every" / "1.0.0" / name).read_text() == text
+
+
+def test_groups_of_arrays_are_written_and_verified(tmp_path: Path) -> None:
+    tfds = {"name": "robot", "version": "1.0.0", "split": "train"}
+    columns = {"steps/a/x": [[1, 2], [], [3]], "steps/y": [["a", "b"], [], ["c"]], "note": [[1], [], []]}
+    features = {
+        "steps/a/x": dtf.VarLenFeature("int64"),
+        "steps/y": dtf.TextFeature(count=-1),
+        "note": dtf.VarLenFeature("int64"),
+    }
+    groups, classes = {"steps": ["steps/a/x", "steps/y"]}, {"steps/a/x": ["p", "q", "r", "s"]}
+    schema = dtf.Schema(features, groups=groups, classes=classes)
+    dtf.to_tfrecord(columns, tmp_path / "robot", features=schema, tfds=tfds)
+    found = dtf.read_tfrecord(tmp_path / "robot", split="train")
+    assert found.schema.groups == schema.groups
+    assert found.schema.classes == schema.classes
+    assert found.explode("steps").compute()["steps/y"].tolist() == ["a", "b", "c"]
+    # Rows of an array have one length.
+    dense = {"s/a": np.arange(6).reshape(3, 2), "s/b": [[1, 2], [3, 4], [5, 6]]}
+    pairs = {name: dtf.VarLenFeature("int64") for name in dense}
+    dtf.to_tfrecord(dense, tmp_path / "dense", features=dtf.Schema(pairs, groups={"s": list(pairs)}), tfds=tfds)
+    for wrong, number in (([["a", "b"], ["c"], []], 1), ([["a"], [], []], 0)):
+        with pytest.raises(FeatureError, match=rf"record {number}: feature 'steps/y' has 1 item, expected") as caught:
+            dtf.to_tfrecord(columns | {"steps/y": wrong}, tmp_path / "wrong", features=schema, tfds=tfds)
+        assert caught.value.place is not None
+        assert (caught.value.place.record, caught.value.place.feature) == (number, "steps/y")
+        assert not (tmp_path / "wrong").exists()
+        # Records without metadata may differ.
+        dtf.to_tfrecord(columns | {"steps/y": wrong}, tmp_path / f"{number}.tfrecord", features=schema)
+    # TFDS lacks a class for groups with other names, or with the name of a column.
+    with pytest.warns(UserWarning, match="group 'all' is not written: .* begin with 'all/'"):
+        dtf.to_tfrecord(
+            columns,
+            tmp_path / "all",
+            features=schema.with_groups({"all": ["steps/a/x", "note"]}),
+            tfds=tfds,
+        )
+    assert dtf.read_tfrecord(tmp_path / "all", split="train").schema.groups == {}
+    with pytest.warns(UserWarning, match="group 'steps' is not written"):
+        dtf.to_tfrecord(columns | {"steps": [1, 2, 3]}, tmp_path / "name", features=schema, tfds=tfds)
+    assert set(dtf.read_tfrecord(tmp_path / "name", split="train")) == {*columns, "steps"}
+
+
 # -- copies
 
 

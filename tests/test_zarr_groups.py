@@ -398,6 +398,24 @@ def test_commands_take_and_show_groups(tmp_path: Path) -> None:
     runner = CliRunner()
     shown = runner.invoke(tfrecord, ["info", str(EPISODES), "--split", "train", "--sample", "2"])
     assert shown.exit_code == 0 and "group 'sequence/dict': sequence/dict/deep/x, sequence/dict/id" in shown.output
+    # Without --split, of the shards of all splits.
+    for folder in (EPISODES, EPISODES.parent):
+        shown = runner.invoke(tfrecord, ["info", str(folder)])
+        assert (
+            shown.exit_code == 0
+            and "group 'steps': steps/action, " in shown.output
+            and "shards       6" in shown.output
+        )
+    document = json.loads(runner.invoke(tfrecord, ["info", str(EPISODES), "--json"]).stdout)
+    assert document["groups"]["ragged/box"] == ["ragged/box/boxes", "ragged/box/label"]
+    for shard in EPISODES.glob("*-train.tfrecord-*"):
+        (tmp_path / shard.name).write_bytes(shard.read_bytes())
+    for name, text in (("features.json", "{"), ("dataset_info.json", "[")):
+        (tmp_path / "dataset_info.json").write_bytes((EPISODES / "dataset_info.json").read_bytes())
+        (tmp_path / name).write_text(text)
+        shown = runner.invoke(tfrecord, ["info", f"{tmp_path}", "--split", "train"][: 2 if name[0] == "d" else 4])
+        assert (shown.exit_code, "prefix 'steps': steps/action, " in shown.stdout) == (0, True), shown.output
+        assert "Groups are unknown: " in shown.stderr
     columns = [name for name in dtf.read_tfrecord(EPISODES, split="train").schema if name.startswith("steps/")]
     command = ["to-zarr", str(EPISODES), str(tmp_path / "s.zarr"), "--split", "train", "--columns", ",".join(columns)]
     written = runner.invoke(tfrecord, [*command, "--group", "steps"])

@@ -17,7 +17,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.clients import is_directory
 from dask_tfrecord.storage.listing import Shards, find_shards, is_local
 
-__all__ = ["ResolvedPath", "resolve_collection"]
+__all__ = ["ResolvedPath", "resolve_collection", "resolve_splits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,30 @@ def resolve_collection(
         raise SchemaError("the split has no shards", Location(folder.directory))
     shards = find_shards(selection.files, compression=compression, storage_options=storage_options)
     return ResolvedPath(shards, folder, selection)
+
+
+def resolve_splits(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, compression: str | None
+) -> ResolvedPath:
+    """Find the shards of a path, those of all splits in a directory of TFDS.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found.
+    SchemaError
+        If the metadata of TFDS can't be read.
+    """
+    if not isinstance(urlpath, str | os.PathLike):
+        return ResolvedPath(find_shards(urlpath, compression=compression))
+    shards, folder = _without_split(urlpath, compression, None)
+    if shards is not None and folder is None:
+        return ResolvedPath(shards)
+    # The directory also holds the label files of its features.
+    files = () if folder is None else folder.select("all").files
+    if not files:
+        raise SchemaError("no split has shards", Location(str(urlpath)))
+    return ResolvedPath(find_shards(files, compression=compression), folder)
 
 
 def _without_split(

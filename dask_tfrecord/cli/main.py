@@ -6,6 +6,7 @@ Results go to stdout, progress and errors to stderr.
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,11 @@ from dask_tfrecord.cli.common import Commands, inspect_sample, plain, threads_of
 from dask_tfrecord.cli.parquet_command import to_parquet
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
+from dask_tfrecord.errors import SchemaError
+
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.resolve import ResolvedPath
+    from dask_tfrecord.schema import Schema
 
 __all__ = ["main", "tfrecord"]
 
@@ -53,8 +59,8 @@ def info(
 ) -> None:
     """Show records, bytes, compression and features of shards.
 
-    With --split, only shards that contain records of the split, and the groups of its metadata: features that share
-    their row lengths. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
+    With --split, only shards that contain records of the split. Groups are features that share their row lengths by the
+    metadata of TFDS. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
     Records are counted from their headers; features are inferred from the first records of some shards. The last column
     names the detected content of bytes features.
     """
@@ -64,14 +70,12 @@ def info(
     from dask_tfrecord.arrays.resolve import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
     from dask_tfrecord.schema import group_lines, prefix_lines
-    from dask_tfrecord.storage.listing import find_shards
 
-    metadata = None
     if split is None:
-        shards = find_shards(pattern, compression=compression)
+        resolved = _resolve_without_split(pattern, compression)
     else:
         resolved = resolve_collection(pattern, split, compression=compression, storage_options=None)
-        shards, metadata = resolved.shards, resolved.schema()
+    shards = resolved.shards
     sample = sample or SAMPLE
     if spec:
         report = inspect_sample(shards, sample, threads)
@@ -85,7 +89,9 @@ def info(
     has_records = any(index.count for index in indexes)
     if as_json:
         found = inspect_sample(shards, sample, threads) if has_records else None
-        click.echo(json.dumps(document(shards, indexes, found), ensure_ascii=False))
+        metadata = _metadata(resolved)
+        groups = None if metadata is None else {group: list(names) for group, names in metadata.groups.items()}
+        click.echo(json.dumps({**document(shards, indexes, found), "groups": groups}, ensure_ascii=False))
         return
     print_facts(shards, indexes)
     nested: list[str] = []
@@ -93,5 +99,31 @@ def info(
         report = inspect_sample(shards, sample, threads)
         print_report(report)
         nested = prefix_lines({each.name: each.feature for each in report.features if each.feature is not None})
+    metadata = _metadata(resolved)
     for line in nested if metadata is None else group_lines(metadata):
         click.echo(plain(line))
+
+
+def _resolve_without_split(pattern: str | list[str], compression: str | None) -> ResolvedPath:
+    """Find the shards of a pattern, of all splits; report metadata that can't be read, and find the shards without."""
+    from dask_tfrecord.arrays.resolve import ResolvedPath, resolve_splits
+    from dask_tfrecord.storage.listing import find_shards
+
+    try:
+        return resolve_splits(pattern, compression=compression)
+    except SchemaError as error:
+        _report_metadata(error)
+        return ResolvedPath(find_shards(pattern, compression=compression))
+
+
+def _metadata(resolved: ResolvedPath) -> Schema | None:
+    """Return the schema of the metadata; report metadata that can't be read, and return None."""
+    try:
+        return resolved.schema()
+    except SchemaError as error:
+        _report_metadata(error)
+        return None
+
+
+def _report_metadata(error: SchemaError) -> None:
+    click.echo(f"Groups are unknown: {plain(str(error))}", err=True)

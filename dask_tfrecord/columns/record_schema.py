@@ -44,7 +44,7 @@ def record_schema(
     Returns
     -------
     Schema
-        In the order of the columns.
+        In the order of the columns, with the groups of the user's Schema, or else of the columns.
 
     Raises
     ------
@@ -84,7 +84,10 @@ def record_schema(
     of_lists = {name: found[name][0] for name in order if found[name][1]}
     classes = {**columns.classes, **(features.classes if isinstance(features, Schema) else {})}
     known = {name: names for name, names in classes.items() if name in found}
-    return Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=known)
+    schema = Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=known)
+    ragged = [name for name, feature in schema.items() if feature.ragged_rank]
+    grouping = features if isinstance(features, Schema) and features.groups else columns
+    return schema.with_groups(grouping.groups_of(ragged))
 
 
 def given_features(

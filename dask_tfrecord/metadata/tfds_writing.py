@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.clients import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import open_sink
 
-__all__ = ["TFDSMetadata", "TFDSNames", "features_text", "info_text", "label_files"]
+__all__ = ["TFDSMetadata", "TFDSNames", "features_text", "info_text", "label_files", "tfds_groups"]
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _PACKAGE = "tensorflow_datasets.core.features."
@@ -87,13 +87,29 @@ class TFDSNames:
         return f"{self.name}-{self.split}.tfrecord-{{shard:05d}}-of-{{shards:05d}}"
 
 
+def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return the groups that TFDS has a class for: a sequence of dictionaries.
+
+    Names of its features begin with the name of the group, each of them lists its items, and no feature has the name of
+    the group.
+    """
+    return {
+        group: names
+        for group, names in schema.groups.items()
+        if group not in schema
+        and all(name.startswith(f"{group}/") and _item_entry(name, schema, "png") is not None for name in names)
+    }
+
+
 def features_text(schema: Schema, formats: Mapping[str, str]) -> str:
     """Return the text of a `features.json`.
+
+    Names are divided at "/" into nested dictionaries, and groups are sequences of dictionaries, as TFDS nests them.
 
     Parameters
     ----------
     schema : Schema
-        Schema of the records.
+        Schema of the records; its groups are those of `tfds_groups`.
     formats : mapping of str to str
         Encoding format of each image feature.
 
@@ -102,24 +118,15 @@ def features_text(schema: Schema, formats: Mapping[str, str]) -> str:
     SchemaError
         If a feature can't be read by a TFDS class.
     """
-    if schema.message == "SequenceExample":
-        raise SchemaError("TFDS reads Examples only, and these records are SequenceExamples")
-    children = {}
-    for name, feature in schema.items():
-        child = _feature(name, feature, schema.classes.get(name), formats.get(name, "png"))
-        if child is None:
-            raise SchemaError(f"feature {name!r}: TFDS has no class that reads {feature}")
-        children[name] = child
-    return json.dumps(_entry("featuresDict", {"features": children}), indent=4, sort_keys=True)
+    return json.dumps(_features_entry(schema, formats), indent=4, sort_keys=True)
 
 
 def label_files(schema: Schema) -> dict[str, str]:
     """Return the text of each label file by its name."""
-    return {
-        f"{name.replace('/', '.')}.labels.txt": "".join(f"{label}\n" for label in labels)
-        for name, labels in schema.classes.items()
-        if _is_label(schema[name])
-    }
+    texts = {}
+    for name, stem in _label_stems(_features_entry(schema, {}), "", ""):
+        texts[f"{stem}.labels.txt"] = "".join(f"{label}\n" for label in schema.classes[name])
+    return texts
 
 
 def info_text(names: TFDSNames, before: str | None, counts: Sequence[int], nbytes: int) -> str:
@@ -178,53 +185,119 @@ def _tensor(dtype: str, sizes: Sequence[int], encoding: str = "none") -> dict[st
     return _entry("tensor", {"dtype": named, "encoding": encoding, "shape": _shape(sizes)})
 
 
-def _is_label(feature: Feature) -> bool:
-    return isinstance(feature, FixedLenFeature) and feature.shape == () and feature.dtype == "int64"
+def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any]:
+    """Return the entry of all features."""
+    if schema.message == "SequenceExample":
+        raise SchemaError("TFDS reads Examples only, and these records are SequenceExamples")
+    entries: dict[str, Any] = {}
+    for group, names in schema.groups.items():
+        items = {name[len(group) + 1 :]: _item_entry(name, schema, formats.get(name, "png")) for name in names}
+        entries[group] = _sequence(_nested(items))
+    for name, feature in schema.items():
+        if schema.group_of(name) is None:
+            entries[name] = _feature(name, feature, schema.classes.get(name), formats.get(name, "png"))
+            if entries[name] is None:
+                raise SchemaError(f"feature {name!r}: TFDS has no class that reads {feature}")
+    return _nested(entries)
+
+
+def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dictionary of entries, with dictionaries for the names that have a "/"."""
+    children: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        first, _, rest = name.partition("/")
+        if first and rest and first not in entries:
+            below.setdefault(first, {})[rest] = entry
+        else:
+            # The first part is another feature. TFDS reads the key of a name with "/" too.
+            children[name] = entry
+    children |= {first: _nested(inner) for first, inner in below.items()}
+    return _entry("featuresDict", {"features": children})
+
+
+def _label_stems(entry: Mapping[str, Any], name: str, stem: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each feature with classes, and the stem of its label file."""
+    if "sequence" in entry:
+        yield from _label_stems(entry["sequence"]["feature"], name, stem)
+    elif "featuresDict" in entry:
+        for child, inner in entry["featuresDict"]["features"].items():
+            below = child.replace("/", ".")
+            yield from _label_stems(inner, f"{name}/{child}" if name else child, f"{stem}-{below}" if stem else below)
+    elif "classLabel" in entry or "label" in entry.get("image", {}):
+        yield name, stem
+
+
+def _sequence(entry: dict[str, Any] | None, length: int = -1) -> dict[str, Any] | None:
+    return entry and _entry("sequence", {"feature": entry, "length": str(length)})
+
+
+def _values(dtype: str, sizes: Sequence[int], labels: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return the entry of listed values: class labels, or a tensor."""
+    if not labels or dtype != "int64" or len(sizes) > 1:
+        return _tensor(dtype, sizes)
+    label = _entry("classLabel", {"numClasses": str(len(labels))})
+    return _sequence(label, sizes[0]) if sizes else label
+
+
+def _item_entry(name: str, schema: Schema, format: str) -> dict[str, Any] | None:
+    """Return the entry of one item of a ragged feature, or None if TFDS lacks a class for it."""
+    feature, labels = schema[name], schema.classes.get(name)
+    match feature:
+        case VarLenFeature() if feature.ragged_rank == 1:
+            return _values(feature.dtype, feature.shape[1:], labels)
+        case RawFeature() | TextFeature() if feature.count is not None:
+            return _feature(name, replace(feature, count=None), labels, format)
+        case ImageFeature() | RaggedFeature():
+            entry = _feature(name, feature, labels, format)
+            item: dict[str, Any] | None = entry and entry["sequence"]["feature"]
+            return item
+    return None
 
 
 def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
     """Return the entry of a feature in `features.json`, or None if TFDS can't read the feature."""
     match feature:
-        case FixedLenFeature() if labels and _is_label(feature):
-            return _entry("classLabel", {"numClasses": str(len(labels))})
         case FixedLenFeature():
-            return _tensor(feature.dtype, feature.shape)
+            return _values(feature.dtype, feature.shape, labels)
         case VarLenFeature() if feature.ragged_rank == 1:
-            return _tensor(feature.dtype, feature.shape)
+            return _values(feature.dtype, feature.shape, labels)
         case FixedLenSequenceFeature():
             return _tensor(feature.dtype, (-1, *feature.shape))
         case RawFeature() | TextFeature() if feature.count is not None:
-            entry = _feature(name, replace(feature, count=None), labels, format)
-            return entry and _entry("sequence", {"feature": entry, "length": "-1"})
+            return _sequence(_feature(name, replace(feature, count=None), labels, format))
         case RawFeature() if feature.stored_dtype.isnative:
             return None if feature.dtype == "bytes" else _tensor(feature.stored_dtype.name, feature.shape, "bytes")
         case TextFeature():
             return _entry("text", {})
         case ImageFeature():
-            return _image(feature, format)
+            return _image(feature, labels, format)
         case RaggedFeature():
-            return _ragged(name, feature)
+            return _ragged(name, feature, labels)
     return None
 
 
-def _image(feature: ImageFeature, format: str) -> dict[str, Any] | None:
+def _image(feature: ImageFeature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
     sizes = (feature.shape or (-1, -1, feature.channels or -1))[-3:]
     # TFDS stores float images in a format of its own, and requires the number of channels.
     if feature.dtype not in ("uint8", "uint16") or sizes[2] == -1 or format not in ("png", "jpeg"):
         return None
-    image = _entry("image", {"shape": _shape(sizes), "dtype": feature.dtype, "encodingFormat": format})
-    return _entry("sequence", {"feature": image, "length": "-1"}) if feature.ragged_rank else image
+    content = {"shape": _shape(sizes), "dtype": feature.dtype, "encodingFormat": format}
+    image = _entry("image", content)
+    if labels:
+        image = _entry("image", {**content, "label": {"numClasses": str(len(labels))}}, "labeled_image.LabeledImage")
+    return _sequence(image) if feature.ragged_rank else image
 
 
-def _ragged(name: str, feature: RaggedFeature) -> dict[str, Any] | None:
+def _ragged(name: str, feature: RaggedFeature, labels: Sequence[str] | None) -> dict[str, Any] | None:
     """Return nested sequences, or None if the keys are not those that TFDS uses."""
     levels = feature.ragged_rank - 1
     keys = [RowLengths(f"{name}/ragged_row_lengths_{level}") for level in range(levels)]
     if list(feature.partitions[:levels]) != keys or feature.value_key != f"{name}/ragged_flat_values" or not levels:
         return None
-    entry = _tensor(feature.dtype, feature.item_shape)
+    entry = _values(feature.dtype, feature.item_shape, labels)
     for _ in range(levels + 1):
-        entry = entry and _entry("sequence", {"feature": entry, "length": "-1"})
+        entry = _sequence(entry)
     return entry
 
 

@@ -168,16 +168,24 @@ def check_group_lengths(
     for group, names in groups.items():
         first, *others = [name for name in names if name in blocks] or [""]
         for name in others:
-            splits, own = (flatten_block(blocks[each])[0][0] for each in (first, name))
+            splits, own = (_row_splits(blocks[each]) for each in (first, name))
             if not np.array_equal(splits, own):
                 lengths, found = np.diff(splits), np.diff(own)
                 row = int(np.flatnonzero(lengths != found)[0])
                 number = plural(int(found[row]), "item")
                 raise FeatureError(
                     f"feature {name!r} has {number}, expected {lengths[row]:,} as in {first!r}: features of group "
-                    f"{group!r} have one number of items in each record. Pass groups= to to_zarr without one of them",
+                    f"{group!r} have one number of items in each record. to_zarr takes groups= without one of them, "
+                    f"and to_tfrecord takes features= with a Schema that has other groups",
                     locate(row, name),
                 )
+
+
+def _row_splits(block: Block) -> _Ints:
+    """Return the splits of ragged rows; rows of an array have one length."""
+    if isinstance(block, RaggedBlock):
+        return block.row_splits
+    return np.arange(len(block) + 1, dtype=np.int64) * block.shape[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -28,15 +30,16 @@ from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.images.pillow import require_pillow
 from dask_tfrecord.limits import limits
-from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames
+from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.gzip_index import indexing_library
 from dask_tfrecord.storage.published import directory_of
 from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.stores.flat_arrays import check_group_lengths
 from dask_tfrecord.stores.inputs import Inputs
-from dask_tfrecord.stores.rows import RowSource, RowTasks
+from dask_tfrecord.stores.rows import RowSource, RowTasks, locate_row
 from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
@@ -118,7 +121,8 @@ def to_tfrecord(
     tfds : mapping of str to str, optional
         ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
         `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
-        ``tensorflow_datasets.builder_from_directory`` opens the directory.
+        ``tensorflow_datasets.builder_from_directory`` opens the directory. Names with "/" are nested dictionaries, and
+        groups of the schema, for example ``steps`` of ``steps/action`` and ``steps/reward``, are sequences of them.
     compute : bool, default True
         Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
     storage_options : mapping, optional
@@ -138,6 +142,7 @@ def to_tfrecord(
         dimensions, or the index of a DataFrame is not the row numbers.
     FeatureError
         If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
+        With `tfds`, if features of a group differ in their number of items in a record.
     ValueError
         If rows are not counted, ``{shard}`` is missing from the template of several shards, or shards would replace
         their own input.
@@ -147,7 +152,8 @@ def to_tfrecord(
     Warns
     -----
     UserWarning
-        If arrays have attributes, which records do not store.
+        If arrays have attributes, which records do not store. With `tfds`, if a group can't be written: a feature has
+        a name that does not begin with that of the group, or does not list its items.
 
     Notes
     -----
@@ -169,6 +175,7 @@ def to_tfrecord(
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     if not schema and dataset.nrecords:
         raise SchemaError(f"{plural(dataset.nrecords, 'record')} without a feature would be empty: there is no column")
+    schema = schema.with_groups({} if tfds is None else _stored_groups(schema))
     encoder = Encoder(schema, dataset.schema, _image_encodings(encoding, schema))
     _check_pillow(encoder)
     metadata: TFDSMetadata | None = None
@@ -229,6 +236,19 @@ def _rows_and_schema(
     specified = {*(features or {}), *(sequence_features or {})}
     listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
     return inputs.dataset, schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
+
+
+def _stored_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return the groups that the metadata of TFDS can describe; warn of the others."""
+    groups = tfds_groups(schema)
+    if lost := [group for group in schema.groups if group not in groups]:
+        warnings.warn(
+            f"group {lost[0]!r} is not written: TFDS has groups of features whose names begin with {lost[0] + '/'!r} "
+            f"and that list their items, and no feature {lost[0]!r}; got {', '.join(schema.groups[lost[0]])}",
+            UserWarning,
+            stacklevel=3,
+        )
+    return groups
 
 
 def _image_encodings(encoding: Encodings | None, schema: Schema) -> dict[str, ImageEncoding]:
@@ -338,7 +358,9 @@ def write_shard(
     def fill(sink: ByteSink) -> tuple[int, int]:
         stream, nbytes = RecordStream(plan.encoder, path), 0
         reader = _BoundedReader(start, stop)
-        for blocks in reader.read(source(*rest), tuple(plan.encoder.columns)):
+        rows = source(*rest)
+        for blocks in reader.read(rows, tuple(plan.encoder.columns)):
+            check_group_lengths(plan.encoder.schema.groups, blocks, partial(locate_row, rows, reader.start))
             nbytes += reader.adapt(blocks)
             plan.publisher.check_running()
             for records in stream.framed(blocks):
@@ -353,16 +375,22 @@ def write_shard(
 
 
 class _BoundedReader:
-    """Reads rows in blocks of about `_BLOCK_NBYTES`; the sizes of previous blocks determine the next span of rows."""
+    """Reads rows in blocks of about `_BLOCK_NBYTES`; the sizes of previous blocks determine the next span of rows.
+
+    Attributes
+    ----------
+    start : int
+        First row of the last block.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._start = self._next = start
+        self.start = self._next = start
         self._stop, self._step = stop, 1
 
     def _spans(self, *, single: bool) -> Iterator[tuple[int, int]]:
         while self._next < self._stop and (self._step == 1) == single:
-            self._start, self._next = self._next, min(self._next + self._step, self._stop)
-            yield self._start, self._next
+            self.start, self._next = self._next, min(self._next + self._step, self._stop)
+            yield self.start, self._next
 
     def read(self, source: RowSource, names: Sequence[str]) -> Iterator[dict[str, Block]]:
         """Read the rows; a span that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
@@ -373,8 +401,8 @@ class _BoundedReader:
             try:
                 yield from limited.read_spans(names, self._spans(single=False))
             except MemoryLimitError:
-                self._step = max(1, (self._next - self._start) // 8)
-                self._next = self._start
+                self._step = max(1, (self._next - self.start) // 8)
+                self._next = self.start
 
     def adapt(self, blocks: Mapping[str, Block]) -> int:
         """Set the number of rows of the next span; return the bytes of this one."""
