@@ -35,6 +35,7 @@ from dask_tfrecord.columns.record_schema import picked
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
@@ -72,9 +73,9 @@ def read_tfrecord(
         ``…/mnist`` with a single version) is read by its metadata.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
         Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
-        schema file, as for `read_schema` (``"schema.pbtxt"``). By default those of the TFDS metadata, or features
-        inferred from the first records of some shards. If a `FixedLenSequenceFeature` has no length, its records are
-        read once to find the longest.
+        schema file, as for `read_schema` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
+        `to_tfrecord` stored next to the shards of an xarray Dataset, or features inferred from the first records of
+        some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
     sequence_features : mapping of str to feature, optional
         Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
         context. The number of steps is column ``NAME.lengths``.
@@ -167,6 +168,12 @@ def _infer(shards: Shards) -> Schema:
     from dask_tfrecord.inspection.inference import infer_examples
 
     return infer_examples(shards)
+
+
+def _labelled(shards: Shards) -> Schema | None:
+    """Return the schema that `to_tfrecord` wrote next to the shards of an xarray Dataset."""
+    labels = read_labels(shards[0])
+    return None if labels is None else labels.schema
 
 
 def _open_intact(
@@ -274,7 +281,7 @@ def _schema(
                 f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
             )
     if features is None and sequence_features is None:
-        schema = found.schema() or infer()
+        schema = found.schema() or _labelled(found.shards) or infer()
     elif isinstance(features, Schema) and sequence_features is None:
         schema = features
     else:

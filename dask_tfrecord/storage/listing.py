@@ -32,7 +32,7 @@ __all__ = ["Shard", "Shards", "find_shards", "is_local"]
 _SIDE_PREFIXES = (".", "_")
 _SIDE_SUFFIXES = (".idx", ".gzidx", ".json", ".pbtxt")
 # Files that this library writes for a shard; they are also removed from lists of paths.
-_SIDECARS = (".idx", ".gzidx", ".damage.json")
+_SIDECARS = (".idx", ".gzidx", ".damage.json", ".xarray.json")
 # Metadata files of Zarr groups and arrays.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
@@ -57,7 +57,7 @@ def find_shards(
         A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``). An existing literal
         path takes precedence over template and glob. Directories and globs exclude hidden files, ``_*``, ``.idx``,
         ``.gzidx``, ``.json`` and ``.pbtxt``, unless the glob contains the prefix or suffix. Lists exclude ``.idx``,
-        ``.gzidx`` and ``.damage.json``.
+        ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
     compression : {"infer", None, "gzip", "zlib"}
         Compression of every shard; ``"infer"`` detects it when the shard is opened.
     storage_options : mapping, optional

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.metadata.labels import Labels, encodable
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.frames import dataset_of_frame, is_frame
 
 __all__ = ["Inputs"]
@@ -42,6 +47,10 @@ class Inputs:
         Attributes by column.
     collection_attributes : mapping
         Attributes of the collection.
+    constants : mapping of str to (tuple of str, ndarray)
+        Dimensions and values of coordinates without rows.
+    dtypes : mapping of str to str
+        Dtypes of text, bytes and dates, by column.
     """
 
     dataset: Dataset
@@ -50,6 +59,8 @@ class Inputs:
     coords: tuple[str, ...] = ()
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     collection_attributes: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -57,6 +68,8 @@ class Inputs:
         arrays: Any,
         features: Mapping[str, Any] | None = None,
         sequence_features: Mapping[str, Any] | None = None,
+        *,
+        keep_constants: bool = False,
     ) -> Inputs:
         """Convert the arguments of a writer.
 
@@ -66,6 +79,8 @@ class Inputs:
             The rows.
         features, sequence_features : mapping of str to feature, optional
             Features of columns; rows of objects and of Python lists get their dtypes.
+        keep_constants : bool, default False
+            Accept coordinates of an xarray Dataset that do not have the dimension of rows.
 
         Raises
         ------
@@ -77,7 +92,7 @@ class Inputs:
             return cls(arrays)
         forms = column_forms(features, sequence_features)
         if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
-            return _from_xarray(arrays, forms)
+            return _from_xarray(arrays, forms, keep_constants)
         if is_frame(arrays):
             return cls(dataset_of_frame(arrays, forms), collection_attributes=dict(getattr(arrays, "attrs", {})))
         if not isinstance(arrays, Mapping):
@@ -87,6 +102,29 @@ class Inputs:
                 f"{kind}{_HINTS.get(type(arrays).__name__, '')}"
             )
         return _from_mapping(arrays, forms)
+
+    def labels(self, schema: Schema) -> Labels | None:
+        """Return the labels of an xarray Dataset that is written with these features; None for other collections.
+
+        Warns
+        -----
+        UserWarning
+            If attributes are not part of them.
+        """
+        if self.rows is None:
+            self.warn_of_attributes()
+            return None
+        kept = {name: encodable(each) for name, each in self.attributes.items()}
+        of_all = encodable(self.collection_attributes)
+        omitted = [name for name in self.collection_attributes if name not in of_all]
+        omitted += [f"{name}.{key}" for name, each in self.attributes.items() for key in each if key not in kept[name]]
+        if omitted:
+            self.warn_of_attributes(omitted)
+        own = {
+            name: {key: value for key, value in each.items() if key not in ("feature", "feature_class")}
+            for name, each in kept.items()
+        }
+        return Labels(self.rows, self.axes, self.coords, self.dtypes, own, of_all, self.constants, schema)
 
     def warn_of_attributes(self, names: Sequence[str] | None = None) -> None:
         """Warn of attributes that are not written.
@@ -155,12 +193,13 @@ def _dimension_of_rows(arrays: Mapping[str, Any]) -> str | None:
     return str(dims[0]) if dims else None
 
 
-def _from_xarray(arrays: Any, forms: Mapping[str, Feature]) -> Inputs:
-    """Convert the variables of an xarray Dataset, and its coordinates along the rows."""
+def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool) -> Inputs:
+    """Convert the variables of an xarray Dataset, and its coordinates."""
     variables = dict(arrays.data_vars)
     rows = _dimension_of_rows(variables)
     coords = {name: array for name, array in arrays.coords.items() if array.dims[:1] == (rows,)}
-    others = [name for name in arrays.coords if name not in coords]
+    constants = {name: array for name, array in arrays.coords.items() if rows not in array.dims and keep_constants}
+    others = [name for name in arrays.coords if name not in coords and name not in constants]
     if variables and others:
         raise SchemaError(
             f"coordinates {_list(others)} do not have {rows!r}, the dimension of rows, first, and would be lost: "
@@ -172,8 +211,14 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature]) -> Inputs:
                 f"coordinate {name!r} is a MultiIndex, and a column holds one level: ds.reset_index({name!r}) converts "
                 f"its levels to coordinates"
             )
-    columns = {**variables, **coords}
+    given = {**variables, **coords}
+    # The dtype of dates and durations is a label. NaT is an integer, too.
+    dates = {name for name, array in given.items() if array.dtype.kind in "mM" and keep_constants}
+    columns = {name: array.astype(np.int64) if name in dates else array for name, array in given.items()}
     dataset = _dataset(columns, forms)
     axes = {name: tuple(map(str, array.dims[1:])) for name, array in columns.items() if len(array.dims) > 1}
-    attributes = {name: dict(array.attrs) for name, array in columns.items() if array.attrs}
-    return Inputs(dataset, rows, axes, tuple(coords), attributes, dict(arrays.attrs))
+    attributes = {name: dict(array.attrs) for name, array in {**given, **constants}.items() if array.attrs}
+    dtypes = {name: array.dtype.str for name, array in given.items() if array.dtype.kind in "SUmM"}
+    dtypes |= {name: "object" for name, array in columns.items() if array.dtype.kind == "O"}
+    values = {name: (tuple(map(str, array.dims)), np.asarray(array.values)) for name, array in constants.items()}
+    return Inputs(dataset, rows, axes, tuple(coords), attributes, dict(arrays.attrs), values, dtypes)

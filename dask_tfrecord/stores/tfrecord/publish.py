@@ -22,7 +22,8 @@ import dask
 from dask.delayed import Delayed
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_tfrecord.errors import IncompleteStoreError, Location, ShardChangedError
+from dask_tfrecord.errors import IncompleteStoreError, Location, ShardChangedError, TFRecordError
+from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
 from dask_tfrecord.records.index_file import write_sidecars
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, is_cancelled, while_running
@@ -39,7 +40,8 @@ from dask_tfrecord.storage.published import (
     list_files,
     remove_abandoned,
 )
-from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.storage.sidecar_files import sidecar_path
+from dask_tfrecord.storage.streams import ByteSink, open_sink
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
 from dask_tfrecord.stores.write_progress import ShardWriteReport, WriteWork, peak_memory, show_progress
 
@@ -268,12 +270,15 @@ class Publisher:
     compression : str or None
         Compression of the shards.
     index : bool
-        Write the sidecars of each shard.
+        Write the index of each shard next to it.
+    labels : str or None
+        Text of the labels next to each shard.
     """
 
     run: WriteRun
     compression: str | None
     index: bool
+    labels: str | None = None
 
     def write(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         """Write a shard that appears whole or not at all; do nothing if this run has published it.
@@ -332,11 +337,28 @@ class Publisher:
             own = is_published or run.owns(path)
             if own:
                 run.record(path, None)
-            sidecars = self._write_sidecars(path) if self.index else ()
+            sidecars = self._write_labels(path) + (self._write_sidecars(path) if self.index else ())
             report = ShardWriteReport(records, nbytes, run.stored(path).size, peak_memory(), sidecars)
             if own:
                 run.record(path, report)
         return report
+
+    def _write_labels(self, path: str) -> tuple[tuple[str, int], ...]:
+        """Write the labels of a published shard; return their path and size. They are the same for every copy."""
+        name = sidecar_path(path, SUFFIX)
+        if self.labels is None:
+            return ()
+        if name is None:
+            raise TFRecordError("labels of xarray cannot be written next to this URL: it has a query", Location(path))
+        data = self.labels.encode()
+        sink = open_sink(name, self.run.names.storage_options)
+        try:
+            sink.write(data)
+            sink.close()
+        except BaseException:
+            sink.discard()
+            raise
+        return ((name, len(data)),)
 
     def _write_sidecars(self, path: str) -> tuple[tuple[str, int], ...]:
         """Write the sidecars of a published shard; return their paths and sizes."""

@@ -25,7 +25,7 @@ __all__ = ["DEFAULT_NAME", "ShardNames"]
 
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
 _FIELDS = ("shard", "shards")
-_SIDECARS = (".idx", ".gzidx")
+_SIDECARS = (".idx", ".gzidx", ".xarray.json")
 
 
 @dataclass(frozen=True)

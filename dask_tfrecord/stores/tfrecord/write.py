@@ -26,7 +26,7 @@ from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
 from dask_tfrecord.columns.record_schema import listed_features, record_schema
 from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_url
-from dask_tfrecord.features import ImageFeature
+from dask_tfrecord.features import Feature, ImageFeature, RawFeature
 from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.images.pillow import require_pillow
 from dask_tfrecord.limits import limits
@@ -92,8 +92,9 @@ def to_tfrecord(
     arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
         Rows to write, the same number in each array: dask, NumPy, Zarr and HDF5 arrays, lists, pandas Series, and
         ragged rows (lists of lists, `RaggedBlock`, object arrays of arrays). ``bytes``, ``bytearray`` and
-        ``memoryview`` are bytes. Coordinates of an xarray Dataset along the rows are columns. Numbers of Python lists
-        take the dtype of their feature.
+        ``memoryview`` are bytes. Numbers of Python lists take the dtype of their feature. Coordinates of an xarray
+        Dataset along the rows are columns; dates are stored as int64, float64 as bytes, and
+        ``FILE.xarray.json`` next to each shard has the dimensions, the other coordinates, dtypes and attributes.
     urlpath : str or os.PathLike
         A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
         shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.
@@ -152,8 +153,9 @@ def to_tfrecord(
     Warns
     -----
     UserWarning
-        If arrays have attributes, which records do not store. With `tfds`, if a group can't be written: a feature has
-        a name that does not begin with that of the group, or does not list its items.
+        If arrays have attributes, which records do not store; of an xarray Dataset, those that JSON cannot represent.
+        With `tfds`, if a group can't be written: a feature has a name that does not begin with that of the group, or
+        does not list its items.
 
     Notes
     -----
@@ -170,7 +172,7 @@ def to_tfrecord(
     True
     """
     compression = check_options(compression, index, mode, records_per_shard)
-    dataset, schema = _rows_and_schema(arrays, features, sequence_features)
+    dataset, schema, labels = _rows_and_schema(arrays, features, sequence_features, keeps_float64=tfds is None)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     if not schema and dataset.nrecords:
@@ -190,7 +192,7 @@ def to_tfrecord(
     refuse_sources(names, paths, dataset.origin.get("files", ()))
     run = WriteRun(row_tasks.token, directory_of(paths[0]), names, mode, claimed=compute)
     completion = Completion(run, tuple(paths), metadata)
-    plan = ShardPlan(encoder, Publisher(run, compression, index))
+    plan = ShardPlan(encoder, Publisher(run, compression, index, labels))
     shared = dask.delayed(plan, name=f"tfrecord-plan-{row_tasks.token}", traverse=False)
     spans = list(pairwise(borders.tolist()))
     tasks = ((span, list(dataset.schema), (path, *span)) for span, path in zip(spans, paths, strict=True))
@@ -223,19 +225,32 @@ def check_options(compression: str | None, index: bool, mode: str, records_per_s
 
 
 def _rows_and_schema(
-    arrays: Mapping[str, Any], features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None
-) -> tuple[Dataset, Schema]:
-    """Convert the input to a Dataset; find the features of its records."""
+    arrays: Mapping[str, Any],
+    features: Mapping[str, Any] | None,
+    sequence_features: Mapping[str, Any] | None,
+    *,
+    keeps_float64: bool,
+) -> tuple[Dataset, Schema, str | None]:
+    """Convert the input to a Dataset; find the features of its records, and the text of its labels."""
     if isinstance(arrays, Dataset):
         stored = arrays.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
-        return arrays, record_schema(arrays.schema, read, features, sequence_features)
-    inputs = Inputs.from_arrays(arrays, features, sequence_features)
-    inputs.warn_of_attributes()
+        return arrays, record_schema(arrays.schema, read, features, sequence_features), None
+    inputs = Inputs.from_arrays(arrays, features, sequence_features, keep_constants=True)
     schema = record_schema(inputs.dataset.schema, None, features, sequence_features)
     specified = {*(features or {}), *(sequence_features or {})}
+    if inputs.rows is not None and keeps_float64:
+        # The labels have the feature, so that readers find the bytes of values that an Example does not list.
+        specified |= {name for name, feature in schema.items() if _is_unlisted(feature)}
     listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
-    return inputs.dataset, schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
+    schema = schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
+    labels = inputs.labels(schema)
+    return inputs.dataset, schema, None if labels is None else labels.to_json()
+
+
+def _is_unlisted(feature: Feature) -> bool:
+    """Return whether a column is dense and has a dtype that an Example does not list."""
+    return isinstance(feature, RawFeature) and (feature.item_dtype == np.float64 or feature.item_dtype.kind == "c")
 
 
 def _stored_groups(schema: Schema) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from xarray.core import indexing
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.sources import Source
+    from dask_tfrecord.metadata.labels import Labels
     from dask_tfrecord.stores.xarray.variables import VariableSpec
 
 __all__ = ["IndexedColumn", "TFRecordBackendEntrypoint"]
@@ -59,6 +61,8 @@ class IndexedColumn(BackendArray):
         is_single = not isinstance(rows, slice) and np.ndim(rows) == 0
         wanted = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows, np.int64))
         array = to_array(self.source.read((self.column,), wanted)[self.column])
+        if array.dtype != self.dtype:
+            array = array.astype(self.dtype)
         # From the last axis on: an int removes its axis.
         for axis in range(len(inner), 0, -1):
             array = array[(slice(None),) * axis + (inner[axis - 1],)]
@@ -138,8 +142,14 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         SchemaError, TFRecordError
             As `read_tfrecord` raises them.
         """
-        opened, specs = _open(filename_or_obj, drop_variables, coords, dimension_names, options)
-        return _lazy_dataset(opened, specs if group is None else _of_group(specs, group), filename_or_obj)
+        opened = _Opened.from_arguments(filename_or_obj, drop_variables, coords, dimension_names, options)
+        if group is None:
+            return opened.dataset(opened.specs)
+        groups = opened.groups()
+        path = "/" + group.strip("/")
+        if path not in groups:
+            raise ValueError(f"no group {group!r}; there are {', '.join(map(repr, groups))}")
+        return opened.dataset(groups[path])
 
     def open_groups_as_dict(
         self,
@@ -154,10 +164,8 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
 
         The arguments are those of `open_dataset`.
         """
-        from dask_tfrecord.stores.xarray.variables import in_groups
-
-        opened, specs = _open(filename_or_obj, drop_variables, coords, dimension_names, options)
-        return {path: _lazy_dataset(opened, own, filename_or_obj) for path, own in in_groups(specs).items()}
+        opened = _Opened.from_arguments(filename_or_obj, drop_variables, coords, dimension_names, options)
+        return {path: opened.dataset(specs, is_root=path == "/") for path, specs in opened.groups().items()}
 
     def open_datatree(
         self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None, **options: Any
@@ -167,66 +175,93 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         return xarray.DataTree.from_dict(groups)
 
 
-def _open(
-    given: Any,
-    drop_variables: str | Iterable[str] | None,
-    coords: Sequence[str],
-    dimension_names: Mapping[str, Sequence[str]] | None,
-    options: Mapping[str, Any],
-) -> tuple[Dataset, dict[str, VariableSpec]]:
-    """Open shards in one chunk each, and describe the variables that remain."""
-    from dask_tfrecord.arrays.read import read_tfrecord
-    from dask_tfrecord.schema import Schema
-    from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """Opened shards.
 
-    names = [given] if isinstance(given, str | os.PathLike) else given
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
-        raise TypeError(f"engine 'tfrecord' opens paths and URLs of shards; got {type(given).__name__}")
-    dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+    Attributes
+    ----------
+    given : object
+        Path or paths, as the caller gave them.
+    rows : Dataset
+        Columns that are not dropped, in one chunk per shard.
+    specs : dict of str to VariableSpec
+        Their variables.
+    labels : Labels or None
+        Labels of the shards.
+    dropped : frozenset of str
+        Names of dropped variables.
+    """
 
-    def remains(name: str) -> bool:
-        return not {name, variable_name(name)} & dropped
+    given: Any
+    rows: Dataset
+    specs: dict[str, VariableSpec]
+    labels: Labels | None
+    dropped: frozenset[str]
 
-    kept = dict(options)
-    for option in ("features", "sequence_features"):
-        features = kept.get(option)
-        if isinstance(features, Schema):
-            kept[option] = features.select(name for name in features if remains(name))
-        elif isinstance(features, Mapping):
-            kept[option] = {name: feature for name, feature in features.items() if remains(name)}
-    opened = read_tfrecord(given, chunks="shard", **kept)
-    opened = opened[[name for name in opened if remains(name)]]
-    dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
-    coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
-    return opened, variable_specs(opened.schema, opened.nrecords, coords, dimension_names)
+    @classmethod
+    def from_arguments(
+        cls,
+        given: Any,
+        drop_variables: str | Iterable[str] | None,
+        coords: Sequence[str],
+        dimension_names: Mapping[str, Sequence[str]] | None,
+        options: Mapping[str, Any],
+    ) -> _Opened:
+        """Open shards by the arguments of `open_dataset`."""
+        from dask_tfrecord.arrays.read import read_tfrecord
+        from dask_tfrecord.schema import Schema
+        from dask_tfrecord.stores.xarray.to_xarray import labels_of
+        from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
 
+        names = [given] if isinstance(given, str | os.PathLike) else given
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
+            raise TypeError(f"engine 'tfrecord' opens paths and URLs of shards; got {type(given).__name__}")
+        dropped = frozenset([drop_variables] if isinstance(drop_variables, str) else drop_variables or ())
 
-def _of_group(specs: Mapping[str, VariableSpec], group: str) -> Mapping[str, VariableSpec]:
-    from dask_tfrecord.stores.xarray.variables import in_groups
+        def remains(name: str) -> bool:
+            return not {name, variable_name(name)} & dropped
 
-    groups = in_groups(specs)
-    path = "/" + group.strip("/")
-    if path not in groups:
-        raise ValueError(f"no group {group!r}; there are {', '.join(map(repr, groups))}")
-    return groups[path]
+        kept = dict(options)
+        for option in ("features", "sequence_features"):
+            features = kept.get(option)
+            if isinstance(features, Schema):
+                kept[option] = features.select(name for name in features if remains(name))
+            elif isinstance(features, Mapping):
+                kept[option] = {name: feature for name, feature in features.items() if remains(name)}
+        rows = read_tfrecord(given, chunks="shard", **kept)
+        rows = rows[[name for name in rows if remains(name)]]
+        dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
+        coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
+        labels = labels_of(rows)
+        specs = variable_specs(rows.schema, rows.nrecords, coords, dimension_names, labels)
+        return cls(given, rows, specs, labels, dropped)
 
+    def groups(self) -> dict[str, dict[str, VariableSpec]]:
+        """Return the variables of each group, by its path."""
+        from dask_tfrecord.stores.xarray.variables import in_groups
 
-def _lazy_dataset(opened: Dataset, specs: Mapping[str, VariableSpec], given: Any) -> xarray.Dataset:
-    """Return variables without indexes, which xarray creates."""
-    from dask_tfrecord.errors import redact_url
+        return in_groups(self.specs)
 
-    source = opened.source
-    assert source is not None
-    sizes = tuple(int(size) for size in opened.chunks if size) or (0,)
-    data: dict[str, xarray.Variable] = {}
-    coords: dict[str, xarray.Variable] = {}
-    for name, spec in specs.items():
-        array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, spec.dtype))
-        encoding = {"preferred_chunks": {spec.dims[0]: sizes}}
-        variable = xarray.Variable(spec.dims, array, dict(spec.attributes), encoding)
-        (coords if spec.is_coord else data)[name] = variable
-    found = xarray.Dataset(data, coords=xarray.Coordinates(coords, indexes={}))
-    # xarray would store the name as it was given, with the credentials of a URL.
-    paths = [os.fspath(given)] if isinstance(given, str | os.PathLike) else list(map(os.fspath, given))
-    found.encoding["source"] = ", ".join(path if os.path.exists(path) else redact_url(path) for path in paths)  # noqa: PTH110
-    return found
+    def dataset(self, specs: Mapping[str, VariableSpec], *, is_root: bool = True) -> xarray.Dataset:
+        """Return a Dataset of some variables, lazily indexed and without indexes, which xarray creates."""
+        from dask_tfrecord.errors import redact_url
+        from dask_tfrecord.stores.xarray.to_xarray import assembled
+
+        source = self.rows.source
+        assert source is not None
+        sizes = tuple(int(size) for size in self.rows.chunks if size) or (0,)
+        variables = {}
+        for name, spec in specs.items():
+            array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, spec.dtype))
+            encoding = {"preferred_chunks": {spec.dims[0]: sizes}}
+            variables[name] = xarray.Variable(spec.dims, array, dict(spec.attributes), encoding)
+        labels = self.labels
+        if labels is not None and not is_root:
+            labels = replace(labels, constants={}, collection_attributes={})
+        found = assembled(variables, specs, labels, self.dropped)
+        # By default xarray stores the given name, with the credentials of a URL.
+        given = [self.given] if isinstance(self.given, str | os.PathLike) else self.given
+        paths = map(os.fspath, given)
+        found.encoding["source"] = ", ".join(path if os.path.exists(path) else redact_url(path) for path in paths)  # noqa: PTH110
+        return found

@@ -65,7 +65,7 @@ def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> 
     source, borders = dataset.source, dataset.borders
     if array is not None or source is None or borders is None:
         own = dataset[name] if array is None else array
-        mapped: da.Array = da.map_blocks(boxed, own, dtype=object, meta=meta.view(BoxedArray))
+        mapped: da.Array = da.map_blocks(boxed, own, dtype=object, meta=meta)
         return mapped
     column = _BoxedColumn(source, name)
     chunks = (dataset.chunks, *((size,) for size in column.shape[1:]))

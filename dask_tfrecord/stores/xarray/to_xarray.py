@@ -1,32 +1,86 @@
-"""`Dataset.to_xarray`: columns as the variables of an xarray Dataset, backed by dask."""
+"""`Dataset.to_xarray`, and the assembly of variables and labels that the engine shares with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
+import dask.array as da
 import numpy as np
 import xarray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled_source import FilledSource
+from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.metadata.labels import Labels, read_labels
 from dask_tfrecord.stores.xarray.boxed import boxed_column
-from dask_tfrecord.stores.xarray.variables import variable_specs
+from dask_tfrecord.stores.xarray.variables import VariableSpec, variable_name, variable_specs
 
-__all__ = ["to_xarray"]
+__all__ = ["assembled", "labels_of", "to_xarray"]
 
 
 def to_xarray(
     dataset: Dataset, coords: Sequence[str], dimension_names: Mapping[str, Sequence[str]] | None, together: bool
 ) -> xarray.Dataset:
     """Return the columns as variables; `Dataset.to_xarray` documents the arguments."""
-    specs = variable_specs(dataset.schema, dataset.nrecords, coords, dimension_names)
+    labels = labels_of(dataset)
+    specs = variable_specs(dataset.schema, dataset.nrecords, coords, dimension_names, labels)
     names = tuple(dataset)
     arrays = dict(zip(names, dataset[names], strict=True)) if together else {}
-    variables = {}
-    for name, spec in specs.items():
-        array = arrays.get(spec.column)
-        if spec.dtype == np.dtype(object):
-            array = boxed_column(dataset, spec.column, array)
-        elif array is None:
-            array = dataset[spec.column]
-        variables[name] = xarray.Variable(spec.dims, array, dict(spec.attributes))
-    return xarray.Dataset(variables).set_coords([name for name, spec in specs.items() if spec.is_coord])
+    variables = {
+        name: xarray.Variable(spec.dims, _array(dataset, spec, arrays.get(spec.column)), dict(spec.attributes))
+        for name, spec in specs.items()
+    }
+    found = assembled(variables, specs, labels)
+    # Assigning the coordinates creates the index of each that has the name of its dimension.
+    return found.assign_coords(found.coords.variables)
+
+
+def _array(dataset: Dataset, spec: VariableSpec, array: da.Array | None) -> da.Array:
+    """Return the array of a variable: decoded on its own, if it is not given."""
+    if dataset.schema[spec.column].block_dtype == spec.dtype == np.dtype(object):
+        return boxed_column(dataset, spec.column, array)
+    array = dataset[spec.column] if array is None else array
+    if array.dtype == spec.dtype:
+        return array
+    cast: da.Array = array.astype(spec.dtype)
+    return boxed_column(dataset, spec.column, cast) if spec.dtype == np.dtype(object) else cast
+
+
+def labels_of(dataset: Dataset) -> Labels | None:
+    """Return the labels next to the first shard of records that are read unchanged."""
+    source = dataset.source
+    if isinstance(source, RecordSource | FilledSource) and len(source.collection.shards):
+        return read_labels(source.collection.shards[0])
+    return None
+
+
+def assembled(
+    variables: Mapping[str, xarray.Variable],
+    specs: Mapping[str, VariableSpec],
+    labels: Labels | None,
+    dropped: Container[str] = (),
+) -> xarray.Dataset:
+    """Return a Dataset of variables, without indexes.
+
+    Parameters
+    ----------
+    variables : mapping of str to xarray.Variable
+        Variables of columns.
+    specs : mapping of str to VariableSpec
+        Their descriptions.
+    labels : Labels, optional
+        Labels of the shards: coordinates without rows, and attributes.
+    dropped : container of str
+        Coordinates without rows that are left out.
+    """
+    coords = {name for name, spec in specs.items() if spec.is_coord}
+    found = dict(variables)
+    if labels is not None:
+        for own, (dims, values) in labels.constants.items():
+            name = variable_name(own)
+            if name not in found and own not in dropped and name not in dropped:
+                found[name] = xarray.Variable(dims, values, dict(labels.attributes.get(own, {})))
+                coords.add(name)
+    data = {name: variable for name, variable in found.items() if name not in coords}
+    indexed = xarray.Coordinates({name: found[name] for name in found if name in coords}, indexes={})
+    return xarray.Dataset(data, coords=indexed, attrs=None if labels is None else labels.collection_attributes)

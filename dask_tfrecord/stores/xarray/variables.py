@@ -11,6 +11,7 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["VariableSpec", "in_groups", "variable_name", "variable_specs"]
@@ -56,6 +57,7 @@ def variable_specs(
     nrows: int | None,
     coords: Sequence[str] = (),
     dimension_names: Mapping[str, Sequence[str]] | None = None,
+    labels: Labels | None = None,
 ) -> dict[str, VariableSpec]:
     """Describe the variables of the columns of a schema, by the names of the variables.
 
@@ -69,6 +71,8 @@ def variable_specs(
         Columns that are coordinates.
     dimension_names : mapping of str to sequence of str, optional
         Names of the axes of a row, by column.
+    labels : Labels, optional
+        Labels of the shards, which the arguments override.
 
     Raises
     ------
@@ -96,17 +100,17 @@ def variable_specs(
     _check_distinct(names)
     # xarray makes an index of a variable with the name of its dimension, and reads all of it.
     taken = set(names.values())
-    rows = ROWS + "%" if ROWS in taken - set(coords) else ROWS
+    rows = ROWS if labels is None else labels.rows
+    coords = [*coords, *(labels.coords if labels is not None else ())]
+    rows += "%" if rows in taken - set(coords) else ""
     specs = {}
     for column, name in names.items():
         feature = schema[column]
-        axes = given[column] if column in given else _axes(name, feature, taken)
+        axes = given[column] if column in given else _axes(column, feature, taken, labels)
         dims = (rows, *_checked_axes(column, axes, feature, rows))
-        attributes: dict[str, Any] = {"feature": column, "feature_class": type(feature).__name__}
-        if column in schema.classes:
-            attributes["class_names"] = list(schema.classes[column])
-        shape = (nrows, *feature.block_shape)
-        specs[name] = VariableSpec(column, dims, shape, feature.block_dtype, attributes, column in coords)
+        shape, attributes = (nrows, *feature.block_shape), _attributes(column, schema, labels)
+        dtype = _dtype(column, feature, labels)
+        specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
     _check_lengths(specs.values())
     return specs
 
@@ -145,8 +149,31 @@ def _check_distinct(names: Mapping[str, str]) -> None:
             )
 
 
-def _axes(name: str, feature: Feature, taken: Iterable[str]) -> list[str]:
-    """Return names for the axes of a row; they differ from those of all variables."""
+def _attributes(column: str, schema: Schema, labels: Labels | None) -> Mapping[str, Any]:
+    """Return the attributes of an xarray Dataset that was written, else those of the feature."""
+    if labels is not None:
+        return labels.attributes.get(column, {})
+    attributes: dict[str, Any] = {"feature": column, "feature_class": type(schema[column]).__name__}
+    if column in schema.classes:
+        attributes["class_names"] = list(schema.classes[column])
+    return attributes
+
+
+def _dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any]:
+    """Return the dtype of a variable: that of the labels for text, bytes and dates."""
+    own = feature.block_dtype
+    if labels is None or column not in labels.dtypes or feature.ragged_rank or feature.own_shapes:
+        return own
+    dtype = np.dtype(labels.dtypes[column])
+    fits = {"T": "UO", "O": "S"}.get(own.kind, "mM" if own == np.int64 else "")
+    return dtype if dtype.kind in fits and labels.schema.get(column) == feature else own
+
+
+def _axes(column: str, feature: Feature, taken: Iterable[str], labels: Labels | None) -> Sequence[str]:
+    """Return names for the axes of a row; made names differ from those of all variables."""
+    if labels is not None and len(labels.dims.get(column, ())) == len(feature.block_shape):
+        return labels.dims.get(column, ())
+    name = variable_name(column)
     axes = [f"{name}.dim_{axis}" for axis in range(1, len(feature.block_shape) + 1)]
     return [f"{axis}%" if axis in taken else axis for axis in axes]
 

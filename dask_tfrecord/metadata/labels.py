@@ -1,0 +1,219 @@
+"""Labels of an xarray Dataset, which records do not store: `FILE.xarray.json` next to each shard.
+
+They are the names of dimensions, the coordinates, dtypes and attributes, and the features that read the columns again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.clients import read_text
+from dask_tfrecord.storage.listing import Shard
+from dask_tfrecord.storage.sidecar_files import find_sidecars
+
+__all__ = ["SUFFIX", "Labels", "encodable", "read_labels"]
+
+SUFFIX = ".xarray.json"
+
+_VERSION = 1
+# Kinds of arrays that are stored as their bytes.
+_KINDS = "biufcmMSU"
+# Each shard has a copy.
+_MOST_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Names, coordinates and attributes of columns.
+
+    Attributes
+    ----------
+    rows : str
+        Name of the dimension of rows.
+    dims : mapping of str to tuple of str
+        Names of the axes of a row, by column.
+    coords : tuple of str
+        Columns that are coordinates.
+    dtypes : mapping of str to str
+        Dtypes of text, bytes, and of dates and durations, which are stored as int64, by column.
+    attributes : mapping of str to mapping
+        Attributes, by column or constant.
+    collection_attributes : mapping
+        Attributes of the Dataset.
+    constants : mapping of str to (tuple of str, ndarray)
+        Dimensions and values of coordinates without rows.
+    schema : Schema
+        Features of the records.
+    """
+
+    rows: str
+    dims: Mapping[str, tuple[str, ...]]
+    coords: tuple[str, ...]
+    dtypes: Mapping[str, str]
+    attributes: Mapping[str, Mapping[str, Any]]
+    collection_attributes: Mapping[str, Any]
+    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
+    schema: Schema
+
+    def to_json(self) -> str:
+        """Return the text of the file.
+
+        Raises
+        ------
+        SchemaError
+            If it is longer than 1 MiB, or a coordinate without rows holds objects other than text.
+        """
+        constants = {}
+        for name, (dims, values) in self.constants.items():
+            try:
+                constants[name] = {"dims": list(dims), "values": _encode(values)}
+            except (TypeError, ValueError) as error:
+                raise SchemaError(f"coordinate {name!r} has values that no file stores: {error}") from None
+        document = {
+            "version": _VERSION,
+            "rows": self.rows,
+            "dims": {name: list(axes) for name, axes in self.dims.items()},
+            "coords": list(self.coords),
+            "dtypes": dict(self.dtypes),
+            "attributes": {name: _encode(dict(each))["dict"] for name, each in self.attributes.items()},
+            "collection_attributes": _encode(dict(self.collection_attributes))["dict"],
+            "constants": constants,
+            "schema": json.loads(self.schema.to_json()),
+        }
+        text = json.dumps(document, allow_nan=False)
+        if len(text) > _MOST_NBYTES:
+            names = ", ".join(map(repr, self.constants)) or "none"
+            raise SchemaError(
+                f"attributes and coordinates without rows ({names}) are {len(text):,} bytes, and each shard has a copy "
+                f"of at most {_MOST_NBYTES:,}: drop some of them, as by ds.drop_vars"
+            )
+        return text
+
+    @classmethod
+    def from_json(cls, text: str, location: Location) -> Labels:
+        """Read the text of a file.
+
+        Raises
+        ------
+        SchemaError
+            If it is not the text of labels, or was written by a newer release.
+        """
+        try:
+            document = json.loads(text)
+            version = document["version"]
+            if version != _VERSION:
+                raise SchemaError(
+                    f"labels of xarray have version {version!r:.20}, expected {_VERSION}: a newer release wrote them; "
+                    f"update dask-tfrecord, or remove the file to read the records without labels",
+                    location,
+                )
+            return cls(
+                str(document["rows"]),
+                {name: tuple(map(str, axes)) for name, axes in document["dims"].items()},
+                tuple(map(str, document["coords"])),
+                {name: str(np.dtype(dtype)) for name, dtype in document["dtypes"].items()},
+                {name: _decode({"dict": each}) for name, each in document["attributes"].items()},
+                _decode({"dict": document["collection_attributes"]}),
+                {
+                    name: (tuple(map(str, each["dims"])), np.asarray(_decode(each["values"])))
+                    for name, each in document["constants"].items()
+                },
+                Schema.from_json(json.dumps(document["schema"])),
+            )
+        except SchemaError as error:
+            raise SchemaError(error.message, location) from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise SchemaError(
+                f"expected labels of xarray ({error!r:.200}); remove the file to read the records without them",
+                location,
+            ) from error
+
+
+def read_labels(shard: Shard) -> Labels | None:
+    """Read the labels next to a shard; None if there are none.
+
+    Raises
+    ------
+    SchemaError
+        If the file has other content.
+    """
+    (sidecar,) = find_sidecars([shard], SUFFIX)
+    if sidecar is None:
+        return None
+    text = read_text(sidecar.file.path, shard.storage_options)
+    return None if text is None else Labels.from_json(text, Location(sidecar.file.path))
+
+
+def encodable(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the attributes that a file of labels can store."""
+    kept = {}
+    for name, value in attributes.items():
+        try:
+            _encode(value)
+        except (TypeError, ValueError, RecursionError):
+            continue
+        if isinstance(name, str):
+            kept[name] = value
+    return kept
+
+
+def _encode(value: Any) -> Any:
+    """Convert a value to JSON; types that JSON lacks become objects with one key."""
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.kind in "OT":
+            items = array.ravel().tolist()
+            if not all(isinstance(item, str) for item in items):
+                raise TypeError("objects other than text")
+            return {"text": items, "shape": list(array.shape), "dtype": "object" if array.dtype.kind == "O" else "T"}
+        if array.dtype.kind not in _KINDS:
+            raise TypeError(f"dtype {array.dtype}")
+        data = base64.b64encode(array.tobytes()).decode("ascii")
+        return {"array": data, "shape": list(array.shape), "dtype": array.dtype.str}
+    if isinstance(value, bool | int | str | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(item) for item in value]}
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {"dict": {name: _encode(item) for name, item in value.items()}}
+    raise TypeError(f"{type(value).__name__} is not stored")
+
+
+def _decode(value: Any) -> Any:
+    """Convert JSON values of `_encode` back."""
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "dict" in value:
+        return {name: _decode(item) for name, item in value["dict"].items()}
+    if "tuple" in value:
+        return tuple(_decode(item) for item in value["tuple"])
+    if "bytes" in value:
+        return base64.b64decode(value["bytes"])
+    if "float" in value:
+        return float(value["float"])
+    if "text" in value:
+        dtype: Any = object if value["dtype"] == "object" else np.dtypes.StringDType()
+        return np.array([str(item) for item in value["text"]], dtype).reshape(value["shape"])
+    dtype = np.dtype(value["dtype"])
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"dtype {dtype}")
+    # A copy: arrays over bytes are read-only.
+    return np.frombuffer(base64.b64decode(value["array"]), dtype).reshape(value["shape"]).copy()[()]

@@ -1,0 +1,186 @@
+"""Labels of xarray Datasets: dimensions, coordinates, dtypes and attributes next to the shards of `to_tfrecord`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+from dask_tfrecord.errors import SchemaError
+
+xr = pytest.importorskip("xarray")
+ROWS = 7
+
+
+def weather() -> Any:
+    """Return a Dataset with every dtype and kind of coordinate that is kept."""
+    days = np.datetime64("2020-01-01", "us") + np.arange(ROWS) * np.timedelta64(1, "D")
+    broken = days.astype("M8[s]")
+    broken[3] = np.datetime64("NaT")
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), np.arange(ROWS * 6.0).reshape(ROWS, 2, 3) / 7, {"units": "K"}),
+            "half": ("time", np.arange(ROWS, dtype="f2"), {"valid": np.array([0.0, np.nan]), "scale": np.float32(0.1)}),
+            "small": (("time", "lat"), np.arange(ROWS * 2, dtype="i1").reshape(ROWS, 2)),
+            "flag": ("time", np.arange(ROWS) % 2 == 0),
+            "wave": ("time", np.arange(ROWS) * 1j),
+            "when": ("time", broken),
+            "lasts": ("time", np.arange(ROWS).astype("m8[ms]")),
+            "station": ("time", np.array(["a", "", "é", "long", "e", "f", "g"])),
+        },
+        coords={
+            "time": ("time", days, {"axis": "T"}),
+            "lat": ("lat", [1.5, np.nan], {"units": "degrees"}),
+            "lon": ["x", "yy", "z"],
+            "season": ("time", np.array([*"abcdefg"], object)),
+            "run": 3,
+            "start": np.datetime64("2020-01-01", "s"),
+            "height": (("lat", "lon"), np.ones((2, 3), "f4")),
+            "who": ("lat", np.array(["p", "q"], object)),
+        },
+        attrs={"title": "x", "n": np.int64(3), "of": [1, "a", 2.5], "pair": (1, None), "nan": float("nan"), "b": b"\0"},
+    )
+
+
+def assert_identical(found: Any, expected: Any) -> None:
+    """Compare values, dimensions, coordinates, attributes, and dtypes of values and of attributes."""
+    xr.testing.assert_identical(found.compute(), expected)
+    for name, variable in expected.variables.items():
+        assert found[name].dtype == variable.dtype, name
+        for key, value in variable.attrs.items():
+            assert type(found[name].attrs[key]) is type(value)
+    assert {name: type(value) for name, value in found.attrs.items()} == {
+        name: type(value) for name, value in expected.attrs.items()
+    }
+    assert set(found.xindexes) == set(expected.xindexes)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_an_xarray_dataset_is_opened_as_it_was_written(
+    tmp_path: Path, xarray_engine: str, compression: str | None
+) -> None:
+    pattern = tmp_path / "w-{shard:05d}-of-{shards:05d}.tfrecord"
+    dtf.to_tfrecord(weather(), pattern, records_per_shard=3, compression=compression)
+    for chunks in (None, {}):
+        opened = xr.open_dataset(tmp_path / "w-*.tfrecord", engine=xarray_engine, chunks=chunks)
+        assert_identical(opened, weather())
+    assert opened.chunks["time"] == (3, 3, 1)
+    assert opened.sel(time="2020-01-03")["station"].values == "é"
+    assert_identical(xr.open_mfdataset(str(tmp_path / "w-*.tfrecord"), data_vars="minimal"), weather())
+    read = dtf.read_tfrecord(tmp_path)
+    assert_identical(read.to_xarray(), weather())
+    assert_identical(read.to_xarray(together=True), weather())
+    assert read.schema["small"] == dtf.FixedLenFeature((2,), "int8")
+    assert_identical(read.rows[2:4].to_xarray(), weather().isel(time=slice(2, 4)))
+    assert read.map_blocks(dict).to_xarray()["t"].dims == ("record", "t.dim_1", "t.dim_2")
+
+
+def test_arrays_in_chunks_and_opened_datasets_are_written(tmp_path: Path, xarray_engine: str) -> None:
+    given = weather().drop_vars("season")
+    dtf.to_tfrecord(given.chunk(time=2), tmp_path / "first/", compute=False).compute()
+    again = xr.open_dataset(tmp_path / "first", engine=xarray_engine, chunks={})
+    dtf.to_tfrecord(again, tmp_path / "second/")
+    assert_identical(xr.open_dataset(tmp_path / "second", engine=xarray_engine), given)
+
+
+def test_arguments_take_precedence(tmp_path: Path, xarray_engine: str) -> None:
+    dtf.to_tfrecord(weather(), tmp_path / "w.tfrecord")
+    path = tmp_path / "w.tfrecord"
+    features = {"small": dtf.FixedLenFeature((2,), "int64"), "when": dtf.FixedLenFeature((1,), "int64")}
+    opened = xr.open_dataset(path, engine=xarray_engine, features=features, drop_variables=["height", "who"])
+    assert opened["small"].dtype == np.int64 and opened["small"].dims == ("time", "lat")
+    assert opened["when"].dims == ("time", "when.dim_1") and opened["when"].dtype == np.int64
+    assert set(opened.coords) == {"lat", "lon", "run", "start"}
+    axes = {"t": ("y", "x")}
+    assert xr.open_dataset(path, dimension_names=axes, coords=["half"])["t"].dims == ("time", "y", "x")
+    tree = xr.open_datatree(path)
+    assert_identical(tree.to_dataset(), weather())
+    assert dtf.read_tfrecord(path, columns=["t"]).to_xarray()["t"].attrs == {"units": "K"}
+
+
+def test_nested_variables_are_written_and_opened_as_groups(tmp_path: Path, xarray_engine: str) -> None:
+    given = xr.Dataset({"a": ("row", [1, 2]), "steps/b": ("row", [3, 4], {"units": "m"})}, {"k": 1}, {"title": "x"})
+    dtf.to_tfrecord(given, tmp_path / "x.tfrecord")
+    tree = xr.open_datatree(tmp_path / "x.tfrecord", engine=xarray_engine)
+    assert tree.attrs == {"title": "x"} and tree["steps"].attrs == {}
+    assert tree["steps/b"].attrs == {"units": "m"} and tree["steps/b"].dims == ("row",)
+    assert tree["k"].item() == 1
+
+
+def test_the_file_belongs_to_its_shard(tmp_path: Path) -> None:
+    path, labels = tmp_path / "w.tfrecord", tmp_path / "w.tfrecord.xarray.json"
+    dtf.to_tfrecord(weather(), path, index=True)
+    assert json.loads(labels.read_text("utf-8"))["version"] == 1
+    assert dtf.read_tfrecord([str(path), str(labels), f"{path}.idx"]).nrecords == ROWS
+    with pytest.raises(FileExistsError):
+        dtf.to_tfrecord(weather(), path)
+    assert labels.exists()
+    dtf.to_tfrecord({"x": [1, 2]}, path, mode="w")
+    assert not labels.exists() and dtf.read_tfrecord(path).schema == {"x": dtf.FixedLenFeature((), "int64")}
+    broken = xr.Dataset({"a": ("row", np.array([1, 300]))})
+    with pytest.raises(dtf.FeatureError):
+        dtf.to_tfrecord(broken, tmp_path / "new" / "w.tfrecord", features={"a": dtf.FixedLenFeature((), "uint8")})
+    assert not (tmp_path / "new").exists()
+
+
+def test_records_are_those_of_arrays(tmp_path: Path) -> None:
+    given = xr.Dataset(
+        {"a": ("row", [1, 2]), "t": ("row", [0.5, 0.25])}, {"day": ("row", np.arange(2, 4).astype("M8[s]"))}
+    )
+    dtf.to_tfrecord(given, tmp_path / "x.tfrecord")
+    features = {
+        "a": dtf.FixedLenFeature((), "int64"),
+        "t": dtf.RawFeature((), "float64"),
+        "day": dtf.FixedLenFeature((), "int64"),
+    }
+    found = testing.expected_columns(testing.read_payloads(tmp_path / "x.tfrecord"), features)
+    assert {name: np.asarray(rows).tolist() for name, rows in found.items()} == {
+        "a": [1, 2],
+        "t": [0.5, 0.25],
+        "day": [2, 3],
+    }
+
+
+def test_what_no_file_stores_is_announced_or_refused(tmp_path: Path) -> None:
+    given = xr.Dataset({"a": ("row", [1, 2], {"ok": 1, "set": {1}})}, attrs={"call": print, "dtype": np.dtype("i4")})
+    with pytest.warns(UserWarning, match="attributes are not written: call, dtype, a.set"):
+        dtf.to_tfrecord(given, tmp_path / "x.tfrecord")
+    assert dtf.read_tfrecord(tmp_path / "x.tfrecord").to_xarray()["a"].attrs == {"ok": 1}
+    plain = given.drop_attrs()
+    with pytest.raises(SchemaError, match=r"\('grid'\) are [0-9,]+ bytes.*drop_vars"):
+        dtf.to_tfrecord(plain.assign_coords(grid=("x", np.zeros(1 << 18))), tmp_path / "y.tfrecord")
+    with pytest.raises(SchemaError, match="coordinate 'odd' has values that no file stores"):
+        dtf.to_tfrecord(plain.assign_coords(odd=("x", np.array([1, None], object))), tmp_path / "y.tfrecord")
+    with pytest.raises(SchemaError, match="float64"):
+        dtf.to_tfrecord(
+            xr.Dataset({"a": ("row", [0.5])}), tmp_path / "t", tfds={"name": "a", "version": "1.0.0", "split": "train"}
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tfrecord", "x.tfrecord.xarray.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace('"version": 1', '"version": 2'), "version 2, expected 1: a newer release"),
+        (lambda text: text[:-1], "expected labels of xarray .JSONDecodeError"),
+        (lambda text: "[]", "expected labels of xarray .TypeError"),
+        (lambda text: text.replace("<f8", "|O8"), "expected labels of xarray .ValueError"),
+        (lambda text: text.replace('"shape": [2]', '"shape": [99]'), "expected labels of xarray .ValueError"),
+        (lambda text: text.replace("RawFeature", "Window"), "not the JSON of a Schema"),
+    ],
+)
+def test_damaged_labels_are_reported_with_their_file(tmp_path: Path, change: Any, said: str) -> None:
+    path = tmp_path / "w.tfrecord"
+    dtf.to_tfrecord(weather(), path)
+    labels = tmp_path / "w.tfrecord.xarray.json"
+    changed = change(labels.read_text("utf-8"))
+    assert changed != labels.read_text("utf-8")
+    labels.write_text(changed, "utf-8")
+    with pytest.raises(SchemaError, match=said) as caught:
+        dtf.read_tfrecord(path)
+    assert caught.value.place.file == str(labels)
