@@ -28,6 +28,7 @@ __all__ = [
     "UnknownFeatureError",
     "UnsupportedFormatError",
     "plural",
+    "printable",
     "redact",
     "redact_url",
     "without_credentials",
@@ -56,6 +57,11 @@ def redact_url(url: str) -> str:
     if "://" not in url or url.startswith("/"):
         return url
     return _LINK.sub(lambda link: f"{link[1]}://{_redact_rest(link[1].lower(), link[2])}", url)
+
+
+def printable(text: str) -> str:
+    """Escape control characters and other letters without a glyph, so that no terminal obeys them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def redact(text: object) -> str:

@@ -35,8 +35,8 @@ ORDER = [
     "stores.xarray",
     "cli",
 ]
-# `__init__` imports everything, the oracle of the tests next to nothing.
-OUTSIDE = {"__init__", "testing"}
+# `__init__` imports everything, `__main__` the command line, the oracle of the tests next to nothing.
+OUTSIDE = {"__init__", "__main__", "testing"}
 # Methods of `Dataset` import their writer when they are called.
 WRITERS = {
     "arrays.writers": {

@@ -156,6 +156,14 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "spec": click.option("--spec", is_flag=True, help="Print only the features, as Python code."),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+    "schema_format": click.option(
+        "--format",
+        "format",
+        type=click.Choice(["table", "json", "tfmd", "python"], case_sensitive=False),
+        default="table",
+        show_default=True,
+        help="Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
+    ),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", "Compression of the new shards."),
     "parquet_compression": click.option(

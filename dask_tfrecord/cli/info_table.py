@@ -1,4 +1,4 @@
-"""Output of `info`: facts about shards and a table of their features, as text and as JSON values."""
+"""Output of `info` and `schema`: facts about shards and tables of their features, as text and as JSON values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from dask_tfrecord.cli.common import plain
 from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.schema import feature_cells
+from dask_tfrecord.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.storage.listing import Shards
 
-__all__ = ["document", "print_facts", "print_report"]
+__all__ = ["document", "print_facts", "print_report", "print_schema"]
 
 _HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks like")
+# Class names that a table lists.
+_MOST_NAMES = 5
 
 
 def print_facts(shards: Shards, indexes: Sequence[ShardIndex]) -> None:
@@ -49,19 +51,23 @@ def print_report(report: Report) -> None:
     console = _console()
     _print(console, Text(f"\n{_source(report)}\n", "bold"))
     rows = [_cells(row, feature) for row, feature in zip(report.rows(), report.features, strict=True)]
-    table = _table(rows)
-    needed = Measurement.get(console, console.options.update(width=sys.maxsize), table).maximum
-    if not console.is_terminal:
-        console.width = needed
-    if needed <= console.width:
-        console.print(table)
-    else:
-        for line in stack_columns(_HEADER, rows, console.width, apart=[len(_HEADER) - 1]):
-            _print(console, Text(line, "" if line.startswith((" ", "─")) else "cyan"))
+    _print_table(console, _HEADER, rows)
     for conflict in report.conflicts:
         _print(console, Text(f"\n{plain(conflict.name)} has values of several kinds:"))
         for kind in conflict.kinds:
             _print(console, Text(f"  {plain(str(kind))}"))
+
+
+def print_schema(schema: Schema) -> None:
+    """Print the features of a schema, with the numbers of sampled records that set them and the class names."""
+    console = _console()
+    header: tuple[str, ...] = ("feature", "class", "dtype", "shape", "present", "class names")
+    rows = [(*map(plain, row), plain(_class_names(schema.classes.get(row[0], ())))) for row in schema.rows()]
+    kept = [column for column in range(len(header)) if column < 4 or any(row[column] for row in rows)]
+    header = tuple(header[column] for column in kept)
+    _print_table(console, header, [tuple(row[column] for column in kept) for row in rows])
+    for line in group_lines(schema):
+        _print(console, Text(plain(line)))
 
 
 def document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | None) -> dict[str, Any]:
@@ -102,14 +108,27 @@ def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
     return (name, *cells, present, values, looks)
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> Table:
-    """Return a table of one line per feature."""
+def _class_names(names: Sequence[str]) -> str:
+    """Return the first class names of a feature, and their number."""
+    more = ", …" if len(names) > _MOST_NAMES else ""
+    return f"{len(names):,}: {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+
+
+def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print one line per feature, or several where the terminal is too narrow."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for header in _HEADER:
-        table.add_column(header, no_wrap=True)
+    for title in header:
+        table.add_column(title, no_wrap=True)
     for name, *cells in rows:
         table.add_row(Text(name, "cyan"), *map(Text, cells))
-    return table
+    needed = Measurement.get(console, console.options.update(width=sys.maxsize), table).maximum
+    if not console.is_terminal:
+        console.width = needed
+    if needed <= console.width:
+        console.print(table)
+        return
+    for line in stack_columns(header, rows, console.width, apart=[len(header) - 1]):
+        _print(console, Text(line, "" if line.startswith((" ", "─")) else "cyan"))
 
 
 def _span(counts: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ import click
 from dask_tfrecord.cli.command_options import SAMPLE, debug, options, pattern_argument
 from dask_tfrecord.cli.common import Commands, inspect_sample, plain, threads_of_dask
 from dask_tfrecord.cli.parquet_command import to_parquet
+from dask_tfrecord.cli.preview_commands import schema
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
 from dask_tfrecord.errors import SchemaError
@@ -35,7 +36,7 @@ def tfrecord() -> None:
     """
 
 
-for command in (copy, index, repair, to_parquet, to_tfrecord, to_zarr, verify, virtual):
+for command in (copy, index, repair, schema, to_parquet, to_tfrecord, to_zarr, verify, virtual):
     tfrecord.add_command(command)
 
 
