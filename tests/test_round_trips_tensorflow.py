@@ -109,11 +109,18 @@ def request_for(trip: Trip, files: tuple[str, Sequence[str]]) -> Request:
     context = descriptions(trip.schema.context_features)
     if lists is None:
         return "Example", context, None, files
-    return "SequenceExample", context or None, descriptions(lists), files
+    return "SequenceExample", context or None, descriptions(lists, steps=True), files
 
 
-def descriptions(features: Mapping[str, Feature]) -> dict[str, Description]:
-    return {name: describe(feature) for name, feature in features.items()}
+def descriptions(features: Mapping[str, Feature], *, steps: bool = False) -> dict[str, Description]:
+    return {name: describe(feature_of_records(feature) if steps else feature) for name, feature in features.items()}
+
+
+def feature_of_records(feature: Feature) -> Feature:
+    """Return the feature of records that hold any number of what a step holds; other features as they are."""
+    if isinstance(feature, RawFeature | TextFeature):
+        return replace(feature, count=-1)
+    return replace(feature, shape=(-1, *feature.item_shape)) if isinstance(feature, ImageFeature) else feature
 
 
 def describe(feature: Any) -> Description:
@@ -133,7 +140,7 @@ def describe(feature: Any) -> Description:
         case TensorFeature():
             arguments["dtype"] = feature.dtype.replace("bytes", "string")
         case RawFeature():
-            arguments["dtype"] = SIGNED.get(feature.dtype, feature.dtype)
+            arguments = {"shape": feature.shape, "dtype": SIGNED.get(feature.dtype, feature.dtype)}
         case ImageFeature():
             arguments = {"shape": feature.shape, "dtype": feature.dtype}
         case _:
@@ -147,6 +154,8 @@ def describe(feature: Any) -> Description:
             (type(one).__name__, one.key if isinstance(one, KeyedPartition) else one.length)  # type: ignore[attr-defined]
             for one in feature.partitions
         ]
+    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+        return "RawList" if isinstance(feature, RawFeature) else "TextList", arguments
     if isinstance(feature, RawFeature) and feature.ragged_rank:
         return "RawRows", arguments
     return type(feature).__name__, arguments
@@ -272,10 +281,9 @@ def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], T
 @st.composite
 def schemas_for_tensorflow(draw: st.DrawFn) -> dtf.Schema:
     """Schemas that TensorFlow accepts: without empty keys, unsupported context classes, and default values of steps."""
-    # TensorFlow decodes raw arrays and text of steps apart from parsing.
-    steps = tuple(cls for cls in STEPS if cls not in (RawFeature, TextFeature)) if draw(st.booleans()) else None
+    steps = STEPS if draw(st.booleans()) else None
     schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, of=CLASSES if steps is None else CONTEXT, steps=steps))
-    assume('""' not in schema.to_json() and '"count"' not in schema.to_json())
+    assume('""' not in schema.to_json())
     # TensorFlow can't read float16 from the original, which this library rounds.
     assume(not any(isinstance(feature, LISTED) and feature.dtype == "float16" for feature in schema.values()))
     if steps is None:

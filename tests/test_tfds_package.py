@@ -1,8 +1,8 @@
 """Data sets of nested features that tensorflow-datasets writes and reads, compared with this library.
 
 `support/tfds_package.py` runs the package in the interpreter at ``DASK_TFRECORD_TFDS``, an environment with
-tensorflow-datasets, TensorFlow, array_record, importlib_resources and OpenCV. It writes one data set of episodes, objects and other nested
-sequences, and some of random features.
+tensorflow-datasets, TensorFlow, array_record, importlib_resources and OpenCV. It writes one data set of episodes,
+objects and other nested sequences, and some of random features.
 """
 
 from __future__ import annotations

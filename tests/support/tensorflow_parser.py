@@ -38,17 +38,26 @@ def partition(description):
     )
 
 
-def features(descriptions):
+def features(descriptions, *, steps=False):
     """Return the features to parse; features that are decoded later are parsed as bytes."""
     if descriptions is None:
         return None
-    return {name: bytes_of(*one) if one[0] in AFTERWARDS else feature(one) for name, one in descriptions.items()}
+    return {
+        name: bytes_of(*one, steps=steps) if one[0] in AFTERWARDS else feature(one)
+        for name, one in descriptions.items()
+    }
 
 
-def bytes_of(cls, arguments):
-    """Return the feature that parses the bytes to be decoded later; ragged if a record holds several images."""
-    several = cls == "ImageFeature" and len(arguments["shape"] or ()) == 4
-    return tf.io.RaggedFeature(tf.string) if several else tf.io.FixedLenFeature((), tf.string)
+def bytes_of(cls, arguments, *, steps):
+    """Return the feature that parses the bytes to be decoded later."""
+    if steps:
+        return tf.io.FixedLenSequenceFeature((), tf.string, allow_missing=True)
+    return tf.io.RaggedFeature(tf.string) if is_list(cls, arguments) else tf.io.FixedLenFeature((), tf.string)
+
+
+def is_list(cls, arguments):
+    """Return whether a record holds any number of bytes values."""
+    return cls in ("RawList", "TextList") or (cls == "ImageFeature" and len(arguments["shape"] or ()) == 4)
 
 
 def decode_raw(tensor, shape, dtype):
@@ -60,6 +69,11 @@ def decode_raw(tensor, shape, dtype):
 def decode_raw_rows(tensor, shape, dtype):
     """Decode values of different lengths one by one, since TensorFlow rejects them as a batch."""
     return [tf.squeeze(decode_raw(tensor[row : row + 1], shape, dtype), 0) for row in range(len(tensor))]
+
+
+def decode_raw_list(tensor, shape, dtype):
+    """Decode each value of ragged bytes."""
+    return tensor.with_flat_values(decode_raw(tensor.flat_values, shape, dtype))
 
 
 def parse_tensor(tensor, shape, dtype):
@@ -85,9 +99,11 @@ def as_it_is(tensor):
 AFTERWARDS = {
     "ImageFeature": decode_images,
     "RawFeature": decode_raw,
+    "RawList": decode_raw_list,
     "RawRows": decode_raw_rows,
     "TensorFeature": parse_tensor,
     "TextFeature": as_it_is,
+    "TextList": as_it_is,
 }
 
 
@@ -110,8 +126,13 @@ def parse(kind, context, sequences, payloads):
     if kind == "Example":
         parsed = decoded(tf.io.parse_example(payloads, features(context)), context)
         return {name: plain(tensor) for name, tensor in parsed.items()}
-    parsed = tf.io.parse_sequence_example(payloads, features(context), features(sequences))
+    parsed = tf.io.parse_sequence_example(payloads, features(context), features(sequences, steps=True))
     decoded(parsed[0], context or {})
+    for name, (cls, _) in (sequences or {}).items():
+        if cls in AFTERWARDS:
+            # Without the padding of shorter feature lists.
+            parsed[1][name] = tf.RaggedTensor.from_tensor(parsed[1][name], parsed[2][name])
+    decoded(parsed[1], sequences or {})
     columns = {name: plain(tensor) for part in parsed[:2] for name, tensor in part.items()}
     return columns | {f"{name}.lengths": plain(tensor) for name, tensor in parsed[2].items()}
 
