@@ -92,7 +92,7 @@ def read_count(name: str) -> int:
     Raises
     ------
     ValueError
-        If the setting is not one.
+        If the setting is not a positive integer.
     """
     value = read_setting(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -21,7 +21,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import redact_url
+from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.limits import limits
 from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
@@ -152,6 +152,11 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             counted.append(
                 CountedShard(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc), None)
             )
+    if _log.isEnabledFor(logging.INFO):
+        cached = len(found) - found.count(None) - sum(each.stale is not None for each in counted)
+        records, seconds = sum(each.index.count for each in counted), time.monotonic() - began
+        read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
+        _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if found.count(None) and time.monotonic() - began > limits().display_delay:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn([each.stale for each in counted if each.stale is not None])

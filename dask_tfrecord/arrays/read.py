@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -32,17 +33,20 @@ from dask_tfrecord.arrays.uncounted_source import UncountedSource, decoded_ratio
 from dask_tfrecord.arrays.verification import IntactRecords
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.record_schema import picked
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.pillow import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.schema_files import read_schema
+from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import Shard, Shards
 
 __all__ = ["checked_chunks", "count_records", "read_tfrecord"]
+
+_log = logging.getLogger(__name__)
 
 # Ratio of decoded to stored bytes that only crafted data exceeds: smaller shards need no probe.
 _MOST_RATIO = 64
@@ -144,6 +148,7 @@ def read_tfrecord(
         features = read_schema(features, storage_options=storage_options)
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)
+        _log_damage(intact, errors)
         schema = _schema(found, features, sequence_features, columns, intact.infer)
         return _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
     schema = _schema(found, features, sequence_features, columns, lambda: _infer(found.shards))
@@ -213,6 +218,7 @@ def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunk
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
     borders = _borders(source, chunks)
+    _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
     backing = LazyBacking(source, borders, len(borders) - 1)
     return backing if rows is None else backing.rows(rows)
 
@@ -235,7 +241,21 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         closed = closed_shards(shards, size / ratio)
         byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
     source = UncountedSource(byte_chunks, plan, check_crc)
+    _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
     return Dataset(LazyBacking(source, None, len(byte_chunks.borders) - 1), list(source.schema))
+
+
+def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        nbytes = f"{int(shards.sizes.sum()):,}"
+        parts = plural(len(shards), "shard"), nbytes, records, plural(len(schema), "feature"), plural(nchunks, "chunk")
+        _log.info("opened %s: %s of %s bytes, %s records of %s, %s", shards.summary, *parts)
+
+
+def _log_damage(intact: IntactRecords, errors: str) -> None:
+    if any(report.lost for report in intact.reports):
+        damage = repr(DamageReport(intact.reports)).partition("\n")[0]
+        _log.warning("%s: %s; errors=%r reads the other records", intact.collection.shards.summary, damage, errors)
 
 
 def _chunk_size() -> float:

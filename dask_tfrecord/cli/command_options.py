@@ -6,12 +6,15 @@ functions, so that a command passes them on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-__all__ = ["DEBUG", "SAMPLE", "debug", "options", "pattern_argument", "write_arguments"]
+from dask_tfrecord.cli.terminal import log_to_stderr
+
+__all__ = ["DEBUG", "SAMPLE", "common_options", "options", "pattern_argument", "write_arguments"]
 
 # Key of `--debug` in the context of a command.
 DEBUG = "dask_tfrecord.debug"
@@ -25,6 +28,11 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     # The option is accepted before the command and after it.
     if value:
         ctx.meta[DEBUG] = True
+
+
+def _set_verbose(ctx: click.Context, _: click.Parameter, count: int) -> None:
+    if count:
+        ctx.find_root().call_on_close(log_to_stderr(logging.INFO if count == 1 else logging.DEBUG))
 
 
 def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:
@@ -71,8 +79,13 @@ def _compression(default: str, help: str) -> Callable[[Command], Command]:
     )
 
 
-debug = click.option(
-    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+_COMMON = (
+    click.option(
+        "-v", "--verbose", count=True, expose_value=False, callback=_set_verbose, help="Log on stderr; -vv logs more."
+    ),
+    click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show the traceback of an error."
+    ),
 )
 
 _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
@@ -185,12 +198,20 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+def common_options(command: Command) -> Command:
+    """Add the options that are accepted before a command and after it."""
+    for option in reversed(_COMMON):
+        command = option(command)
+    return command
+
+
 def options(*names: str) -> Callable[[Command], Command]:
-    """Add options to a command, in this order, and `--debug`."""
+    """Add options to a command, in this order, and the common ones."""
 
     def add(command: Command) -> Command:
-        for option in (debug, *(_OPTIONS[name] for name in reversed(names))):
-            command = option(command)
+        command = common_options(command)
+        for name in reversed(names):
+            command = _OPTIONS[name](command)
         return command
 
     return add

@@ -1,9 +1,8 @@
-"""Errors, text and progress that all commands share."""
+"""Errors, features and progress that all commands share."""
 
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_tfrecord.cli.command_options import DEBUG, SAMPLE
-from dask_tfrecord.errors import printable, redact
+from dask_tfrecord.cli.terminal import plain
 
 if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
@@ -19,16 +18,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.storage.listing import Shards
     from dask_tfrecord.stores.write_progress import WriteSummary
 
-__all__ = [
-    "Commands",
-    "find_schema",
-    "inspect_sample",
-    "json_line",
-    "plain",
-    "plain_lines",
-    "threads_of_dask",
-    "writing",
-]
+__all__ = ["Commands", "find_schema", "inspect_sample", "threads_of_dask", "writing"]
 
 _INTERRUPTED = 130
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
@@ -108,21 +98,6 @@ def _spell_options(message: str) -> str:
     for argument, option in _SPELLINGS.items():
         message = message.replace(argument, option)
     return message
-
-
-def plain(text: str) -> str:
-    """Return text from a file without credentials; control characters are escaped, so that no terminal obeys them."""
-    return printable(redact(text))
-
-
-def json_line(text: str) -> str:
-    """Return one line of JSON with ASCII escapes for letters that a terminal could obey; they occur in strings only."""
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
-
-
-def plain_lines(text: str) -> str:
-    """Apply `plain` to each line."""
-    return "\n".join(map(plain, text.split("\n")))
 
 
 @contextmanager

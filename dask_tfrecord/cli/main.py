@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dask_tfrecord.cli.command_options import SAMPLE, debug, options, pattern_argument
-from dask_tfrecord.cli.common import Commands, inspect_sample, plain, threads_of_dask
+from dask_tfrecord.cli.command_options import SAMPLE, common_options, options, pattern_argument
+from dask_tfrecord.cli.common import Commands, inspect_sample, threads_of_dask
 from dask_tfrecord.cli.parquet_command import to_parquet
 from dask_tfrecord.cli.preview_commands import schema
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
+from dask_tfrecord.cli.terminal import plain
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
 from dask_tfrecord.errors import SchemaError
 
@@ -27,7 +28,7 @@ __all__ = ["main", "tfrecord"]
 
 @click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dask-tfrecord")
-@debug
+@common_options
 def tfrecord() -> None:
     """Inspect, convert and repair TFRecord shards.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument
-from dask_tfrecord.cli.common import find_schema, json_line
+from dask_tfrecord.cli.common import find_schema
+from dask_tfrecord.cli.terminal import json_line
 
 if TYPE_CHECKING:
     from dask_tfrecord.schema import Schema

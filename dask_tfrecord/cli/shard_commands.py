@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import plain, threads_of_dask, writing
+from dask_tfrecord.cli.common import threads_of_dask, writing
+from dask_tfrecord.cli.terminal import plain
 from dask_tfrecord.errors import plural
 
 if TYPE_CHECKING:

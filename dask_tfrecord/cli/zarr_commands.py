@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import find_schema, plain, plain_lines, threads_of_dask, writing
+from dask_tfrecord.cli.common import find_schema, threads_of_dask, writing
+from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
 
 if TYPE_CHECKING:

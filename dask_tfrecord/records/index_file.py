@@ -11,6 +11,7 @@ compared, or a few of a remote shard. A shard rewritten with records of the same
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ __all__ = [
     "read_index_lines",
     "write_sidecars",
 ]
+
+_log = logging.getLogger(__name__)
 
 SUFFIX = ".idx"
 
@@ -118,6 +121,7 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
     index = scan_shard(shard, check_crc=check_crc)
+    _log.debug("%s: counted %d records by their headers", Location(shard.path), index.count)
     if index.compression == "gzip" and shard.access:
         points = access_points(shard)
         index = replace(index, access=points is not None and points.nbytes == index.nbytes)

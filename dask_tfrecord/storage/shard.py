@@ -170,6 +170,12 @@ class Shards(Sequence[Shard]):
         """Summarize the collection without listing its paths."""
         return f"<Shards: {plural(len(self), 'file')}, {plural(int(self.sizes.sum()), 'byte')}>"
 
+    @property
+    def summary(self) -> str:
+        """First path and the number of the others, for logs, without credentials."""
+        others = f" and {plural(len(self) - 1, 'other')}" if len(self) > 1 else ""
+        return f"{redact_url(self.paths[0])}{others}" if self.paths else "no shards"
+
     def __dask_tokenize__(self) -> tuple[object, ...]:
         """Return names, sizes and versions; detected properties depend on the content only."""
         options = dict(self.storage_options)

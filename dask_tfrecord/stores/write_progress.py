@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -24,7 +25,7 @@ from dask_tfrecord.arrays.exploded_source import ExplodedSource
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import RecordSource, Source
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, show_immediately
 
 __all__ = [
@@ -185,6 +186,8 @@ class WriteSummary:
         return f" ({ratio} times {'smaller' if smaller else 'larger'})" if ratio != "1.00" else ""
 
 
+_log = logging.getLogger(__name__)
+
 _collector: ContextVar[list[WriteSummary] | None] = ContextVar("collector", default=None)
 
 
@@ -202,7 +205,16 @@ def collect_summaries() -> Iterator[list[WriteSummary]]:
 
 @contextmanager
 def show_progress(work: WriteWork) -> Iterator[None]:
-    """Display the progress of a write within the context, and its summary, in terminals and notebooks."""
+    """Display the progress of a write within the context, and its summary, in terminals and notebooks; log it."""
+    began, place, left = time.monotonic(), redact_url(work.location), work.units - len(work.completed)
+    _log.info("%s: writing %s, %d of them were written before", place, plural(work.units, "unit"), len(work.completed))
+    with _displayed(work):
+        yield
+    _log.info("%s: wrote %s in %.1f s", place, plural(left, "unit"), time.monotonic() - began)
+
+
+@contextmanager
+def _displayed(work: WriteWork) -> Iterator[None]:
     collector = _collector.get()
     if collector is None and not is_displayed():
         yield

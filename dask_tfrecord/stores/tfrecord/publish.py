@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import warnings
@@ -22,7 +23,7 @@ import dask
 from dask.delayed import Delayed
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_tfrecord.errors import IncompleteStoreError, Location, ShardChangedError, TFRecordError
+from dask_tfrecord.errors import IncompleteStoreError, Location, ShardChangedError, TFRecordError, plural
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
 from dask_tfrecord.records.index_file import write_sidecars
@@ -46,6 +47,8 @@ from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
 from dask_tfrecord.stores.write_progress import ShardWriteReport, WriteWork, peak_memory, show_progress
 
 __all__ = ["Cancelled", "Completion", "Publisher", "WriteRun", "collect", "complete", "publish"]
+
+_log = logging.getLogger(__name__)
 
 _CLAIM = "claim"
 _COMPARED_NBYTES = 1 << 20
@@ -341,6 +344,7 @@ class Publisher:
             report = ShardWriteReport(records, nbytes, run.stored(path).size, peak_memory(), sidecars)
             if own:
                 run.record(path, report)
+            _log.info("%s: %s %s", Location(path), "published" if is_published else "kept", plural(records, "record"))
         return report
 
     def _write_labels(self, path: str) -> tuple[tuple[str, int], ...]:

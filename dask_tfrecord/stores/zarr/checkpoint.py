@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,14 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import IncompleteStoreError
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.stores.flat_arrays import BorderCounts
 from dask_tfrecord.stores.write_progress import WriteReport
-from dask_tfrecord.stores.zarr.group import CHECKPOINT_FOLDER
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.group import CHECKPOINT_FOLDER, TargetGroup
 from dask_tfrecord.stores.zarr.layout import ArraySpec, RowGrid, ZarrLayout
 from dask_tfrecord.stores.zarr.objects import GroupObjects
 
-__all__ = ["Checkpoint", "CompletedUnit"]
+__all__ = ["Checkpoint", "CompletedUnit", "ResumableConversion", "find_resumable"]
+
+_log = logging.getLogger(__name__)
 
 # Seconds to wait for missing objects.
 _WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -172,3 +176,48 @@ def _parse(record: bytes | None) -> Mapping[int, Mapping[str, Any]] | None:
 def _report(unit: Mapping[str, Any]) -> WriteReport:
     # Another version may have recorded other fields.
     return WriteReport(**{name: unit[name] for name in WriteReport.__slots__ if name in unit})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResumableConversion:
+    """Interrupted conversion of the same inputs and options, found in the group.
+
+    Attributes
+    ----------
+    identity : str
+        Its identity.
+    layout : ZarrLayout or None
+        Its layout; None if all units are written.
+    """
+
+    identity: str
+    layout: ZarrLayout | None
+
+
+def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> ResumableConversion | None:
+    """Find an interrupted conversion of the same request; None if no unit is written.
+
+    Raises
+    ------
+    ResumeError
+        If inputs or options differ from those of the interrupted conversion.
+    """
+    attributes = target.stored_attributes()
+    identity = str(attributes.get("id"))
+    # The identity becomes the name of a folder.
+    if "id" not in attributes or not identity.isalnum():
+        _log.info("%s: found no conversion to resume", target)
+        return None
+    layout = Checkpoint(target.objects(target.open("r")), identity).layout()
+    written = bool(attributes.get("written") or attributes.get("complete"))
+    if not written and layout is None:
+        _log.info("%s: the interrupted conversion has no checkpoint and starts over", target)
+        return None
+    differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
+    if differences:
+        raise ResumeError(
+            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass mode='w' to start over",
+            target.location,
+        )
+    _log.info("%s: %s", target, "all units are written" if written else "resuming the interrupted conversion")
+    return ResumableConversion(identity, None if written else layout)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dask_tfrecord.errors import StoreInUseError
+from dask_tfrecord.errors import StoreInUseError, redact
 from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import remove_empty_directories
 from dask_tfrecord.stores.zarr.group import TargetGroup
@@ -235,7 +235,7 @@ def _beat(objects: GroupObjects, claim: _Claim, ended: threading.Event) -> None:
             objects.put(CLAIM, replace(claim, beat=time.time()).to_json())
         except Exception as error:
             # The store may answer again at the next heartbeat.
-            _log.warning("could not renew the claim %s: %r", CLAIM, error)
+            _log.warning("could not renew the claim %s: %s", CLAIM, redact(repr(error)))
 
 
 def _release(target: TargetGroup, objects: GroupObjects, claim: _Claim) -> None:
@@ -247,7 +247,7 @@ def _release(target: TargetGroup, objects: GroupObjects, claim: _Claim) -> None:
             objects.drop([CLAIM])
     except Exception as error:
         # The error of the run takes precedence, and the claim is dead after it.
-        _log.warning("%s: could not remove the claim %s: %r", target, CLAIM, error)
+        _log.warning("%s: could not remove the claim %s: %s", target, CLAIM, redact(repr(error)))
 
 
 def _times(document: dict[str, object]) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from dask_tfrecord.runtime.memory import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
-from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable
 from dask_tfrecord.stores.zarr.claim import check_unclaimed, claimed
 from dask_tfrecord.stores.zarr.compat import check_creatable, write_sequentially
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -109,22 +109,6 @@ class Conversion:
         excess = self.memory.excess(self.memory_limit)
         if excess is not None:
             raise ValueError(excess)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ResumableConversion:
-    """Interrupted conversion of the same inputs and options, found in the group.
-
-    Attributes
-    ----------
-    identity : str
-        Its identity.
-    layout : ZarrLayout or None
-        Its layout; None if all units are written.
-    """
-
-    identity: str
-    layout: ZarrLayout | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,7 +242,7 @@ def convert(
         Arguments of `to_zarr`.
     """
     with claimed(target, resume=resume):
-        resumable = _find_resumable(target, request.fingerprint) if resume else None
+        resumable = find_resumable(target, request.fingerprint) if resume else None
         if resumable is not None and resumable.layout is None:
             return _complete_written(target, resumable.identity, compute=compute)
         layout = None if resumable is None else resumable.layout
@@ -296,32 +280,6 @@ def convert(
                 if not target.stored_attributes().get("complete"):
                     raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
     return None
-
-
-def _find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> _ResumableConversion | None:
-    """Find an interrupted conversion of the same request; None if no unit is written.
-
-    Raises
-    ------
-    ResumeError
-        If inputs or options differ from those of the interrupted conversion.
-    """
-    attributes = target.stored_attributes()
-    identity = str(attributes.get("id"))
-    # The identity becomes the name of a folder.
-    if "id" not in attributes or not identity.isalnum():
-        return None
-    layout = Checkpoint(target.objects(target.open("r")), identity).layout()
-    written = bool(attributes.get("written") or attributes.get("complete"))
-    if not written and layout is None:
-        return None
-    differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
-    if differences:
-        raise ResumeError(
-            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass mode='w' to start over",
-            target.location,
-        )
-    return _ResumableConversion(identity, None if written else layout)
 
 
 def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:

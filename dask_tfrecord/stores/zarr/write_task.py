@@ -5,6 +5,7 @@ A task holds one block of rows, and at most one partial unit of each array.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +33,8 @@ from dask_tfrecord.stores.zarr.layout import ArraySpec
 from dask_tfrecord.stores.zarr.write_units import WriteTask, WriteUnit
 
 __all__ = ["WriteContext", "write_units"]
+
+_log = logging.getLogger(__name__)
 
 _Span = tuple[int, int]
 
@@ -83,6 +86,7 @@ def write_units(context: WriteContext, task: WriteTask, source: Callable[..., Ro
             _write(writers, task.spans, source(*rest))
             completions.flush()
         reports += [writer.report for writer in writers]
+    _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
     report = replace(WriteReport.sum(reports), peak=peak_memory())
     report_progress(report)
     return report
