@@ -303,6 +303,48 @@ def test_data_sets_of_any_backing_become_xarray(shards: str) -> None:
     assert dtf.Dataset.from_arrays({"a": np.zeros((0, 2), np.int64)}).to_xarray()["a"].shape == (0, 2)
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_flat_columns_are_those_of_a_store(shards: str, tmp_path: Path, held: bool) -> None:
+    more: dict[str, Any] = {"steps/x": dtf.VarLenFeature("int64", shape=(-1, 2)), "words": dtf.TextFeature(count=-1)}
+    more["names"] = dtf.VarLenFeature("bytes")
+    added = {
+        "steps/x": [np.full((row % 2, 2), row) for row in range(NROWS)],
+        "words": [["a", "bc"][: row % 3] for row in range(NROWS)],
+        "names": [[b"a\0", b""][: row % 3] for row in range(NROWS)],
+    }
+    pattern = tmp_path / "all-{shard:d}.tfrecord"
+    dtf.to_tfrecord(arrays() | added, pattern, features=FEATURES | more, records_per_shard=SHARD_ROWS)
+    schema = dtf.Schema(FEATURES | more, classes={"tokens": ["x", "y"]}, groups={"steps": ["steps/reward", "steps/x"]})
+    ds = dtf.read_tfrecord(tmp_path / "all-*.tfrecord", schema)
+    names = {**AXES, "steps/x": ["axis"]}
+    flat = (ds.persist() if held else ds).to_xarray(["label"], dimension_names=names, ragged="flat")
+    ds.to_zarr(tmp_path / "own.zarr", dimension_names=names)
+    flat.to_zarr(tmp_path / "xarray.zarr", consolidated=False)
+    written = xr.open_zarr(tmp_path / "xarray.zarr", consolidated=False)
+    expected = xr.open_zarr(tmp_path / "own.zarr").set_coords("label")
+    expected.attrs.clear()
+    assert flat.chunks["record"] == (10, 10, 3)
+    for found in (flat, written):
+        xr.testing.assert_identical(found.compute(), expected.compute())
+        assert {name: array.dtype for name, array in found.items()} == {
+            name: array.dtype for name, array in expected.items()
+        }
+    assert flat["steps.row_splits"].attrs["sample_dimension"] == "steps"
+
+
+def test_flat_columns_of_unusual_data_sets(shards: str) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES)
+    coordinates = ds.to_xarray(["blob"], ragged="flat")
+    assert coordinates["blob"].dtype == object and "blob.values" not in coordinates
+    empty = dtf.Dataset.from_arrays({"a": [[1], []]}).rows[:0].to_xarray(ragged="flat")
+    assert empty["a.values"].shape == (0,) and empty["a.row_splits"].values.tolist() == [0]
+    grouped = ds[["tokens", "steps/reward"]].schema.with_groups({"both": ["tokens", "steps/reward"]})
+    with pytest.raises(dtf.FeatureError, match="features of group 'both' have one number of items"):
+        dtf.read_tfrecord(shards, grouped).to_xarray(ragged="flat")
+    with pytest.raises(ValueError, match="ragged is 'objects' or 'flat'; got 'padded'"):
+        ds.to_xarray(ragged="padded")  # type: ignore[arg-type]
+
+
 def test_dense_columns_are_written_by_xarray(shards: str, tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(shards, FEATURES, columns=["label", "image"])
     ds.to_xarray(["label"]).to_zarr(tmp_path / "x.zarr", consolidated=False)

@@ -131,6 +131,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         *,
         dimension_names: Mapping[str, Sequence[str]] | None = None,
         together: bool = False,
+        ragged: Literal["objects", "flat"] = "objects",
     ) -> xarray.Dataset:
         """Return the columns as an xarray Dataset, backed by dask.
 
@@ -146,13 +147,17 @@ class DatasetWriters(Mapping[str, da.Array]):
         together : bool, default False
             False: each variable decodes its own column, and of a selection the selected records only. True: one task
             per chunk decodes all columns, for computations of all of them.
+        ragged : {"objects", "flat"}, default "objects"
+            Columns of bytes, and of rows that differ in length or shape. ``"objects"``: one object per record.
+            ``"flat"``: the arrays of `to_zarr`, ``NAME.values`` and ``NAME.row_splits``, with dimensions of their own
+            that a selection of records does not change. Their values are counted now, in tasks. Coordinates stay
+            objects.
 
         Returns
         -------
         xarray.Dataset
             Rows have the dimension ``record``. The variable of column ``a/b`` is named ``a.b``. A variable has the
-            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``. Columns of bytes are
-            objects, and so are rows that differ in length or shape, one array each.
+            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``.
 
         Raises
         ------
@@ -161,7 +166,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         UnknownFeatureError
             If an argument names a column that does not exist.
         ValueError
-            If rows are not counted (``counts=None``), or `dimension_names` does not fit the axes.
+            If rows are not counted (``counts=None``), or an argument has an invalid value.
         SchemaError
             If two columns would be variables of one name.
 
@@ -177,7 +182,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         from dask_tfrecord.stores.xarray.to_xarray import to_xarray
 
         dataset: Any = self
-        return to_xarray(dataset, coords, dimension_names, together)
+        return to_xarray(dataset, coords, dimension_names, together, ragged)
 
     def to_parquet(
         self,

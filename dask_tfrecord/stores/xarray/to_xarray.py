@@ -13,23 +13,37 @@ from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.metadata.labels import Labels, read_labels
 from dask_tfrecord.stores.xarray.boxed import boxed_column
-from dask_tfrecord.stores.xarray.variables import VariableSpec, variable_name, variable_specs
+from dask_tfrecord.stores.xarray.flat import flat_columns, flat_variables
+from dask_tfrecord.stores.xarray.variables import ROWS, VariableSpec, variable_name, variable_specs
 
 __all__ = ["assembled", "labels_of", "to_xarray"]
 
 
 def to_xarray(
-    dataset: Dataset, coords: Sequence[str], dimension_names: Mapping[str, Sequence[str]] | None, together: bool
+    dataset: Dataset,
+    coords: Sequence[str],
+    dimension_names: Mapping[str, Sequence[str]] | None,
+    together: bool,
+    ragged: str,
 ) -> xarray.Dataset:
     """Return the columns as variables; `Dataset.to_xarray` documents the arguments."""
+    if ragged not in ("objects", "flat"):
+        raise ValueError(f"ragged is 'objects' or 'flat'; got {ragged!r}")
     labels = labels_of(dataset)
-    specs = variable_specs(dataset.schema, dataset.nrecords, coords, dimension_names, labels)
-    names = tuple(dataset)
+    flat = [name for name in flat_columns(dataset) if name not in coords] if ragged == "flat" else []
+    axes = {name: each for name, each in (dimension_names or {}).items() if name not in flat}
+    specs = variable_specs(dataset.schema, dataset.nrecords, coords, axes, labels)
+    specs = {name: spec for name, spec in specs.items() if spec.column not in flat}
+    names = tuple(spec.column for spec in specs.values())
     arrays = dict(zip(names, dataset[names], strict=True)) if together else {}
     variables = {
         name: xarray.Variable(spec.dims, _array(dataset, spec, arrays.get(spec.column)), dict(spec.attributes))
         for name, spec in specs.items()
     }
+    if flat:
+        rows = next((spec.dims[0] for spec in specs.values()), ROWS if labels is None else labels.rows)
+        given = {name: each for name, each in (dimension_names or {}).items() if name in flat}
+        variables |= flat_variables(dataset[flat], rows, given or None, labels)
     found = assembled(variables, specs, labels)
     # Assigning the coordinates creates the index of each that has the name of its dimension.
     return found.assign_coords(found.coords.variables)

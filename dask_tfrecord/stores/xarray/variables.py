@@ -14,7 +14,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema, near_misses
 
-__all__ = ["VariableSpec", "in_groups", "variable_name", "variable_specs"]
+__all__ = ["ROWS", "VariableSpec", "in_groups", "variable_name", "variable_specs"]
 
 ROWS = "record"
 
