@@ -40,6 +40,7 @@ __all__ = [
     "group_by_size",
     "index_entries_of_shards",
     "index_shards",
+    "write_indexes",
 ]
 
 # Shards of one task: small files share a task.
@@ -96,12 +97,17 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    return tuple(redact_url(path) for each in write_indexes(shards) for path in each.paths)
+
+
+def write_indexes(shards: Shards) -> list[WrittenIndex]:
+    """Write the sidecars of listed shards; see `build_index`."""
     calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
     written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
     sizes = {path: size for each in written for path, size in zip(each.paths, each.sizes, strict=True)}
     check_sizes(sizes, shards.storage_options)
-    return tuple(map(redact_url, sizes))
+    return written
 
 
 def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:

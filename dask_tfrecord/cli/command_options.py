@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dask_tfrecord.cli.scheduler import set_scheduler
 from dask_tfrecord.cli.terminal import log_to_stderr
 
 __all__ = ["DEBUG", "SAMPLE", "common_options", "options", "pattern_argument", "write_arguments"]
@@ -80,6 +81,13 @@ def _compression(default: str, help: str) -> Callable[[Command], Command]:
 
 
 _COMMON = (
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS|threads|processes|synchronous",
+        expose_value=False,
+        callback=set_scheduler,
+        help="Compute on this dask scheduler, such as tcp://host:8786.  [default: threads]",
+    ),
     click.option(
         "-v", "--verbose", count=True, expose_value=False, callback=_set_verbose, help="Log on stderr; -vv logs more."
     ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_tfrecord.cli.command_options import DEBUG, SAMPLE
+from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.storage.listing import Shards
     from dask_tfrecord.stores.write_progress import WriteSummary
 
-__all__ = ["Commands", "find_schema", "inspect_sample", "threads_of_dask", "writing"]
+__all__ = ["Commands", "find_schema", "inspect_sample", "writing"]
 
 _INTERRUPTED = 130
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
@@ -101,20 +102,11 @@ def _spell_options(message: str) -> str:
 
 
 @contextmanager
-def threads_of_dask(threads: int) -> Iterator[None]:
-    """Compute with this many threads of this process."""
-    import dask
-
-    with dask.config.set(scheduler="threads", num_workers=threads):
-        yield
-
-
-@contextmanager
 def writing(threads: int) -> Iterator[list[WriteSummary]]:
-    """Compute with threads, display the progress, and print a summary of each write."""
+    """Compute, display the progress, and print a summary of each write."""
     from dask_tfrecord.stores.write_progress import collect_summaries
 
-    with collect_summaries() as summaries, threads_of_dask(threads):
+    with collect_summaries() as summaries, computing(threads):
         yield summaries
     for summary in summaries:
         click.echo(plain(str(summary)))
@@ -149,14 +141,12 @@ def find_schema(
 
 def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
-    import dask
     from rich.console import Console
 
     from dask_tfrecord.arrays.inspect import inspect_shards
 
     whole = sample == "all"
     with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES
-    scheduler = "processes" if with_processes else "threads"
     status = Console(stderr=True).status("Reading all records") if whole else nullcontext()
-    with dask.config.set(scheduler=scheduler, num_workers=threads), status:
+    with computing(threads, local="processes" if with_processes else "threads"), status:
         return inspect_shards(shards, None if isinstance(sample, str) else sample)

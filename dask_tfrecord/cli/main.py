@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from dask_tfrecord.cli.command_options import SAMPLE, common_options, options, pattern_argument
-from dask_tfrecord.cli.common import Commands, inspect_sample, threads_of_dask
+from dask_tfrecord.cli.common import Commands, inspect_sample
 from dask_tfrecord.cli.parquet_command import to_parquet
 from dask_tfrecord.cli.preview_commands import schema
+from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
 from dask_tfrecord.cli.terminal import plain
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
@@ -86,7 +87,7 @@ def info(
             report.schema  # noqa: B018
         click.echo(report.spec())
         return
-    with threads_of_dask(threads):
+    with computing(threads):
         indexes = index_shards(shards, sidecars=False)[1]
     has_records = any(index.count for index in indexes)
     if as_json:

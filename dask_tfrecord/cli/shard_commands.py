@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import threads_of_dask, writing
+from dask_tfrecord.cli.common import writing
+from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain
 from dask_tfrecord.errors import plural
 
-if TYPE_CHECKING:
-    from dask_tfrecord.storage.listing import Shard, Shards
-
 __all__ = ["copy", "index", "repair", "verify"]
-
-Result = TypeVar("Result")
 
 
 @click.command()
@@ -49,36 +44,16 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     per record with its byte offset and its length. For gzip shards, FILE.gzidx holds the access points at which
     decompression can start; this needs indexed_gzip.
     """
-    from dask_tfrecord.records.index_file import write_sidecars
+    from dask_tfrecord.arrays.counting import write_indexes
+    from dask_tfrecord.runtime.progress import show_immediately
     from dask_tfrecord.storage.listing import find_shards
 
     start = time.perf_counter()
-    written = _map_shards(write_sidecars, find_shards(pattern, compression=compression), threads, "Indexing")
+    with show_immediately(), computing(threads):
+        written = write_indexes(find_shards(pattern, compression=compression))
     seconds = time.perf_counter() - start
     files, records = sum(len(each.paths) for each in written), sum(each.count for each in written)
     click.echo(f"Wrote {plural(files, 'file')}: index of {plural(records, 'record')} in {seconds:.1f} s")
-
-
-def _map_shards(function: Callable[[Shard], Result], shards: Shards, threads: int, description: str) -> list[Result]:
-    """Call a function with every shard, and display the progress."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from dask_tfrecord.runtime.progress import ProgressBar, show_immediately
-    from dask_tfrecord.storage.interrupt import interrupt_reading
-
-    pool = ThreadPoolExecutor(threads)
-    try:
-        results = []
-        with show_immediately(), ProgressBar(description, len(shards)) as bar:
-            for result in pool.map(function, shards):
-                results.append(result)
-                bar.advance()
-        return results
-    except KeyboardInterrupt:
-        interrupt_reading()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @click.command()
@@ -92,7 +67,7 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
     """
     from dask_tfrecord.arrays import verification
 
-    with threads_of_dask(threads):
+    with computing(threads):
         report = verification.verify(pattern, compression=compression)
     if as_json:
         click.echo(report.to_json(ensure_ascii=False))
@@ -114,7 +89,8 @@ def repair(source: str, target: str, as_json: bool, compression: str | None) -> 
     """
     from dask_tfrecord.arrays import verification
 
-    report = verification.repair(source, target, compression=compression)
+    with computing():
+        report = verification.repair(source, target, compression=compression)
     if as_json:
         click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
         return

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import find_schema, threads_of_dask, writing
+from dask_tfrecord.cli.common import find_schema, writing
+from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
 
@@ -119,7 +120,7 @@ def virtual(
     # Report a wrong target before all records are read.
     check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
     start = time.perf_counter()
-    with show_immediately(), threads_of_dask(threads):
+    with show_immediately(), computing(threads):
         found = virtual_zarr(pattern, features, columns=columns)
     (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
     seconds = time.perf_counter() - start

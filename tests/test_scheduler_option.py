@@ -1,0 +1,113 @@
+"""Option `--scheduler` of every command: local schedulers, clusters, and addresses at which nothing answers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from distributed import Client, LocalCluster
+
+import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
+
+ROWS = 40
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster:
+        yield cluster
+
+
+def prefixes(cluster: LocalCluster) -> set[str]:
+    """Names of the tasks that the cluster has run."""
+    with Client(cluster, set_as_default=False) as client:
+        return set(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes)))
+
+
+def commands(shards: Path, out: Path) -> Iterator[list[object]]:
+    yield ["info", shards]
+    yield ["schema", shards, "--sample", "all"]
+    yield ["index", shards]
+    yield ["verify", shards]
+    yield ["repair", shards / "part-0.tfrecord", out / "repaired.tfrecord"]
+    yield ["copy", shards, out / "copy.tfrecord"]
+    yield ["to-zarr", shards, out / "a.zarr"]
+    yield ["to-tfrecord", out / "a.zarr", out / "back.tfrecord"]
+
+
+@pytest.mark.cluster
+def test_every_command_computes_on_the_cluster(cluster: LocalCluster, shards: Path, tmp_path: Path) -> None:
+    address, number = cluster.scheduler_address, len(cluster.scheduler.clients)
+    for command in commands(shards, tmp_path):
+        before = cluster.scheduler.transition_counter
+        result = run(*command, "--scheduler", address)
+        assert result.exit_code == 0, (command, result.stderr)
+        assert result.stderr == ""
+        assert cluster.scheduler.transition_counter > before, command
+    # The same before the command, and without a scheme.
+    assert run("--scheduler", address.removeprefix("tcp://"), "verify", shards).exit_code == 0
+    assert len(cluster.scheduler.clients) == number
+    back = dtf.read_tfrecord(tmp_path / "back.tfrecord")
+    assert back["label"].compute(scheduler="threads").tolist() == list(range(ROWS))
+    assert {"tfrecord-write-units", "tfrecord-copy"} <= prefixes(cluster)
+
+
+@pytest.mark.cluster
+def test_an_error_of_a_worker_is_one_line(cluster: LocalCluster, shards: Path, tmp_path: Path) -> None:
+    shard = shards / "part-2.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 255
+    shard.write_bytes(data)
+    features = tmp_path / "features.json"
+    features.write_text(dtf.Schema({"label": dtf.FixedLenFeature((), "int64")}).to_json())
+    to_zarr = ["to-zarr", shards, tmp_path / "a.zarr", "--features", features]
+    result = run(*to_zarr, "--scheduler", cluster.scheduler_address)
+    assert result.exit_code == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert "part-2.tfrecord" in line
+    assert run("verify", shards, "--scheduler", cluster.scheduler_address).exit_code == 1
+
+
+@pytest.mark.cluster
+def test_the_threads_of_a_cluster_are_set_by_its_workers(cluster: LocalCluster, shards: Path) -> None:
+    result = run("verify", shards, "--threads", 2, "--scheduler", cluster.scheduler_address)
+    assert result.exit_code == 2
+    assert "--threads is for local schedulers: `dask worker --nthreads`" in result.stderr
+
+
+def test_an_address_without_a_scheduler_is_one_line_in_bounded_time(shards: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    began = time.monotonic()
+    result = run("verify", shards, "--scheduler", f"tcp://127.0.0.1:{port}")
+    assert time.monotonic() - began < 100
+    assert result.exit_code == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"Error: no scheduler answers at tcp://127.0.0.1:{port}: ")
+    assert f"`dask worker tcp://127.0.0.1:{port}`" in line
+
+
+@pytest.mark.parametrize("name", ["threads", "processes", "synchronous"])
+def test_local_schedulers_give_the_same_output(shards: Path, name: str) -> None:
+    plain = run("info", shards)
+    result = run("info", shards, "--scheduler", name, "--threads", 2)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, plain.stdout, "")
+
+
+@pytest.mark.parametrize("value", ["cluster", "", "tcp://", "host", "tcp://host"])
+def test_other_values_are_wrong_usage(shards: Path, value: str) -> None:
+    result = run("info", shards, "--scheduler", value)
+    assert result.exit_code == 2
+    assert "neither the address of a scheduler, like tcp://host:8786, nor threads, processes, synchronous" in (
+        " ".join(result.stderr.split())
+    )
