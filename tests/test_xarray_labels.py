@@ -171,6 +171,8 @@ def test_what_no_file_stores_is_announced_or_refused(tmp_path: Path) -> None:
         (lambda text: "[]", "expected labels of xarray .TypeError"),
         (lambda text: text.replace("<f8", "|O8"), "expected labels of xarray .ValueError"),
         (lambda text: text.replace('"shape": [2]', '"shape": [99]'), "expected labels of xarray .ValueError"),
+        (lambda text: text.replace('["lat", "lon"], "values"', '["lat", "lat"], "values"'), "expected labels .*2 axes"),
+        (lambda text: text + " " * (1 << 24), "at most 16,777,216 bytes, found"),
         (lambda text: text.replace("RawFeature", "Window"), "not the JSON of a Schema"),
     ],
 )

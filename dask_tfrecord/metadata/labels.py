@@ -28,8 +28,8 @@ SUFFIX = ".xarray.json"
 _VERSION = 1
 # Kinds of arrays that are stored as their bytes.
 _KINDS = "biufcmMSU"
-# Each shard has a copy.
-_MOST_NBYTES = 1 << 20
+# Limit of the text, because each shard has a copy; and of the file that is read.
+_MOST_NBYTES, _MOST_READ = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,10 +124,7 @@ class Labels:
                 {name: str(np.dtype(dtype)) for name, dtype in document["dtypes"].items()},
                 {name: _decode({"dict": each}) for name, each in document["attributes"].items()},
                 _decode({"dict": document["collection_attributes"]}),
-                {
-                    name: (tuple(map(str, each["dims"])), np.asarray(_decode(each["values"])))
-                    for name, each in document["constants"].items()
-                },
+                {name: _constant(each["dims"], each["values"]) for name, each in document["constants"].items()},
                 Schema.from_json(json.dumps(document["schema"])),
             )
         except SchemaError as error:
@@ -150,8 +147,21 @@ def read_labels(shard: Shard) -> Labels | None:
     (sidecar,) = find_sidecars([shard], SUFFIX)
     if sidecar is None:
         return None
+    if sidecar.file.size > _MOST_READ:
+        raise SchemaError(
+            f"expected labels of xarray of at most {_MOST_READ:,} bytes, found {sidecar.file.size:,}; remove the file "
+            f"to read the records without them",
+            Location(sidecar.file.path),
+        )
     text = read_text(sidecar.file.path, shard.storage_options)
     return None if text is None else Labels.from_json(text, Location(sidecar.file.path))
+
+
+def _constant(dims: list[str], values: Any) -> tuple[tuple[str, ...], NDArray[Any]]:
+    array = np.asarray(_decode(values))
+    if len(set(dims)) != array.ndim:
+        raise ValueError(f"dimensions {dims!r:.100} of an array of {array.ndim} axes")
+    return tuple(map(str, dims)), array
 
 
 def encodable(attributes: Mapping[Any, Any]) -> dict[str, Any]:

@@ -51,7 +51,10 @@ class IndexedColumn(BackendArray):
         self.dtype = dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        """Read an outer selection; xarray applies the rest of a vectorised one to its result."""
+        """Read a selection; of a vectorised one, xarray requests the outer one and applies the rest to the result."""
+        if isinstance(key, indexing.BasicIndexer | indexing.OuterIndexer):
+            # xarray fails to divide an empty slice with a negative step into a positive one and its reverse.
+            return self._read(key.tuple)
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:

@@ -51,7 +51,7 @@ def to_xarray(
 
 def _array(dataset: Dataset, spec: VariableSpec, array: da.Array | None) -> da.Array:
     """Return the array of a variable: decoded on its own, if it is not given."""
-    if dataset.schema[spec.column].block_dtype == spec.dtype == np.dtype(object):
+    if dataset.schema[spec.column].block_dtype == spec.dtype and spec.dtype.kind in "OT":
         return boxed_column(dataset, spec.column, array)
     array = dataset[spec.column] if array is None else array
     if array.dtype == spec.dtype:
