@@ -276,6 +276,19 @@ class ColumnSpec:
         tensor_shape: Sequence[int] = (),
     ) -> None: ...
 
+def read_tensors(
+    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    spec: ColumnSpec,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")] | None,
+    limit: int,
+) -> tuple[ColumnOutput, Problem]:
+    """
+    Read a TensorProto from each ``values[splits[i]:splits[i + 1]]``, to `out` if it is given.
+
+    `limit` is the maximum memory of the values in bytes. The step of the problem is the number of the tensor.
+    """
+
 class Decoder:
     """Decodes records to columns."""
 

@@ -8,7 +8,9 @@ row as a `RowError`. If values were only counted, zeros that share the memory of
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,9 @@ from dask_tfrecord.columns.blocks import (
     weightless,
 )
 from dask_tfrecord.columns.images import image_arrays, image_rows, image_zeros
-from dask_tfrecord.columns.memory_limit import MemoryLimit
+from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError
 from dask_tfrecord.columns.native_spec import KeyOutput
+from dask_tfrecord.columns.tensors import read_tensors
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
     Feature,
@@ -37,8 +40,10 @@ from dask_tfrecord.features import (
     ImageFeature,
     RawFeature,
     SparseFeature,
+    TensorFeature,
     default_array,
 )
+from dask_tfrecord.features.encoded import COMPRESSION_WBITS
 
 __all__ = [
     "Assemble",
@@ -48,10 +53,12 @@ __all__ = [
     "flat_values",
     "image_sizes",
     "image_values",
+    "inflated_values",
     "lengths",
     "padded_steps",
     "padded_values",
     "ragged",
+    "raw_arrays",
     "raw_rows",
     "raw_values",
     "row_splits_of",
@@ -59,6 +66,7 @@ __all__ = [
     "sparse_indices",
     "sparse_shape",
     "sparse_values",
+    "tensor_values",
     "text",
     "text_values",
     "value_steps",
@@ -108,25 +116,99 @@ def text_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
     count = len(splits) - 1
     if outputs[0].values is None:
         return RaggedBlock(weightless(feature.item_dtype, count), row_splits_of(outputs[0]))
-    return RaggedBlock(to_text(BytesBlock(values, splits, (count,))), row_splits_of(outputs[0]))
+    return _in_rows(to_text(BytesBlock(values, splits, (count,))), feature, outputs[0], rows)
+
+
+def _in_rows(values: NDArray[Any] | BytesBlock, feature: Feature, output: KeyOutput, rows: int) -> Block:
+    """Group decoded values, one for each bytes value of the output, into the rows of the records."""
+    if output.row_splits is not None:
+        return RaggedBlock(values, output.row_splits)
+    if feature.count is None:  # type: ignore[attr-defined]
+        return values
+    shape = (rows, len(values) // max(rows, 1), *values.shape[1:])
+    return values.reshape(shape) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, shape)
+
+
+def value_rows(output: KeyOutput, rows: int) -> NDArray[np.int64]:
+    """Return the splits of the bytes values by record."""
+    if output.row_splits is not None:
+        return output.row_splits
+    assert output.value_splits is not None
+    return np.arange(rows + 1, dtype=np.int64) * ((len(output.value_splits) - 1) // max(rows, 1))
 
 
 def raw_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
     """Assemble rows of arrays of one shape, each from one bytes value."""
     assert isinstance(feature, RawFeature)
     values, splits = _bytes_of(outputs[0])
-    ends, sizes = row_splits_of(outputs[0]), np.diff(splits)
+    ends, sizes = value_rows(outputs[0], rows), np.diff(splits)
     if len(wrong := np.flatnonzero(sizes != feature.nbytes)):
         row, item = place(ends, int(wrong[0]))
         raise RowError(row, f"holds {plural(sizes[wrong[0]], 'byte')}; {feature} needs {feature.nbytes}", item)
-    shape = (len(sizes), *feature.item_shape)
+    shape = (len(sizes), *feature.value_shape)
     if outputs[0].values is None:
         return RaggedBlock(weightless(feature.item_dtype, shape), ends)
     if feature.stored_dtype.kind == "b" and len(wrong := np.flatnonzero(values > 1)):
         row, item = place(ends, int(wrong[0]) // feature.nbytes)
         raise RowError(row, f"holds a byte {values[wrong[0]]}; {feature} accepts 0 and 1", item)
     numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
-    return RaggedBlock(numbers.reshape(shape), ends)
+    block = _in_rows(numbers.reshape(shape), feature, outputs[0], rows)
+    return _into(block, out) if isinstance(block, np.ndarray) else block
+
+
+def inflated_values(
+    feature: Feature,
+    outputs: Sequence[KeyOutput],
+    rows: int,
+    out: NDArray[Any] | None,
+    limit: MemoryLimit | None = None,
+) -> Block:
+    """Assemble arrays from compressed bytes values."""
+    assert isinstance(feature, RawFeature) and feature.compression_type is not None
+    values, splits = _bytes_of(outputs[0])
+    ends, size = value_rows(outputs[0], rows), 0
+    inflated = []
+    for number, (start, stop) in enumerate(pairwise(splits.tolist())):
+        row, item = place(ends, number)
+        value_number = None if feature.count is None and outputs[0].row_splits is None else item
+        # One byte more than accepted, to find values that are too long; 0 for any number.
+        most = feature.nbytes + 1 if -1 not in feature.shape else 0 if limit is None else limit.nbytes - size + 1
+        inflate = zlib.decompressobj(COMPRESSION_WBITS[feature.compression_type])
+        try:
+            value, damaged = inflate.decompress(values[start:stop].tobytes(), most), False
+        except zlib.error:
+            value, damaged = b"", True
+        size += len(value)
+        if limit is not None and size > limit.nbytes:
+            raise RowLimitError(row, limit.message(), value_number)
+        if -1 not in feature.shape and len(value) > feature.nbytes:
+            raise RowError(
+                row, f"holds more than {plural(feature.nbytes, 'byte')}, which {feature} needs", value_number
+            )
+        if damaged or not inflate.eof or inflate.unused_data:
+            raise RowError(row, f"holds damaged {feature.compression_type} data where {feature} takes it", value_number)
+        inflated.append(value)
+    sizes = np.array([len(value) for value in inflated], np.int64)
+    output = outputs[0]._replace(values=np.frombuffer(b"".join(inflated), np.uint8), value_splits=splits_of(sizes))
+    if feature.own_shapes:
+        return raw_arrays(feature, [output], rows, out)
+    return (raw_rows if feature.shape[:1] == (-1,) else raw_values)(feature, [output], rows, out)
+
+
+def tensor_values(
+    feature: Feature,
+    outputs: Sequence[KeyOutput],
+    rows: int,
+    out: NDArray[Any] | None,
+    limit: MemoryLimit | None = None,
+) -> Block:
+    """Assemble rows of tensors of one shape, each from one bytes value."""
+    assert isinstance(feature, TensorFeature)
+    values, splits = _bytes_of(outputs[0])
+    ends = value_rows(outputs[0], rows)
+    files = BytesBlock(values, splits, (len(splits) - 1,))
+    tensors = read_tensors(feature, files, ends, None if out is None else out.reshape(-1, *feature.shape), limit)
+    return _in_rows(tensors, feature, outputs[0], rows)
 
 
 def ragged(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
@@ -150,13 +232,28 @@ def raw_rows(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDA
             row, f"holds {plural(np.diff(splits)[row], 'byte')}; {feature} needs a multiple of {feature.nbytes}"
         )
     ends = splits // feature.nbytes
+    item_shape = tuple(size for size in feature.shape if size != -1)
     if outputs[0].values is None:
-        return RaggedBlock(weightless(feature.item_dtype, (int(ends[-1]), *feature.item_shape)), ends)
+        return RaggedBlock(weightless(feature.item_dtype, (int(ends[-1]), *item_shape)), ends)
     if feature.stored_dtype.kind == "b" and (wrong := np.flatnonzero(values > 1)).size:
         row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
         raise RowError(row, f"holds a byte {values[wrong[0]]}; {feature} accepts 0 and 1")
     numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
-    return RaggedBlock(numbers.reshape(-1, *feature.item_shape), ends)
+    return RaggedBlock(numbers.reshape(-1, *item_shape), ends)
+
+
+def raw_arrays(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+    """Assemble arrays of one open size, not the first, from bytes of any length."""
+    assert isinstance(feature, RawFeature)
+    flat = raw_rows(feature, outputs, rows, out)
+    assert isinstance(flat, RaggedBlock)
+    each = feature.nbytes // feature.item_dtype.itemsize
+    shapes = np.tile(np.array(feature.shape, np.int64), (rows, 1))
+    shapes[:, feature.shape.index(-1)] = np.diff(flat.row_splits)
+    values: Any = flat.values
+    # Zeros that share the memory of one stay so.
+    values = values.reshape(-1) if values.size == 0 or any(values.strides) else weightless(values.dtype, values.size)
+    return ArraysBlock(values, flat.row_splits * each, shapes)
 
 
 def padded_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
@@ -247,12 +344,13 @@ def image_values(
     files = BytesBlock(values, splits, (len(splits) - 1,))
     if feature.own_shapes:
         return image_arrays(feature, files, limit)
-    if outputs[0].row_splits is None:
+    if feature.count is None and outputs[0].row_splits is None:
         return image_rows(feature, files, None, out)
-    ends = row_splits_of(outputs[0])
+    ends = value_rows(outputs[0], rows)
     if limit is not None:
-        limit.check_ends(ends[1:], math.prod(feature.item_shape) * feature.item_dtype.itemsize)
-    return RaggedBlock(image_rows(feature, files, ends, None), ends)
+        limit.check_ends(ends[1:], math.prod(feature.value_shape) * feature.item_dtype.itemsize)
+    pixels = None if out is None else out.reshape(-1, *feature.value_shape)
+    return _in_rows(image_rows(feature, files, ends, pixels), feature, outputs[0], rows)
 
 
 def image_sizes(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:

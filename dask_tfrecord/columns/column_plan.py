@@ -17,10 +17,12 @@ from dask_tfrecord.columns.native_spec import (
     raw_spec,
     steps_spec,
     tensor_spec,
+    values_spec,
 )
 from dask_tfrecord.columns.ragged_partitions import partitioned
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -174,6 +176,8 @@ def _needed_specs(plan: ColumnPlan) -> tuple[KeySpec, ...]:
         case ImageFeature() | TextFeature():
             # The native decoder checks UTF-8 only in values that it keeps.
             return plan.specs
+        case RawFeature() | TensorFeature() if plan.assembler in (assemble.inflated_values, assemble.tensor_values):
+            return plan.specs
         case RawFeature() if plan.parsed.stored_dtype.kind == "b":
             return plan.specs
         case SparseFeature():
@@ -260,8 +264,13 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return (ragged_spec(name, feature.dtype, math.prod(feature.shape)),), assemble.padded_values
         case RaggedFeature():
             return _ragged_specs(name, feature, steps=False), partitioned
-        case RawFeature() if feature.count is not None:
-            return (ragged_spec(name, "bytes"),), assemble.raw_values
+        case Encoded() if feature.count is not None:
+            spec = values_spec(name, feature.count, text=isinstance(feature, TextFeature))
+            return (spec,), _assembler_of_values(feature)
+        case RawFeature() if feature.compression_type is not None:
+            return (bytes_spec(name),), assemble.inflated_values
+        case RawFeature() if feature.own_shapes:
+            return (bytes_spec(name),), assemble.raw_arrays
         case RawFeature() if feature.ragged_rank:
             return (bytes_spec(name),), assemble.raw_rows
         case RawFeature():
@@ -269,16 +278,24 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
         case TensorFeature():
             assembler = assemble.arrays if feature.own_shapes else assemble.fixed_bytes if feature.is_bytes else None
             return (tensor_spec(name, feature),), assembler
-        case ImageFeature() if feature.ragged_rank:
-            return (ragged_spec(name, "bytes"),), assemble.image_values
         case ImageFeature():
             return (bytes_spec(name),), assemble.image_values
-        case TextFeature() if feature.ragged_rank:
-            return (replace(ragged_spec(name, "bytes"), text=True),), assemble.text_values
         case TextFeature():
             return (bytes_spec(name, feature),), assemble.text
     hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
     raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
+
+
+def _assembler_of_values(feature: Encoded) -> Assemble:
+    """Return the assembler of several bytes values per record."""
+    match feature:
+        case RawFeature():
+            return assemble.raw_values if feature.compression_type is None else assemble.inflated_values
+        case TensorFeature():
+            return assemble.tensor_values
+        case TextFeature():
+            return assemble.text_values
+    return assemble.image_values
 
 
 def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
@@ -297,20 +314,22 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
         case RaggedFeature():
             specs = _ragged_specs(name, feature, steps=True)
             column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), partitioned
-        case RawFeature() if not feature.ragged_rank:
-            specs, assembler = (bytes_spec(name, steps=True),), assemble.raw_values
-            column = replace(feature, count=-1)
-        case TextFeature() if not feature.ragged_rank and feature.default_value is None:
-            specs, assembler = (bytes_spec(name, feature, steps=True),), assemble.text_values
-            column = replace(feature, count=-1)
-        case ImageFeature() if not feature.own_shapes:
+        case ImageFeature() if not feature.own_shapes and feature.count in (None, -1):
             specs, assembler = (bytes_spec(name, steps=True),), assemble.image_values
-            column = feature if feature.ragged_rank else replace(feature, shape=(-1, *feature.item_shape))
+            column = replace(feature, shape=(-1, *feature.value_shape))
+        case RawFeature() | TensorFeature() | TextFeature() if (
+            feature.count is None
+            and not (feature.ragged_rank or feature.own_shapes)
+            and getattr(feature, "default_value", None) is None
+        ):
+            text = feature if isinstance(feature, TextFeature) else None
+            specs, assembler = (bytes_spec(name, text, steps=True),), _assembler_of_values(feature)
+            column = replace(feature, count=-1)
         case _:
             raise SchemaError(
                 f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
-                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature of a known shape, "
-                f"TextFeature without a default, or ImageFeature of a known shape per step"
+                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or "
+                f"ImageFeature of a known shape, or TextFeature without a default, per step"
             )
     lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths)
     return {name: ColumnPlan(column, name, feature, specs, assembler), f"{name}.lengths": lengths}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Stop
-from dask_tfrecord.columns.assemble import image_values
+from dask_tfrecord.columns.assemble import image_values, inflated_values, tensor_values
 from dask_tfrecord.columns.blocks import Block, RowError
 from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan
 from dask_tfrecord.columns.decode_errors import Refused, feature_error, unknown_error
@@ -240,11 +240,13 @@ class _DecodeJob:
             out = self.out.get(name) if plan.feature.is_dense else None
             if out is None and self.request.limit is not None:
                 self.request.limit.check_rows(self.records, plan.feature)
-            assemble = (
-                partial(image_values, limit=self.request.limit) if plan.assembler is image_values else plan.assembler
-            )
+            assemble: Any = plan.assembler
+            if assemble in (image_values, inflated_values, tensor_values):
+                # Their sizes follow from the encoded values.
+                assemble = partial(assemble, limit=self.request.limit)
             with allocating(plan.source, plan.feature, [run for _, run in self.runs]):
-                return assemble(plan.parsed, outputs, self.records, out)
+                block: Block = assemble(plan.parsed, outputs, self.records, out)
+                return block
         # The number of rows was unknown, so the decoder allocated the memory.
         dense: NDArray[Any] = outputs[0].values.view(plan.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *plan.feature.item_shape)

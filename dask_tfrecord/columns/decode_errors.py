@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from dask_tfrecord._native import Fault, Kind, ValueLayout
 from dask_tfrecord.columns.column_plan import ColumnPlan
 from dask_tfrecord.columns.native_spec import KeySpec
+from dask_tfrecord.columns.tensors import found_tensor
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
-from dask_tfrecord.features.base import TENSOR_DTYPES, stored_kind
+from dask_tfrecord.features.base import stored_kind
 from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.schema import Sampling, near_misses
 
@@ -127,7 +128,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
         case Fault.CAST:
             return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
-            return f"holds {refused.text or _dtype_name(found)} where {feature} takes a tensor of its dtype and shape"
+            return f"holds {found_tensor(refused.text, found)} where {feature} takes a tensor of its dtype and shape"
         case Fault.FULL:
             return f"holds more values than the output buffer, but {feature} has a known number"
     values = plural(found, "value")
@@ -143,10 +144,3 @@ def _value(spec: KeySpec, found: int) -> str:
         return str(found - (1 << 64) if found >= 1 << 63 else found)
     (value,) = struct.unpack("<f", struct.pack("<I", found))
     return repr(value)
-
-
-def _dtype_name(number: int) -> str:
-    if not number:
-        return "bytes that are not a serialized tensor"
-    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
-    return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"

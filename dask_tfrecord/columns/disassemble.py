@@ -6,15 +6,17 @@ All rows are processed at once, as flat arrays. An invalid row raises a `RowErro
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, place, splits_of
 from dask_tfrecord.columns.casting import listed
 from dask_tfrecord.columns.native_spec import KINDS
 from dask_tfrecord.columns.tensors import tensor_head, tensors
@@ -32,6 +34,7 @@ from dask_tfrecord.features import (
     TensorFeature,
     ValueRowIds,
 )
+from dask_tfrecord.features.encoded import COMPRESSION_WBITS
 
 __all__ = [
     "KeyedValues",
@@ -151,11 +154,18 @@ def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> 
     return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
 
 
-def in_rows(block: Block, of_values: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
-    """Disassemble rows of bytes values; `of_values` disassembles the values as if each were a row."""
+def in_rows(block: Block, count: int, of_values: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
+    """Disassemble rows of `count` bytes values, -1 for any number; `of_values` treats each value as a row."""
     assert isinstance(block, RaggedBlock)
+    try:
+        inside = of_values(block.values)
+    except RowError as error:
+        row, value = place(block.row_splits, error.row)
+        raise RowError(row, f"{error.message}, in value {value}") from None
+    if count >= 0:
+        return [replace(keyed, count=count) for keyed in inside]
     splits = np.ascontiguousarray(block.row_splits)
-    return [replace(keyed, row_splits=splits) for keyed in of_values(block.values)]
+    return [replace(keyed, row_splits=splits) for keyed in inside]
 
 
 def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:
@@ -199,10 +209,21 @@ def check_lengths(counts: _Ints, lengths: Block | None) -> None:
 
 def raw(key: str, feature: RawFeature, block: Block) -> KeyedValues:
     """Disassemble arrays into one bytes value each, in the byte order of the file."""
-    rows: Any = block.values if isinstance(block, RaggedBlock) else block
+    rows: Any = block.values if isinstance(block, RaggedBlock | ArraysBlock) else block
     values = np.ascontiguousarray(rows, feature.stored_dtype).reshape(-1).view(np.uint8)
-    ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
-    return KeyedValues(key, values, value_splits=ends * feature.nbytes)
+    if isinstance(block, ArraysBlock):
+        splits = block.row_splits * feature.stored_dtype.itemsize
+    else:
+        ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
+        splits = ends * feature.nbytes
+    if feature.compression_type is None:
+        return KeyedValues(key, values, value_splits=splits)
+    deflated = []
+    for start, stop in pairwise(splits.tolist()):
+        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[feature.compression_type])
+        deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
+    sizes = np.array([len(value) for value in deflated], np.int64)
+    return KeyedValues(key, np.frombuffer(b"".join(deflated), np.uint8), value_splits=splits_of(sizes))
 
 
 def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:

@@ -22,6 +22,7 @@ from dask_tfrecord.columns.disassemble import KeyedValues
 from dask_tfrecord.columns.images import encode_images
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -321,15 +322,21 @@ def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEnco
         block = disassemble.padded(feature, block, lengths)
     elif plan.steps:
         disassemble.check_lengths(np.diff(block.row_splits), lengths)
-    if isinstance(feature, ImageFeature):
-        block = encode_images(encoding, block)
+    if isinstance(feature, Encoded) and feature.count is not None and not plan.steps:
+        # Each array is encoded as one bytes value.
+        return disassemble.in_rows(_nested(block, 1), feature.count, lambda values: _values(plan, encoding, values))
     if plan.steps:
-        return disassemble.in_steps(block, lambda steps: _rows(name, feature, steps))
-    if isinstance(feature, FixedLenSequenceFeature) or (isinstance(feature, ImageFeature) and feature.ragged_rank):
+        return disassemble.in_steps(block, lambda steps: _values(plan, encoding, steps))
+    if isinstance(feature, FixedLenSequenceFeature):
         return [disassemble.flatten_ragged(name, block)]
-    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
-        return disassemble.in_rows(block, lambda values: _rows(name, feature, values))
-    return _rows(name, feature, block)
+    return _values(plan, encoding, block)
+
+
+def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Sequence[KeyedValues]:
+    """Return the values of the keys of rows, of steps, or of single arrays."""
+    if isinstance(plan.feature, ImageFeature):
+        block = encode_images(encoding, block)
+    return _rows(plan.name, plan.feature, block)
 
 
 def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:

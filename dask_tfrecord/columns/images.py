@@ -53,7 +53,7 @@ def image_rows(
     RowError
         If a file is not an image, is damaged, or has another shape.
     """
-    array = np.empty((len(files), *feature.item_shape), feature.item_dtype) if out is None else out
+    array = np.empty((len(files), *feature.value_shape), feature.item_dtype) if out is None else out
     for number, file in enumerate(_iter_files(files)):
         with _naming_row(row_splits, number):
             decode_image(
@@ -86,7 +86,7 @@ def image_zeros(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
 def _shapes(feature: ImageFeature, files: BytesBlock) -> NDArray[np.int64]:
     """Read the shape of each decoded image, and compare it with the shape of the feature."""
     shapes = np.empty((len(files), 3), np.int64)
-    expected = np.array(feature.shape or (-1, -1, -1))
+    expected = np.array(feature.value_shape)
     for number, file in enumerate(_iter_files(files)):
         with _naming_row(None, number):
             shapes[number] = image_shape(file, channels=feature.channels, size=feature.size)

@@ -52,7 +52,7 @@ def item_feature(feature: Feature) -> Feature | None:
     if isinstance(feature, FixedLenSequenceFeature):
         return FixedLenFeature(feature.shape, feature.dtype)
     if isinstance(feature, Encoded):
-        if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+        if isinstance(feature, RawFeature | TensorFeature | TextFeature) and feature.count == -1:
             return replace(feature, count=None)
         if feature.ragged_rank or (isinstance(feature, TensorFeature) and feature.own_shapes and feature.shape[0] < 0):
             return type(feature)(**{**feature.arguments(), "shape": feature.shape[1:]})

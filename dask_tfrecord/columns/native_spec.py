@@ -26,6 +26,7 @@ __all__ = [
     "steps_spec",
     "tensor_spec",
     "unset_column",
+    "values_spec",
 ]
 
 _CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
@@ -157,6 +158,13 @@ def fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:
     values = default_array(feature.default_value, feature.item_dtype, feature.shape)
     fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
     return KeySpec(key, feature.dtype, ValueLayout.FIXED, count, optional=True, fallback=fallback)
+
+
+def values_spec(key: str, count: int, *, text: bool = False) -> KeySpec:
+    """Return the spec of `count` bytes values in every record, -1 for any number."""
+    if count < 0:
+        return KeySpec(key, "bytes", ValueLayout.RAGGED, text=text)
+    return KeySpec(key, "bytes", ValueLayout.FIXED, count, text=text)
 
 
 def bytes_spec(key: str, feature: TextFeature | None = None, *, steps: bool = False) -> KeySpec:

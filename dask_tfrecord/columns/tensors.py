@@ -1,4 +1,4 @@
-"""Serialize arrays as TensorProto messages, as `tf.io.serialize_tensor` does.
+"""Parse TensorProto messages to arrays, and serialize arrays, as `tf.io.parse_tensor` and `tf.io.serialize_tensor` do.
 
 Numbers are stored in ``tensor_content``, strings in ``string_val``. The message is defined in
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/tensor.proto
@@ -6,15 +6,24 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/t
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, splits_of
+from dask_tfrecord import _native
+from dask_tfrecord._native import Fault
+from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RowError, place, splits_of
+from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError
+from dask_tfrecord.columns.native_spec import tensor_spec
+from dask_tfrecord.features import TensorFeature
 from dask_tfrecord.features.base import TENSOR_DTYPES
 
-__all__ = ["tensor_head", "tensors"]
+__all__ = ["found_tensor", "read_tensors", "tensor_head", "tensors"]
 
 # Tags of length-delimited fields.
 _SHAPE, _DIM, _CONTENT, _STRING = 0x12, 0x12, 0x22, 0x42
@@ -51,6 +60,73 @@ def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
     sizes = b"".join(_field(_DIM, bytes([_SIZE]) + _varint(size) if size else b"") for size in shape)
     head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + _field(_SHAPE, sizes)
     return head + bytes([_CONTENT]) + _varint(nbytes) if nbytes else head
+
+
+def found_tensor(text: str, number: int) -> str:
+    """Describe a tensor that does not fit: by the text of the native reader, or by the number of its dtype."""
+    if text:
+        return text
+    if not number:
+        return "bytes that are not a serialized tensor"
+    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+    return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"
+
+
+def read_tensors(
+    feature: TensorFeature,
+    messages: BytesBlock,
+    row_splits: NDArray[np.int64],
+    out: NDArray[Any] | None,
+    limit: MemoryLimit | None,
+) -> NDArray[Any] | BytesBlock:
+    """Parse tensors of one shape, straight into an array for numbers.
+
+    Parameters
+    ----------
+    feature : TensorFeature
+        Shape and dtype of each tensor.
+    messages : BytesBlock
+        One message per tensor.
+    row_splits : ndarray of int64
+        Splits of the tensors into rows, to name the row and the tensor of an error.
+    out : ndarray, optional
+        Array to write to.
+    limit : MemoryLimit, optional
+        Limit of the memory of the tensors.
+
+    Returns
+    -------
+    ndarray or BytesBlock of shape (messages, *shape)
+        `out`, or a new array; a BytesBlock for strings.
+
+    Raises
+    ------
+    RowError
+        If a message is not a tensor of this dtype and shape, or the limit is exceeded.
+    """
+    shape = (len(messages), *feature.shape)
+    array = None
+    if feature.dtype != "bytes":
+        if limit is not None:
+            limit.check_ends(row_splits[1:], math.prod(feature.shape) * feature.item_dtype.itemsize)
+        array = np.empty(shape, feature.item_dtype) if out is None else out
+    output, problem = _native.read_tensors(
+        np.ascontiguousarray(messages.values),
+        np.ascontiguousarray(messages.splits),
+        tensor_spec("", feature).to_native(),
+        None if array is None else array.reshape(-1).view(np.uint8),
+        sys.maxsize if limit is None else limit.nbytes,
+    )
+    if problem.fault is not Fault.NONE:
+        row, item = place(row_splits, problem.step)
+        if problem.fault is Fault.FULL and limit is not None:
+            raise RowLimitError(row, limit.message(), item)
+        found = found_tensor(problem.text.decode(), problem.found)
+        raise RowError(row, f"holds {found} where {feature} takes tensors of its dtype and shape", item)
+    if array is not None:
+        return array
+    assert output.values is not None and output.value_splits is not None
+    return BytesBlock(output.values, output.value_splits, shape)
 
 
 def tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:

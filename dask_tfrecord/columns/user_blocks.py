@@ -58,8 +58,8 @@ def feature_of(array: Any, owner: str) -> Feature:
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         narrow = "float64" if dtype.kind == "f" else "complex128"
         raise SchemaError(f"{owner}: {dtype} is not portable: array.astype({narrow!r}) rounds it")
-    if isinstance(dtype, np.dtypes.StringDType) and not shape:
-        return TextFeature()
+    if isinstance(dtype, np.dtypes.StringDType) and (not shape or (len(shape) == 1 and shape[0])):
+        return TextFeature(count=shape[0] if shape else None)
     if dtype.name in ("int64", "float32"):
         return FixedLenFeature(shape, dtype.name)
     if dtype.kind in "biufc" or dtype.name == "bfloat16":
@@ -74,7 +74,7 @@ _HINTS = {
     "m": "; array.astype('int64') keeps its number of time units",
     "O": "; specify the type of the objects: map_blocks(func, template={name: FixedLenFeature((), 'bytes'), …})",
     "S": "; NumPy's S drops trailing zero bytes: convert it to an object array of bytes",
-    "T": "; a text column has one string per row: encode rows of several strings to bytes",
+    "T": "; a text column has one string, or a list of strings, per row: flatten the rows",
     "U": "; convert text to dtype numpy.dtypes.StringDType()",
 }
 # Limit of the rows that an error lists.

@@ -79,7 +79,11 @@ def _why(feature: Feature) -> str | None:
         case FixedLenFeature():
             stored = feature.dtype == "float32"
             return None if stored else f"the file stores float32, which is cast to {feature.dtype}: use 'float32'"
-        case RawFeature() if not feature.ragged_rank:
+        case RawFeature() if feature.compression_type is not None:
+            return "its values are compressed"
+        case RawFeature() if feature.count is not None:
+            return "its arrays are in several places"
+        case RawFeature() if -1 not in feature.shape:
             return None
         case TensorFeature():
             return "a serialized tensor has several encodings of its values"

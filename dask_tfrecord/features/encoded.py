@@ -6,6 +6,7 @@ TensorFlow decodes them in a step after parsing; each docstring names its functi
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,24 +15,65 @@ import numpy as np
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, Shape, checked_dtype, checked_shape, numpy_dtype
 
-__all__ = ["IMAGE_CHANNELS", "IMAGE_DTYPES", "Encoded", "ImageFeature", "RawFeature", "TensorFeature", "TextFeature"]
+__all__ = [
+    "COMPRESSION_WBITS",
+    "IMAGE_CHANNELS",
+    "IMAGE_DTYPES",
+    "Encoded",
+    "ImageFeature",
+    "RawFeature",
+    "TensorFeature",
+    "TextFeature",
+]
 
+# Window sizes of zlib, by the names of `tf.io.decode_compressed`.
+COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
 IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 # Channels that can be requested; 0 for those of the file.
 IMAGE_CHANNELS = (0, 1, 3, 4)
 
 
 class Encoded(Feature):
-    """A feature whose stored values are bytes."""
+    """A feature whose stored values are bytes.
+
+    Attributes
+    ----------
+    count : int or None
+        Bytes values per record: None for one without an axis of its own, -1 for any number.
+    """
 
     __slots__ = ()
+    count: Any
+
+    @property
+    @abstractmethod
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of the array in one bytes value; -1 for an open size."""
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of a row, or of one array of a ragged row; ``()`` if arrays differ in shape."""
+        if self.own_shapes:
+            return ()
+        several = self.count is not None and self.count >= 0
+        return (self.count, *self.value_shape) if several else self.value_shape
+
+    @property
+    def ragged_rank(self) -> int:
+        """1 if a record holds any number of arrays, otherwise 0."""
+        return int(self.count == -1)
 
 
 def _checked_count(count: Any, owner: str) -> int | None:
     """Check the number of values per record: None for one, -1 for any number."""
-    if count is not None and (isinstance(count, bool) or count != -1):
-        raise SchemaError(f"{owner}: expected count=-1 for any number of values per record, or None; got {count!r}")
-    return None if count is None else -1
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or (count < 1 and count != -1):
+        raise SchemaError(
+            f"{owner}: expected count=-1 for any number of values per record, a positive number, or None for one; "
+            f"got {count!r}"
+        )
+    return int(count)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,18 +83,106 @@ class RawFeature(Encoded):
     Parameters
     ----------
     shape : tuple of int
-        Shape of one record's array; its bytes are in C order. A leading -1 makes rows of variable length,
-        determined by the number of bytes.
+        Shape of one array; its bytes are in C order. One size may be -1: the number of bytes determines it. With a
+        leading -1, rows are ragged; elsewhere, each row is an array of its own shape.
     dtype : str or dtype
         Any numeric or bool NumPy dtype, or ``"bfloat16"``, with the byte order of the file (``">i2"``). Decoded
         arrays have native byte order.
     count : int, optional
-        -1 if a record holds any number of arrays, zero included, as one bytes value each. By default it holds one.
+        Number of arrays per record, each in a bytes value of its own: rows have the shape ``(count, *shape)``. -1 for
+        any number, zero included. By default a record holds one array of shape `shape`.
+    compression_type : {"ZLIB", "GZIP"}, optional
+        Compression of each bytes value, as `tf.io.decode_compressed` reads it.
 
     Examples
     --------
     >>> RawFeature((64, 64, 3), "float32").nbytes
     49152
+    >>> RawFeature((64, 64, 3), "float32", count=2).block_shape
+    (2, 64, 64, 3)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    count: int | None = field(default=None, kw_only=True)
+    compression_type: str | None = field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:
+        # Arguments accept more types than the fields store.
+        def __init__(
+            self, shape: Shape, dtype: Any, *, count: int | None = None, compression_type: str | None = None
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if self.compression_type not in (None, "", *COMPRESSION_WBITS):
+            raise SchemaError(
+                f"RawFeature: expected compression_type 'ZLIB', 'GZIP' or None; got {self.compression_type!r}"
+            )
+        shape = checked_shape(self.shape, "RawFeature", open_sizes=100)
+        count = _checked_count(self.count, "RawFeature")
+        dtype = checked_dtype(self.dtype, "RawFeature")
+        if shape.count(-1) > 1:
+            raise SchemaError(
+                f"RawFeature: the number of bytes determines one open size; got shape {shape} with {shape.count(-1)}"
+            )
+        if -1 in shape and 0 in shape:
+            raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
+        if count is not None and -1 in shape:
+            raise SchemaError(f"RawFeature: several arrays per record need a known shape; got {shape}")
+        self._set(shape=shape, dtype=dtype, count=count, compression_type=self.compression_type or None)
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """The dtype in the file, byte order included."""
+        return numpy_dtype(self.dtype, "RawFeature")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value; if a size is open, of 1 along that axis."""
+        return math.prod(size for size in self.shape if size != -1) * self.stored_dtype.itemsize
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of a decoded array, in native byte order."""
+        return self.stored_dtype.newbyteorder("=")
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one array, without an open length."""
+        return self.shape[self.shape[:1] == (-1,) :]
+
+    @property
+    def ragged_rank(self) -> int:
+        """1 if the length or the number of arrays is open, otherwise 0."""
+        return int(self.shape[:1] == (-1,) or self.count == -1)
+
+    @property
+    def own_shapes(self) -> int:
+        """Number of axes if a size other than the first is open, otherwise 0."""
+        return len(self.shape) if -1 in self.shape[1:] else 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TensorFeature(Encoded):
+    """A tensor stored as a serialized TensorProto, as `tf.io.parse_tensor` reads it.
+
+    Parameters
+    ----------
+    shape : tuple of int or None
+        Shape of one tensor. None or -1 accepts any size: each row is then an array of its own shape.
+    dtype : str or dtype
+        The tensor's dtype: numeric, bool, ``"bfloat16"``, or ``"bytes"`` for strings. Another dtype in a record is an
+        error; values are not cast.
+    count : int, optional
+        Number of tensors per record, each in a bytes value of its own: rows have the shape ``(count, *shape)``. -1 for
+        any number, zero included. By default a record holds one tensor.
+
+    Examples
+    --------
+    >>> TensorFeature((None, 3), "float32").shape
+    (-1, 3)
+    >>> TensorFeature((4, 3), "float32", count=2).block_shape
+    (2, 4, 3)
     """
 
     shape: tuple[int, ...]
@@ -64,68 +194,10 @@ class RawFeature(Encoded):
         def __init__(self, shape: Shape, dtype: Any, *, count: int | None = None) -> None: ...
 
     def __post_init__(self) -> None:
-        shape = checked_shape(self.shape, "RawFeature", open_sizes=1)
-        count = _checked_count(self.count, "RawFeature")
-        dtype = checked_dtype(self.dtype, "RawFeature")
-        if shape[:1] == (-1,) and 0 in shape:
-            raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
-        if count is not None and -1 in shape:
-            raise SchemaError(f"RawFeature: several arrays per record need a known shape; got {shape}")
-        self._set(shape=shape, dtype=dtype, count=count)
-
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        """The dtype in the file, byte order included."""
-        return numpy_dtype(self.dtype, "RawFeature")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one record's value; of one row if the length is open."""
-        return math.prod(self.item_shape) * self.stored_dtype.itemsize
-
-    @property
-    def item_dtype(self) -> np.dtype[Any]:
-        """The dtype of a decoded array, in native byte order."""
-        return self.stored_dtype.newbyteorder("=")
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape without an open length."""
-        return self.shape[self.shape[:1] == (-1,) :]
-
-    @property
-    def ragged_rank(self) -> int:
-        """1 if the length or the number of arrays is open, otherwise 0."""
-        return int(self.shape[:1] == (-1,) or self.count is not None)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TensorFeature(Encoded):
-    """A tensor stored as a serialized TensorProto, as `tf.io.parse_tensor` reads it.
-
-    Parameters
-    ----------
-    shape : tuple of int or None
-        Shape of one record's tensor. None or -1 accepts any size: each row is then an array of its own shape.
-    dtype : str or dtype
-        The tensor's dtype: numeric, bool, ``"bfloat16"``, or ``"bytes"`` for strings. Another dtype in a record is an
-        error; values are not cast.
-
-    Examples
-    --------
-    >>> TensorFeature((None, 3), "float32").shape
-    (-1, 3)
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    if TYPE_CHECKING:
-        # Arguments accept more types than the fields store.
-        def __init__(self, shape: Shape, dtype: Any) -> None: ...
-
-    def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "TensorFeature", open_sizes=100)
+        count = _checked_count(self.count, "TensorFeature")
+        if count is not None and -1 in shape:
+            raise SchemaError(f"TensorFeature: several tensors per record need a known shape; got {shape}")
         dtype: Any = self.dtype
         name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
         if dtype in (bytes, object) or name in ("bytes", "string", "object"):
@@ -134,7 +206,7 @@ class TensorFeature(Encoded):
             dtype = checked_dtype(dtype, "TensorFeature")
             if not numpy_dtype(dtype, "TensorFeature").isnative:
                 raise SchemaError(f"TensorFeature: a TensorProto has one byte order, little-endian; got {dtype}")
-        self._set(shape=shape, dtype=dtype)
+        self._set(shape=shape, dtype=dtype, count=count)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
@@ -142,9 +214,9 @@ class TensorFeature(Encoded):
         return np.dtype(object) if self.dtype == "bytes" else numpy_dtype(self.dtype, "TensorFeature")
 
     @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one record's tensor."""
-        return () if self.own_shapes else self.shape
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one tensor."""
+        return self.shape
 
     @property
     def own_shapes(self) -> int:
@@ -162,8 +234,8 @@ class ImageFeature(Encoded):
     ----------
     shape : tuple of int or None, optional
         ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error. By
-        default, or if one is None, each row is an array of its own shape. With shape ``(-1, height, width,
-        channels)``, a record holds any number of images of one shape.
+        default, or if one is None, each row is an array of its own shape. With shape ``(count, height, width,
+        channels)``, a record holds `count` images of one shape; -1 for any number.
     dtype : str or dtype, default "uint8"
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
         `tf.image.convert_image_dtype`. JPEG is decoded with the accurate DCT, TensorFlow's
@@ -201,10 +273,10 @@ class ImageFeature(Encoded):
             )
         size = None if self.size is None else checked_shape(self.size, "ImageFeature")
         shape = (-1, -1, -1) if self.shape is None else checked_shape(self.shape, "ImageFeature", open_sizes=4)
-        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] != -1):
+        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] == 0):
             raise SchemaError(
-                f"ImageFeature: expected shape (height, width, channels), or (-1, height, width, channels) for any "
-                f"number of images per record; got {shape}"
+                f"ImageFeature: expected shape (height, width, channels), or (count, height, width, channels) for "
+                f"several images per record, -1 for any number; got {shape}"
             )
         if size is not None and (len(size) != 2 or 0 in size):
             raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
@@ -227,14 +299,14 @@ class ImageFeature(Encoded):
         return np.dtype(self.dtype)
 
     @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of one image; ``()`` if it is not known."""
-        return () if self.own_shapes else (self.shape or ())[-3:]
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one image."""
+        return (-1, -1, -1) if self.shape is None else self.shape[-3:]
 
     @property
-    def ragged_rank(self) -> int:
-        """1 if a record holds any number of images, otherwise 0."""
-        return int(self.shape is not None and len(self.shape) == 4)
+    def count(self) -> int | None:
+        """Images per record: the first of four sizes, or None for one."""
+        return self.shape[0] if self.shape is not None and len(self.shape) == 4 else None
 
     @property
     def own_shapes(self) -> int:
@@ -253,7 +325,8 @@ class TextFeature(Encoded):
     default_value : str, optional
         Value of a record that lacks the feature, or whose list is empty or unset.
     count : int, optional
-        -1 if a record holds any number of strings, zero included. By default it holds one.
+        Number of strings per record; -1 for any number, zero included. By default a record holds one, and rows are
+        strings.
 
     Examples
     --------
@@ -270,7 +343,7 @@ class TextFeature(Encoded):
         if default is not None and not isinstance(default, str):
             raise SchemaError(f"TextFeature: expected text as default value; got {default!r}")
         if default is not None and count is not None:
-            raise SchemaError("TextFeature: any number of strings needs no default_value: it may be zero")
+            raise SchemaError("TextFeature: default_value is for one string per record; remove it, or count")
         self._set(default_value=default, count=count)
 
     @property
@@ -280,13 +353,8 @@ class TextFeature(Encoded):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one record: a scalar, or any number of strings."""
-        return () if self.count is None else (-1,)
-
-    @property
-    def ragged_rank(self) -> int:
-        """1 if a record holds any number of strings, otherwise 0."""
-        return int(self.count is not None)
+        """Shape of one record: a scalar, or a number of strings."""
+        return () if self.count is None else (self.count,)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
@@ -294,6 +362,6 @@ class TextFeature(Encoded):
         return np.dtypes.StringDType()
 
     @property
-    def item_shape(self) -> tuple[int, ...]:
+    def value_shape(self) -> tuple[int, ...]:
         """Shape of one string: a scalar."""
         return ()

@@ -225,8 +225,8 @@ class _FeatureCollector:
     def _text(self, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
         if content.get("useEncoder"):
             self._values(name, "int64", (-1,), lengths)
-        elif lengths == (-1,):
-            self._add(name, TextFeature(count=-1))
+        elif len(lengths) == 1 and lengths[0]:
+            self._add(name, TextFeature(count=lengths[0]))
         elif lengths:
             self._values(name, "bytes", (), lengths)
         else:
@@ -242,8 +242,8 @@ class _FeatureCollector:
         channels = shape[2] if shape[2] in (1, 3, 4) else 0
         if not lengths:
             self._add(name, ImageFeature(shape, dtype, channels=channels))
-        elif len(lengths) == 1 and -1 not in shape:
-            self._add(name, ImageFeature((-1, *shape), dtype, channels=channels))
+        elif len(lengths) == 1 and lengths[0] and -1 not in shape:
+            self._add(name, ImageFeature((*lengths, *shape), dtype, channels=channels))
         else:
             self._values(name, "bytes", (), lengths)
 
@@ -256,13 +256,18 @@ class _FeatureCollector:
             name = f"{name}/value"
         if encoding == "none":
             self._values(name, dtype, shape, lengths, _default(dtype) if content.get("optional") else None)
-        elif encoding == "bytes" and not lengths:
-            sizes = shape if -1 not in shape[1:] else (-1,)
-            self._add(name, RawFeature(sizes, np.dtype(dtype).newbyteorder("<").str))
-        elif encoding == "bytes" and lengths == (-1,) and -1 not in shape:
-            self._add(name, RawFeature(shape, np.dtype(dtype).newbyteorder("<").str, count=-1))
-        else:
+        elif dtype == "bytes" or len(lengths) > 1 or 0 in lengths or (lengths and -1 in shape):
             self._values(name, "bytes", (), lengths)
+        else:
+            self._add(
+                name,
+                RawFeature(
+                    shape if shape.count(-1) <= 1 else (-1,),
+                    np.dtype(dtype).newbyteorder("<").str,
+                    count=lengths[0] if lengths else None,
+                    compression_type="ZLIB" if encoding == "zlib" else None,
+                ),
+            )
 
     def _values(
         self, name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...], default: Any = None

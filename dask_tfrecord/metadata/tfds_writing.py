@@ -265,9 +265,10 @@ def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: 
         case FixedLenSequenceFeature():
             return _tensor(feature.dtype, (-1, *feature.shape))
         case RawFeature() | TextFeature() if feature.count is not None:
-            return _sequence(_feature(name, replace(feature, count=None), labels, format))
-        case RawFeature() if feature.stored_dtype.isnative:
-            return None if feature.dtype == "bytes" else _tensor(feature.stored_dtype.name, feature.shape, "bytes")
+            return _sequence(_feature(name, replace(feature, count=None), labels, format), feature.count)
+        case RawFeature() if feature.stored_dtype.isnative and feature.compression_type in (None, "ZLIB"):
+            encoding = "bytes" if feature.compression_type is None else "zlib"
+            return _tensor(feature.stored_dtype.name, feature.shape, encoding)
         case TextFeature():
             return _entry("text", {})
         case ImageFeature():
@@ -278,7 +279,7 @@ def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: 
 
 
 def _image(feature: ImageFeature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
-    sizes = (feature.shape or (-1, -1, feature.channels or -1))[-3:]
+    sizes = (*feature.value_shape[:2], feature.value_shape[2] if feature.shape else feature.channels or -1)
     # TFDS stores float images in a format of its own, and requires the number of channels.
     if feature.dtype not in ("uint8", "uint16") or sizes[2] == -1 or format not in ("png", "jpeg"):
         return None
@@ -286,7 +287,7 @@ def _image(feature: ImageFeature, labels: Sequence[str] | None, format: str) -> 
     image = _entry("image", content)
     if labels:
         image = _entry("image", {**content, "label": {"numClasses": str(len(labels))}}, "labeled_image.LabeledImage")
-    return _sequence(image) if feature.ragged_rank else image
+    return image if feature.count is None else _sequence(image, feature.count)
 
 
 def _ragged(name: str, feature: RaggedFeature, labels: Sequence[str] | None) -> dict[str, Any] | None:

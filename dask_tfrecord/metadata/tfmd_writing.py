@@ -116,9 +116,8 @@ class _TFMDWriter:
         return {}
 
     def _add_fixed(self, column: Any, feature: Any) -> None:
-        sizes = () if isinstance(feature, Encoded) else feature.shape
         column.shape.SetInParent()
-        for size in sizes:
+        for size in _listed_shape(feature):
             column.shape.dim.add(size=size)
         if getattr(feature, "default_value", None) is None:
             column.presence.min_fraction = 1
@@ -137,7 +136,7 @@ class _TFMDWriter:
         dense = self._tensor(name).dense_tensor
         dense.column_name = name
         dense.shape.SetInParent()
-        for size in () if isinstance(feature, Encoded) else feature.shape:
+        for size in _listed_shape(feature):
             dense.shape.dim.add(size=size)
         if feature.default_value is not None:
             kind = _stored(feature)
@@ -208,10 +207,18 @@ def _stored(feature: Any) -> str:
     return "bytes" if isinstance(feature, Encoded) else str(feature.stored)
 
 
-def _is_variable(feature: Any) -> bool:
-    """Return whether the number of values, or the length of an encoded array, varies between records."""
+def _listed_shape(feature: Any) -> tuple[int, ...]:
+    """Return the shape of the values that a record lists: of the bytes values of encoded arrays."""
     if isinstance(feature, Encoded):
-        return isinstance(feature, ImageFeature) and feature.ragged_rank > 0
+        return () if feature.count is None else (feature.count,)
+    shape: tuple[int, ...] = feature.shape
+    return shape
+
+
+def _is_variable(feature: Any) -> bool:
+    """Return whether the number of values varies between records."""
+    if isinstance(feature, Encoded):
+        return bool(feature.count == -1)
     return isinstance(feature, VarLenFeature | FixedLenSequenceFeature)
 
 

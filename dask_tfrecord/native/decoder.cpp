@@ -248,6 +248,44 @@ private:
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
+// Serialized tensors of a list: the arrays of a column, and the problem of the first tensor that does not fit, whose
+// step is its number.
+nb::typed<nb::tuple, ColumnOutput, dtf::Problem> read_tensors(const Bytes& values, const Integers& splits,
+                                                              const dtf::ColumnSpec& spec,
+                                                              std::optional<OutputBytes> out, std::size_t most) {
+    if (spec.layout != dtf::ValueLayout::tensor) throw nb::value_error("read_tensors needs the layout TENSOR");
+    if (splits.size() == 0) throw nb::value_error("splits must not be empty");
+    dtf::Column column(spec);
+    const std::size_t rows = splits.size() - 1;
+    if (out) {
+        const std::size_t slot = column.slot();
+        const bool fits = slot == 0 ? out->size() == 0 : out->size() % slot == 0 && out->size() / slot == rows;
+        if (column.stores_bytes() || column.has_rows() || !fits) {
+            throw nb::value_error("out must have the size of all tensors, which are numbers of one known shape");
+        }
+        column.values = dtf::Buffer(out->data(), out->size());
+    }
+    dtf::TensorProblem found;
+    const std::size_t read = binding::without_gil([&] {
+        return dtf::read_tensors(dtf::Cursor(values.data(), values.size()), splits.data(), rows, spec.tensor,
+                                 column.values, column.stores_bytes() ? &column.value_splits : nullptr,
+                                 column.has_shapes() ? &column.row_splits : nullptr,
+                                 column.has_shapes() ? &column.shapes : nullptr, found, most);
+    });
+    dtf::Problem problem;
+    if (read != rows) {
+        problem.fault = found.fault == dtf::TensorFault::full ? dtf::Fault::full : dtf::Fault::tensor;
+        problem.step = static_cast<std::int64_t>(read);
+        problem.found = static_cast<std::uint64_t>(found.dtype);
+        problem.text = found.text;
+    }
+    const ColumnOutput output{out ? nb::none() : array_of<std::uint8_t>(column.values),
+                              splits_of(column.stores_bytes(), column.value_splits), nb::none(),
+                              splits_of(column.has_rows(), column.row_splits),
+                              splits_of(column.has_shapes(), column.shapes)};
+    return nb::make_tuple(output, problem);
+}
+
 void add_results(nb::module_& module) {
     nb::class_<dtf::Problem>(module, "Problem", "Content that the decoder refused.")
         .def_ro("fault", &dtf::Problem::fault, "What is wrong.")
@@ -285,6 +323,11 @@ void binding::add_decoder(nb::module_& module) {
              "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
              "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
              "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
+    module.def("read_tensors", &read_tensors, "values"_a.noconvert(), "splits"_a.noconvert(), "spec"_a,
+               "out"_a.noconvert().none(), "limit"_a,
+               "Read a TensorProto from each ``values[splits[i]:splits[i + 1]]``, to `out` if it is given.\n\n"
+               "`limit` is the maximum memory of the values in bytes. The step of the problem is the number of the "
+               "tensor.");
     nb::class_<PyDecoder>(module, "Decoder", "Decodes records to columns.")
         .def(nb::init<const ColumnSpecs&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
              "sequence_example"_a = false)

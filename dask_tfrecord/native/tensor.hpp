@@ -14,6 +14,7 @@
 
 #include "buffer.hpp"
 #include "lists.hpp"
+#include "rows.hpp"
 
 namespace dtf {
 
@@ -436,6 +437,28 @@ inline bool read_tensor(Cursor proto, const TensorSpec& spec, Buffer& values, Bu
     if (splits != nullptr) splits->truncate(splits_before);
     problem.fault = TensorFault::full;
     return false;
+}
+
+// Read a tensor from each row of `protos`, one after the other. With open sizes, `ends` receives the end of each tensor
+// in elements, and `shapes` its sizes; both are null otherwise. Return the number of tensors that were read: if it is
+// not `rows`, `problem` describes the next one. Splits beyond `protos` are a malformed tensor.
+inline std::size_t read_tensors(Cursor protos, const std::int64_t* splits, std::size_t rows, const TensorSpec& spec,
+                                Buffer& values, Buffer* value_splits, Buffer* ends, Buffer* shapes,
+                                TensorProblem& problem, std::size_t most) {
+    for (std::size_t row = 0; row < rows; ++row) {
+        const std::uint64_t begin = split_at(splits, row), end = split_at(splits, row + 1);
+        if (begin > end || end > protos.left()) {
+            problem = {TensorFault::malformed, 0, {}};
+            return row;
+        }
+        const Cursor proto(protos.here() + begin, static_cast<std::size_t>(end - begin));
+        if (!read_tensor(proto, spec, values, value_splits, shapes, problem, most)) return row;
+        if (ends == nullptr) continue;
+        const std::size_t elements =
+            value_splits == nullptr ? values.size() / spec.item : value_splits->size() / sizeof(std::int64_t) - 1;
+        ends->push(static_cast<std::int64_t>(elements));
+    }
+    return rows;
 }
 
 }  // namespace dtf
