@@ -117,8 +117,10 @@ def test_an_image_of_another_shape_names_the_step(tmp_path: Path) -> None:
 
 def test_combinations_without_a_meaning_are_refused() -> None:
     for make, says in [
-        (lambda: dtf.TextFeature(count=3), "expected count=-1"),
-        (lambda: dtf.TextFeature("x", count=-1), "needs no default_value"),
+        (lambda: dtf.TextFeature(count=0), "expected count=-1"),
+        (lambda: dtf.TextFeature("x", count=-1), "default_value is for one string"),
+        (lambda: dtf.TensorFeature((-1,), "int8", count=2), "need a known shape"),
+        (lambda: dtf.RawFeature((2,), "int8", compression_type="LZ4"), "'ZLIB', 'GZIP' or None"),
         (lambda: dtf.RawFeature((-1, 2), "int8", count=-1), "need a known shape"),
         (lambda: dtf.RawFeature((2,), "int8", count=True), "expected count=-1"),
     ]:

@@ -144,12 +144,12 @@ def test_names_of_levels(every: dtf.Dataset, tmp_path: Path) -> None:
         parts.setdefault(name, []).append(part)
     one, ragged, own = [""], ["row_splits", "values"], ["row_splits", "shapes", "values"]
     assert {name: sorted(found) for name, found in parts.items()} == {
-        **dict.fromkeys(("dense", "raw", "text", "padded"), one),
-        **dict.fromkeys(("bytes", "pair", "none", "steps", "names"), ragged),
-        **dict.fromkeys(("ragged", "boxes", "frames", "samples"), ragged),
+        **dict.fromkeys(("dense", "raw", "text", "padded", "views", "pairs", "captions"), one),
+        **dict.fromkeys(("bytes", "pair", "none", "steps", "names", "labels"), ragged),
+        **dict.fromkeys(("ragged", "boxes", "frames", "samples", "states", "phrases", "grids"), ragged),
         "words": ["byte_splits", *ragged],
         "grid": ["byte_splits", *ragged],
-        **dict.fromkeys(("image", "tensor"), own),
+        **dict.fromkeys(("image", "tensor", "columns"), own),
         "nested": ["row_splits", "row_splits_1", "values"],
         "deep": ["byte_splits", "row_splits", "row_splits_1", "row_splits_2", "values"],
         "strings": ["byte_splits", *own],

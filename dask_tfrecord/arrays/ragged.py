@@ -124,6 +124,10 @@ def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
         if value is not None and not isinstance(value, bytes):
             raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")
         return value or b""
+    if dtype.kind == "T":
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"the padding of {name!r}, a column of text, is str; got {value!r}")
+        return value or ""
     given = np.asarray(0 if value is None else value)
     fits = given.ndim == 0 and given.dtype.kind in ("biufc" if dtype.kind == "c" else "biuf")
     if fits and dtype.kind in "biu":

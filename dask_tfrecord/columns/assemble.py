@@ -35,6 +35,7 @@ from dask_tfrecord.columns.native_spec import KeyOutput
 from dask_tfrecord.columns.tensors import read_tensors
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenSequenceFeature,
     ImageFeature,
@@ -123,9 +124,10 @@ def _in_rows(values: NDArray[Any] | BytesBlock, feature: Feature, output: KeyOut
     """Group decoded values, one for each bytes value of the output, into the rows of the records."""
     if output.row_splits is not None:
         return RaggedBlock(values, output.row_splits)
-    if feature.count is None:  # type: ignore[attr-defined]
+    assert isinstance(feature, Encoded)
+    if feature.count is None:
         return values
-    shape = (rows, len(values) // max(rows, 1), *values.shape[1:])
+    shape = (rows, feature.count, *values.shape[1:])
     return values.reshape(shape) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, shape)
 
 

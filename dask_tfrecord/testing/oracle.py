@@ -6,6 +6,7 @@ The oracle parses records with the protobuf library and builds columns value by 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -240,24 +242,46 @@ def _one_bytes(record: _Record, key: str) -> bytes:
     return value
 
 
+def _several_bytes(record: _Record, key: str, count: int) -> list[bytes]:
+    """Return the values of a record: `count` of them, or any number if it is -1."""
+    values: list[bytes] = record.values(key, "bytes").tolist()
+    if count >= 0 and record.is_unset(key):
+        raise Mismatch("is missing")
+    if count not in (-1, len(values)):
+        raise Mismatch(f"holds {len(values)} values, not {count}")
+    return values
+
+
 def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
     if feature.count is None:
         return _raw_array(_one_bytes(record, key), feature)
-    return _raw_arrays(record.values(key, "bytes"), feature)
+    return _arrays([_raw_array(value, feature) for value in _several_bytes(record, key, feature.count)], feature)
 
 
-def _raw_arrays(values: Iterable[bytes], feature: RawFeature) -> NDArray[Any]:
-    arrays = [_raw_array(value, feature) for value in values]
+def _arrays(arrays: Sequence[NDArray[Any]], feature: RawFeature | TensorFeature) -> NDArray[Any]:
     result = np.empty((len(arrays), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
     for number, array in enumerate(arrays):
         result[number, ...] = array
     return result
 
 
+def _inflated(value: bytes, compression_type: str) -> bytes:
+    inflate = zlib.decompressobj(31 if compression_type == "GZIP" else 15)
+    try:
+        data = inflate.decompress(value) + inflate.flush()
+    except zlib.error as error:
+        raise Mismatch(f"is not {compression_type} data: {error}") from None
+    if not inflate.eof or inflate.unused_data:
+        raise Mismatch(f"is not one whole stream of {compression_type} data")
+    return data
+
+
 def _raw_array(value: bytes, feature: RawFeature) -> NDArray[Any]:
+    if feature.compression_type is not None:
+        value = _inflated(value, feature.compression_type)
     stored = oracle_dtype(feature.dtype)
-    is_open = feature.shape[:1] == (-1,)
-    nbytes = math.prod(feature.shape[is_open:]) * stored.itemsize
+    is_open = -1 in feature.shape
+    nbytes = math.prod(size for size in feature.shape if size != -1) * stored.itemsize
     if len(value) % nbytes if is_open else len(value) != nbytes:
         raise Mismatch(f"holds {len(value)} bytes, not {'a multiple of ' if is_open else ''}{nbytes}")
     if stored.kind == "b" and any(byte > 1 for byte in value):
@@ -267,7 +291,7 @@ def _raw_array(value: bytes, feature: RawFeature) -> NDArray[Any]:
 
 def _text(record: _Record, key: str, feature: TextFeature) -> Any:
     if feature.count is not None:
-        return _texts(record.values(key, "bytes"))
+        return _texts(_several_bytes(record, key, feature.count))
     if not len(record.values(key, "bytes")) and feature.default_value is not None:
         return feature.default_value
     return _string(_one_bytes(record, key))
@@ -285,7 +309,13 @@ def _string(value: bytes) -> str:
 
 
 def _tensor(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
-    return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
+    if feature.count is None:
+        return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
+    return _tensors(_several_bytes(record, key, feature.count), feature)
+
+
+def _tensors(values: Iterable[bytes], feature: TensorFeature) -> NDArray[Any]:
+    return _arrays([tensor_of(value, feature.dtype, feature.shape) for value in values], feature)
 
 
 # ---- rows of feature lists
@@ -306,7 +336,11 @@ def _variable_steps(record: _Record, key: str, feature: VarLenFeature) -> NDArra
 
 
 def _raw_steps(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
-    return _raw_arrays(_one_bytes_each(record, key), feature)
+    return _arrays([_raw_array(value, feature) for value in _one_bytes_each(record, key)], feature)
+
+
+def _tensor_steps(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
+    return _tensors(_one_bytes_each(record, key), feature)
 
 
 def _text_steps(record: _Record, key: str, feature: TextFeature) -> NDArray[Any]:
@@ -345,6 +379,7 @@ _OF_LISTS: dict[type[Any], _Rule] = {
     VarLenFeature: _variable_steps,
     RaggedFeature: _ragged_steps,
     RawFeature: _raw_steps,
+    TensorFeature: _tensor_steps,
     TextFeature: _text_steps,
 }
 
@@ -360,18 +395,19 @@ def _columns(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) ->
             f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
         }
     lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
-    if isinstance(feature, RawFeature | TextFeature) and (is_list or feature.count is not None):
+    if isinstance(feature, Encoded) and (is_list or feature.count == -1):
         return {name: objects(rows), **lengths}
     return {name: _column(feature, rows), **lengths}
 
 
 def _column(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
     if isinstance(feature, TextFeature):
-        return np.array(rows, np.dtypes.StringDType())
+        return np.array(rows, np.dtypes.StringDType()).reshape(len(rows), *feature.shape)
     if isinstance(feature, FixedLenSequenceFeature):
         return _padded(feature, rows)
     if -1 not in feature.shape:
-        column = np.empty((len(rows), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
+        several = () if getattr(feature, "count", None) is None else (feature.count,)  # type: ignore[attr-defined]
+        column = np.empty((len(rows), *several, *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
         for number, row in enumerate(rows):
             column[number, ...] = row
         return column

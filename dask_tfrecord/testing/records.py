@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -155,8 +156,9 @@ def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) 
         return _draw_ragged(draw, name, feature)
     if isinstance(feature, TextFeature) and feature.default_value is not None and draw(st.booleans()):
         return {name: ("bytes", [])}
-    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
-        return {name: ("bytes", [_draw_bytes(draw, feature) for _ in range(draw(st.integers(0, 3)))])}
+    if isinstance(feature, RawFeature | TextFeature | TensorFeature) and feature.count is not None:
+        count = draw(st.integers(0, 3)) if feature.count < 0 else feature.count
+        return {name: ("bytes", [_draw_bytes(draw, feature) for _ in range(count)])}
     if isinstance(feature, RawFeature | TextFeature | TensorFeature):
         return {name: ("bytes", [_draw_bytes(draw, feature)])}
     if isinstance(feature, VarLenFeature):
@@ -217,7 +219,11 @@ def _draw_bytes(draw: st.DrawFn, feature: RawFeature | TextFeature | TensorFeatu
     sizes = [draw(st.integers(0, 3)) if size == -1 else size for size in feature.shape]
     if isinstance(feature, TensorFeature):
         return _draw_tensor(draw, feature.dtype, sizes)
-    return _draw_items(draw, feature.dtype, math.prod(sizes))
+    items = _draw_items(draw, feature.dtype, math.prod(sizes))
+    if feature.compression_type is None:
+        return items
+    deflate = zlib.compressobj(draw(st.integers(0, 9)), wbits=31 if feature.compression_type == "GZIP" else 15)
+    return deflate.compress(items) + deflate.flush()
 
 
 def _draw_items(draw: st.DrawFn, dtype: str, count: int) -> bytes:

@@ -39,6 +39,10 @@ _DTYPES = st.sampled_from(
     + ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64", "float16", "float64"]
 )
 _RAW_DTYPES = st.sampled_from(["bool", "uint8", "int8", "<i2", ">i2", "<u4", ">i8", "<f2", ">f4", "<f8", ">c8"])
+# Shapes of one open size, at any position.
+_ONE_OPEN = st.builds(lambda before, after: (*before, -1, *after), _INNER, _INNER)
+_COUNTS = st.sampled_from([-1, 1, 2])
+_COMPRESSION = st.sampled_from([None, None, None, "ZLIB", "GZIP"])
 # Excludes bfloat16, which requires ml_dtypes.
 _TENSOR_DTYPES = st.sampled_from([dtype for dtype in LISTS if dtype != "bfloat16"])
 _KEYED = (
@@ -104,7 +108,8 @@ def _ragged(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
 @st.composite
 def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     sizes = draw(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=3))
-    return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES))
+    count = None if -1 in sizes else draw(st.none() | _COUNTS)
+    return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES), count=count)
 
 
 _Maker = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
@@ -117,17 +122,18 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
     SparseFeature: lambda key: _sparse(key),
     RaggedFeature: lambda key: _ragged(key),
     RawFeature: lambda key: st.one_of(
-        st.builds(RawFeature, _SHAPES | _INNER.map(lambda inner: (-1, *inner)), _RAW_DTYPES),
-        st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=st.just(-1)),
+        st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
+        st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=_COUNTS, compression_type=_COMPRESSION),
     ),
-    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES) | st.just(TextFeature(count=-1)),
+    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES) | st.builds(TextFeature, count=_COUNTS),
     TensorFeature: lambda key: _tensor(key),
 }
 _OF_LISTS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
     RaggedFeature: _OF_RECORDS[RaggedFeature],
-    RawFeature: lambda key: st.builds(RawFeature, _SHAPES, _RAW_DTYPES),
+    RawFeature: lambda key: st.builds(RawFeature, _SHAPES, _RAW_DTYPES, compression_type=_COMPRESSION),
+    TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES, _TENSOR_DTYPES),
     TextFeature: lambda key: st.just(TextFeature()),
 }
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)

@@ -45,6 +45,14 @@ FEATURES: dict[str, Feature] = {
     "names": TensorFeature((2, 1), "bytes"),
     "frames": ImageFeature((-1, 1, 2, 3)),
     "samples": RawFeature((-1, 2), ">c8"),
+    "views": ImageFeature((2, 1, 2, 3)),
+    "states": RawFeature((2,), ">i2", count=-1),
+    "pairs": RawFeature((3,), "float64", count=2, compression_type="ZLIB"),
+    "columns": RawFeature((2, -1), "uint16"),
+    "phrases": TextFeature(count=-1),
+    "captions": TextFeature(count=2),
+    "grids": TensorFeature((2, 2), "int16", count=-1),
+    "labels": TensorFeature((2,), "bytes", count=3),
     "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
     "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
     "image": ImageFeature(),
@@ -56,7 +64,7 @@ _NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", 
 
 def any_features() -> st.SearchStrategy[Feature]:
     """Draw features of every class that makes one column, of any dtype that can be stored."""
-    sizes = st.integers(1, 3)
+    sizes, counts = st.integers(1, 3), st.sampled_from([-1, 2])
     shapes = st.lists(st.integers(0, 3), max_size=2).map(tuple)
     inner = st.lists(sizes, max_size=2).map(tuple)
     listed = st.sampled_from((*_NUMBERS, "bytes"))
@@ -67,8 +75,10 @@ def any_features() -> st.SearchStrategy[Feature]:
     return st.one_of(
         st.builds(FixedLenFeature, shapes, listed),
         st.builds(RawFeature, shapes, stored),
-        st.sampled_from([TextFeature(), TextFeature(count=-1)]),
-        st.builds(RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=st.just(-1)),
+        st.sampled_from([TextFeature(), TextFeature(count=-1), TextFeature(count=2)]),
+        st.builds(RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=counts),
+        st.builds(TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
+        st.sampled_from([RawFeature((2, -1), "int8"), RawFeature((-1,), "int8", compression_type="GZIP")]),
         st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
         st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
         st.builds(
@@ -79,7 +89,9 @@ def any_features() -> st.SearchStrategy[Feature]:
         ),
         st.builds(lambda dtype, of: RaggedFeature(dtype, partitions=tuple(of)), listed, st.lists(cuts, max_size=3)),
         st.builds(TensorFeature, open_shapes, st.one_of(stored, st.just("bytes"))),
-        st.sampled_from([ImageFeature(), ImageFeature((2, 1, 3)), ImageFeature((-1, 2, 1, 3), "uint16")]),
+        st.sampled_from(
+            [ImageFeature(), ImageFeature((2, 1, 3)), *(ImageFeature((n, 2, 1, 3), "uint16") for n in (-1, 2))]
+        ),
     )
 
 
@@ -107,8 +119,8 @@ def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
 
 def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.random.Generator) -> Any:
     if isinstance(feature, TextFeature):
-        texts = ["ä" * int(size) for size in rng.choice([0, 1, 30], shape[0])]
-        return np.array(texts, np.dtypes.StringDType())
+        texts = ["ä" * int(size) for size in rng.choice([0, 1, 30], math.prod(shape))]
+        return np.array(texts, np.dtypes.StringDType()).reshape(shape)
     if feature.is_bytes:
         ends = splits_of(rng.choice(sizes, math.prod(shape)))
         return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
