@@ -15,7 +15,7 @@ from typing import Any
 
 from dask_tfrecord import features as feature_classes
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
-from dask_tfrecord.features import Feature, from_tensorflow
+from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
 
 __all__ = [
     "Sampling",
@@ -416,7 +416,10 @@ def _construct(entry: dict[str, Any]) -> Feature:
 
 def feature_cells(feature: Feature) -> tuple[str, str, str]:
     """Return the class, dtype and shape of a feature as cells of a table."""
-    return type(feature).__name__, str(feature.dtype), str(feature.shape)
+    shape = feature.shape
+    if isinstance(feature, RawFeature | TensorFeature) and feature.count is not None:
+        shape = (feature.count, *shape)
+    return type(feature).__name__, str(feature.dtype), str(shape)
 
 
 def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +116,120 @@ def test_an_image_of_another_shape_names_the_step(tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(tmp_path / "x", sequence_features={"image": dtf.ImageFeature((4, 6, 3))})
     with pytest.raises(FeatureError, match=r"feature 'image' in step 0 holds a PNG image of shape \(4, 5, 3\)"):
         ds["image"].compute()
+
+
+# A record of each position has the same values in each column.
+POSITIONS = {
+    "raw": (dtf.RawFeature((2, 3), ">i2"), lambda n: np.arange(n * 6, dtype=np.int16).reshape(n, 2, 3)),
+    "zlib": (
+        dtf.RawFeature((4,), "float64", compression_type="ZLIB"),
+        lambda n: np.linspace(0, 1, n * 4).reshape(n, 4),
+    ),
+    "tensor": (dtf.TensorFeature((3,), "uint16"), lambda n: np.arange(n * 3, dtype=np.uint16).reshape(n, 3)),
+    "strings": (
+        dtf.TensorFeature((2,), "bytes"),
+        lambda n: np.array([[b"a" * row, b"\0"] for row in range(n)], object).reshape(n, 2),
+    ),
+    "text": (
+        dtf.TextFeature(),
+        lambda n: np.array([f"ä{row}" for row in range(n)], np.dtypes.StringDType()),
+    ),
+    "image": (
+        dtf.ImageFeature((2, 5, 3)),
+        lambda n: (np.arange(n * 30) % 251).astype(np.uint8).reshape(n, 2, 5, 3),
+    ),
+}
+
+
+def several(feature: Any, count: int) -> Any:
+    """Return the feature of records with `count` arrays."""
+    if isinstance(feature, dtf.ImageFeature):
+        return replace(feature, shape=(count, *feature.value_shape))
+    return replace(feature, count=count)
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_fixed_number_of_arrays_is_dense(tmp_path: Path, name: str) -> None:
+    feature, values = POSITIONS[name]
+    array = values(60).reshape(20, 3, *feature.value_shape)
+    dtf.to_tfrecord({"x": array}, tmp_path / "x", features={"x": several(feature, 3)})
+    ds = dtf.read_tfrecord(tmp_path / "x", {"x": several(feature, 3)}, chunks=7)
+    assert ds["x"].shape == (20, 3, *feature.value_shape)
+    assert ds["x"].dtype == feature.item_dtype
+    ds.to_zarr(tmp_path / "x.zarr", chunks=6)
+    for columns in (ds, dtf.from_zarr(tmp_path / "x.zarr")):
+        assert np.array_equal(columns["x"].compute(), array)
+        assert np.array_equal(columns["x"][[11, 2]].compute(), array[[11, 2]])
+    for count in (2, 4):
+        with pytest.raises(FeatureError, match=f"record 0 .*feature 'x' holds 3 values where .* takes {count}"):
+            dtf.read_tfrecord(tmp_path / "x", {"x": several(feature, count)}).compute()
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_any_number_of_arrays_is_ragged(tmp_path: Path, name: str) -> None:
+    feature, values = POSITIONS[name]
+    flat, splits = values(30), [0, 4, 4, 5, 17, 30]
+    rows = np.empty(5, object)
+    rows[:] = [flat[start:stop] for start, stop in pairwise(splits)]
+    dtf.to_tfrecord({"x": rows}, tmp_path / "list", features={"x": several(feature, -1)})
+    dtf.to_tfrecord({"x": rows}, tmp_path / "steps", sequence_features={"x": feature})
+    for ds in (
+        dtf.read_tfrecord(tmp_path / "list", {"x": several(feature, -1)}, chunks=2),
+        dtf.read_tfrecord(tmp_path / "steps", sequence_features={"x": feature}, chunks=2),
+    ):
+        assert ds.schema["x"] == several(feature, -1)
+        same(ds["x"].compute(), rows, name)
+        items = ds.explode("x")
+        assert items.schema["x"] == feature
+        assert np.array_equal(items["x"].compute(), flat)
+        assert np.array_equal(items.rows[3:9]["x"].compute(), flat[3:9])
+        assert items["record"].compute().tolist() == np.repeat(np.arange(5), np.diff(splits)).tolist()
+
+
+def test_one_size_of_raw_arrays_is_open_at_any_position(tmp_path: Path) -> None:
+    rows = np.empty(4, object)
+    rows[:] = [np.arange(6 * n, dtype=np.float32).reshape(3, n, 2) for n in (2, 0, 5, 1)]
+    features = {"x": dtf.RawFeature((3, -1, 2), "<f4")}
+    dtf.to_tfrecord({"x": rows}, tmp_path / "x", features=features)
+    ds = dtf.read_tfrecord(tmp_path / "x", features, chunks=3)
+    ds.to_zarr(tmp_path / "x.zarr", chunks=2)
+    for columns in (ds, dtf.from_zarr(tmp_path / "x.zarr")):
+        same(columns["x"].compute(), rows, "x")
+    with pytest.raises(FeatureError, match=r"record 0 .*feature 'x' holds 48 bytes; .* needs a multiple of 36"):
+        dtf.read_tfrecord(tmp_path / "x", {"x": dtf.RawFeature((3, -1, 3), "<f4")}, counts=[4]).compute()
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (zlib.compress(bytes(31)), "holds 31 bytes; .* needs 32"),
+        (zlib.compress(bytes(33)), "holds more than 32 bytes"),
+        (zlib.compress(bytes(32))[:-1], "holds damaged ZLIB data"),
+        (zlib.compress(bytes(32)) + b"x", "holds damaged ZLIB data"),
+        (b"", "holds damaged ZLIB data"),
+        (bytes(32), "holds damaged ZLIB data"),
+    ],
+)
+def test_damaged_compressed_arrays_name_the_value(tmp_path: Path, value: bytes, says: str) -> None:
+    example = messages.Example()
+    example.features.feature["x"].bytes_list.value.extend([zlib.compress(bytes(32))] * 2 + [value])
+    testing.write_oracle(tmp_path / "x", [example.SerializeToString()])
+    feature = dtf.RawFeature((4,), "float64", count=-1, compression_type="ZLIB")
+    with pytest.raises(FeatureError, match=f"feature 'x' in value 2 {says}"):
+        dtf.read_tfrecord(tmp_path / "x", {"x": feature}, counts=[1]).compute()
+
+
+def test_wrong_tensors_name_the_step(tmp_path: Path) -> None:
+    good, other = np.zeros((19, 3), np.uint16), np.zeros((19, 2), np.uint16)
+    dtf.to_tfrecord({"x": [good]}, tmp_path / "x", sequence_features={"x": dtf.TensorFeature((3,), "uint16")})
+    dtf.to_tfrecord({"x": [other]}, tmp_path / "y", sequence_features={"x": dtf.TensorFeature((2,), "uint16")})
+    for path, feature, says in [
+        ("x", dtf.TensorFeature((3,), "int16"), "a tensor of dtype uint16"),
+        ("y", dtf.TensorFeature((3,), "uint16"), r"shape \(2,\)"),
+        ("x", dtf.RawFeature((3,), "uint16"), "bytes; .* needs 6"),
+    ]:
+        with pytest.raises(FeatureError, match=f"feature 'x' in step 0 holds .*{says}"):
+            dtf.read_tfrecord(tmp_path / path, sequence_features={"x": feature}).compute()
 
 
 def test_combinations_without_a_meaning_are_refused() -> None:

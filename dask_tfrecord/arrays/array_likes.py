@@ -369,6 +369,8 @@ def _rows_feature(rows: list[Any], owner: str) -> Feature:
             return VarLenFeature(dtype, shape=shape)
         if len(inner) == 1 and all(isinstance(item, bytes) for array in some for item in array.ravel()):
             return VarLenFeature("bytes", shape=shape)
+        if dtype.kind == "T" and levels == 1 and some[0].ndim == 1:
+            return TextFeature(count=-1)
         if len(inner) == 1 and dtype.kind == "c" and levels == 1:
             return RawFeature(shape, dtype)
         if levels == 1 and (dtype.kind in "biufc" or dtype.name == "bfloat16"):
@@ -393,13 +395,15 @@ def _row_array(row: Any) -> NDArray[Any]:
     if isinstance(row, list | tuple) and _holds_buffers(row):
         return objects(row)
     made = np.asarray(row)
+    if made.dtype.kind == "U" or (made.dtype.kind == "O" and made.size and set(map(type, made.flat)) == {str}):
+        return made.astype(np.dtypes.StringDType())
     return objects(row) if made.dtype.kind == "S" and isinstance(row, list | tuple) else made
 
 
 def _found(items: Any, kind: Any = None) -> str:
     """List the kinds of some objects, and what is accepted."""
     names = sorted({item if kind is str else type(item).__name__ for item in items})
-    return f"found {', '.join(names[:5])}; accepted are numbers, bytes, str, and lists or arrays of numbers or bytes"
+    return f"found {', '.join(names[:5])}; accepted are numbers, bytes, str, and lists or arrays of them"
 
 
 def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:

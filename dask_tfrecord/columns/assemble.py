@@ -209,7 +209,8 @@ def tensor_values(
     values, splits = _bytes_of(outputs[0])
     ends = value_rows(outputs[0], rows)
     files = BytesBlock(values, splits, (len(splits) - 1,))
-    tensors = read_tensors(feature, files, ends, None if out is None else out.reshape(-1, *feature.shape), limit)
+    slots = None if out is None else out.reshape(len(files), *feature.shape)
+    tensors = read_tensors(feature, files, ends, slots, limit)
     return _in_rows(tensors, feature, outputs[0], rows)
 
 
@@ -351,7 +352,7 @@ def image_values(
     ends = value_rows(outputs[0], rows)
     if limit is not None:
         limit.check_ends(ends[1:], math.prod(feature.value_shape) * feature.item_dtype.itemsize)
-    pixels = None if out is None else out.reshape(-1, *feature.value_shape)
+    pixels = None if out is None else out.reshape(len(files), *feature.value_shape)
     return _in_rows(image_rows(feature, files, ends, pixels), feature, outputs[0], rows)
 
 

@@ -329,7 +329,7 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
             raise SchemaError(
                 f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
                 f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or "
-                f"ImageFeature of a known shape, or TextFeature without a default, per step"
+                f"ImageFeature of a known shape without count, or TextFeature without a default, per step"
             )
     lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths)
     return {name: ColumnPlan(column, name, feature, specs, assembler), f"{name}.lengths": lengths}

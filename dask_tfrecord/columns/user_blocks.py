@@ -37,6 +37,8 @@ def feature_of(array: Any, owner: str) -> Feature:
     if isinstance(array, RaggedBlock):
         values = array.flat_values
         inner = values.shape[1:]
+        if 0 in inner and array.ragged_rank == 1:
+            return TensorFeature(inner, "bytes" if isinstance(values, BytesBlock) else values.dtype.name, count=-1)
         if isinstance(values, BytesBlock) or values.dtype.kind in "biuf" or values.dtype.name == "bfloat16":
             dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
             return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))

@@ -54,7 +54,7 @@ enum class Fault : int {
 struct Problem {
     Fault fault = Fault::none;
     int column = -1;          // index of the column, or -1
-    std::int64_t step = -1;   // step of a feature list, or text in a list of any length; or -1
+    std::int64_t step = -1;   // step of a feature list, or number of a text in a list; or -1
     std::uint64_t found = 0;  // a Kind, count, size or value, depending on the fault
     std::string text;         // key of an unknown feature, or description of a tensor
 };
@@ -449,7 +449,7 @@ private:
         for (std::size_t i = record_.value_splits / each; i < value_splits.size() / each; ++i) {
             const auto end = static_cast<std::size_t>(value_splits.at<std::int64_t>(i));
             if (!is_utf8(values.data() + begin, end - begin)) {
-                if (has_rows()) problem.step = static_cast<std::int64_t>(i - record_.value_splits / each);
+                if (has_rows() || spec_.count > 1) problem.step = static_cast<std::int64_t>(i - record_.value_splits / each);
                 return fail(problem, Fault::utf8, 0);
             }
             begin = end;

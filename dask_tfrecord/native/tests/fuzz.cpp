@@ -239,6 +239,7 @@ int main(int argc, char** argv) {
         Random random(seed * 0x9e3779b97f4a7c15u ^ execution * 0xd1342543de82ef95u);
         if (random.below(4) == 0) {
             fuzz_tensor(random);
+            fuzz_tensors(random);
         } else {
             execute(corpus, random);
         }

@@ -89,6 +89,40 @@ inline void check_tensor(const ReadTensor& read, const Dtype& dtype) {
     REQUIRE(std::all_of(read.values.begin(), read.values.end(), [](char byte) { return byte == 0 || byte == 1; }));
 }
 
+// Read the tensors of a list at once, and one by one.
+inline void fuzz_tensors(Random& random) {
+    const Tensor first = some_tensor(random);
+    const Dtype& dtype = *first.dtype;
+    const Sizes shape = random.below(2) == 0 ? first.sizes : Sizes(first.sizes.size(), -1);
+    std::string list;
+    Sizes splits{0};
+    for (std::size_t k = random.below(4); k > 0; --k) {
+        Tensor tensor = random.below(4) == 0 ? some_tensor(random) : first;
+        if (random.below(4) == 0) mutate(tensor.message, first.message, random);
+        list += tensor.message;
+        splits.push_back(static_cast<std::int64_t>(list.size()));
+    }
+    if (random.below(8) == 0) splits[random.below(splits.size())] = static_cast<std::int64_t>(random.next());
+
+    const Exact block(list);
+    const dtf::TensorSpec spec{static_cast<int>(dtype.number), dtype.item, shape};
+    dtf::Buffer values, ends, rows, shapes;
+    dtf::TensorProblem problem;
+    const std::size_t count = splits.size() - 1;
+    const std::size_t read = dtf::read_tensors(block.cursor(), splits.data(), count, spec, values,
+                                               dtype.item == 0 ? &ends : nullptr, nullptr, &shapes, problem, SIZE_MAX);
+    REQUIRE(read <= count && (read == count) == (problem.fault == TensorFault::none));
+    dtf::Buffer expected, expected_ends, expected_shapes;
+    for (std::size_t row = 0; row < read; ++row) {
+        const auto begin = static_cast<std::size_t>(splits[row]), end = static_cast<std::size_t>(splits[row + 1]);
+        const Exact one(list.substr(begin, end - begin));
+        dtf::TensorProblem none;
+        REQUIRE(dtf::read_tensor(one.cursor(), spec, expected, dtype.item == 0 ? &expected_ends : nullptr,
+                                 &expected_shapes, none));
+    }
+    REQUIRE(text(values) == text(expected) && text(ends) == text(expected_ends) && text(shapes) == text(expected_shapes));
+}
+
 inline void fuzz_tensor(Random& random) {
     Tensor tensor = some_tensor(random);
     const Tensor other = some_tensor(random);

@@ -440,6 +440,54 @@ void damaged_messages_stay_within_bounds() {
     CHECK(refused > 1000);
 }
 
+void tensors_of_a_list_are_read_one_after_the_other() {
+    const Dtype& dtype = dtypes[0];
+    const std::string one = header(dtype.number, {2}) + content(std::string("\1\2\3\4\5\6\7\10", 8));
+    const std::string two = header(dtype.number, {3}) + content(std::string(12, 'x'));
+    const std::string strings = header(DataType::string, {2}) + content(std::string("\1\0a", 3));
+    const auto read = [](const std::string& list, const Sizes& splits, const dtf::TensorSpec& spec, Buffer& values,
+                         Buffer* ends, Buffer* rows, Buffer* shapes, std::size_t most = SIZE_MAX) {
+        const Exact block(list);
+        dtf::TensorProblem problem;
+        const std::size_t count =
+            dtf::read_tensors(block.cursor(), splits.data(), splits.size() - 1, spec, values, ends, rows, shapes,
+                              problem, most);
+        return std::make_pair(count, problem.fault);
+    };
+    const auto size = [](const std::string& text) { return static_cast<std::int64_t>(text.size()); };
+    const Sizes splits{0, size(one), size(one + two), size(one + two)};
+    const dtf::TensorSpec known{static_cast<int>(dtype.number), dtype.item, {2}}, open{known.dtype, dtype.item, {-1}};
+
+    Buffer values, rows, shapes;
+    CHECK(read(one + two, splits, open, values, nullptr, &rows, &shapes) == std::make_pair(std::size_t{2}, TensorFault::dtype));
+    CHECK(items<std::int64_t>(rows) == (Sizes{2, 5}) && items<std::int64_t>(shapes) == (Sizes{2, 3}));
+    CHECK(values.size() == 20);
+
+    std::string memory(16, '?');
+    Buffer lent(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size());
+    CHECK(read(one + one, {0, size(one), 2 * size(one)}, known, lent, nullptr, nullptr, nullptr).first == 2);
+    CHECK(memory == content(memory).substr(2) && memory.substr(0, 8) == memory.substr(8) && memory[0] == 1);
+    Buffer less(reinterpret_cast<std::uint8_t*>(memory.data()), 15);
+    CHECK(read(one + one, {0, size(one), 2 * size(one)}, known, less, nullptr, nullptr, nullptr) ==
+          std::make_pair(std::size_t{1}, TensorFault::full));
+
+    Buffer bytes, ends;
+    ends.push(std::int64_t{0});
+    const dtf::TensorSpec pair{static_cast<int>(DataType::string), 0, {2}};
+    CHECK(read(strings + strings, {0, size(strings), 2 * size(strings)}, pair, bytes, &ends, nullptr, nullptr).first == 2);
+    CHECK(text(bytes) == "aa" && items<std::int64_t>(ends) == (Sizes{0, 1, 1, 2, 2}));
+
+    // Splits that do not lie within the values.
+    for (const Sizes& wrong : {Sizes{0, size(one) + 1}, Sizes{-1, 2}, Sizes{5, 2}}) {
+        Buffer none;
+        CHECK(read(one, wrong, known, none, nullptr, nullptr, nullptr) ==
+              std::make_pair(std::size_t{0}, TensorFault::malformed));
+    }
+    Buffer limited;
+    CHECK(read(one + two, splits, open, limited, nullptr, nullptr, nullptr, 16) ==
+          std::make_pair(std::size_t{1}, TensorFault::full));
+}
+
 const checks::Test tests[] = {
     TEST(content_is_copied_for_every_dtype),
     TEST(lists_are_read_packed_or_not_for_every_dtype),
@@ -460,6 +508,7 @@ const checks::Test tests[] = {
     TEST(full_buffers_are_unchanged),
     TEST(buffers_that_grow_are_limited),
     TEST(damaged_messages_stay_within_bounds),
+    TEST(tensors_of_a_list_are_read_one_after_the_other),
 };
 
 }  // namespace
