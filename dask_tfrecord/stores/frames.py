@@ -220,9 +220,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
         offsets = np.asarray(array.offsets, np.int64)
         inner = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         values = _block(inner, owner, lambda: np.repeat(rows(), np.diff(offsets)))
-        fits = isinstance(values, BytesBlock | RaggedBlock) or (
-            isinstance(values, np.ndarray) and values.dtype.kind != "T"
-        )
+        fits = isinstance(values, np.ndarray | BytesBlock | RaggedBlock)
         return RaggedBlock(values, offsets - offsets[0]) if fits else None
     if pa.types.is_struct(kind) and [field.name for field in kind] == ["data", "shape"]:
         data, shapes = (_block(array.field(name), owner, rows) for name in ("data", "shape"))
@@ -253,6 +251,6 @@ def _fixed(inner: Any, rows: int, kind: Any) -> Any:
     """Return rows of a fixed number of values."""
     if isinstance(inner, BytesBlock):
         return BytesBlock(inner.values, inner.splits, (rows, kind.list_size, *inner.shape[1:]))
-    if isinstance(inner, np.ndarray) and inner.dtype.kind != "T":
+    if isinstance(inner, np.ndarray):
         return inner.reshape(rows, kind.list_size, *inner.shape[1:])
     return None
