@@ -62,11 +62,17 @@ def from_arrays(source: Path, target: str, **options: Any) -> Any:
     return dtf.to_tfrecord(arrays, target, records_per_shard=30, **options)
 
 
+def from_xarray(source: Path, target: str, **options: Any) -> Any:
+    xarray: Any = pytest.importorskip("xarray")
+    labelled = xarray.Dataset({"label": ("row", da.arange(100, chunks=13), {"units": "m"})}, {"run": 3})
+    return dtf.to_tfrecord(labelled, target, records_per_shard=30, **options)
+
+
 def copy(source: Path, target: str, **options: Any) -> Any:
     return dtf.copy_tfrecord(source, target, records_per_shard=30, **options)
 
 
-WRITES = [to_tfrecord, from_arrays, copy]
+WRITES = [to_tfrecord, from_arrays, from_xarray, copy]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -306,7 +312,7 @@ def test_temporary_files_of_dead_writers_go_after_a_day(write: Write, source: Pa
         os.utime(path, (now - ABANDONED_AFTER - 60,) * 2)
     os.utime(young, (now - ABANDONED_AFTER / 2,) * 2)
     write(source, f"{folder}/{MANY}")
-    assert {path.name for path in folder.iterdir() if not path.name.endswith(".tfrecord")} == {
+    assert {path.name for path in folder.iterdir() if not path.name.endswith((".tfrecord", ".xarray.json"))} == {
         path.name for path in (young, *others)
     }
     others[1].unlink()
