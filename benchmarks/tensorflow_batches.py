@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf  # type: ignore[import-untyped]
+import tensorflow as tf
 
 LABEL = tf.io.FixedLenFeature([], tf.int64)
 VECTORS = {

@@ -21,7 +21,7 @@ from typing import Any
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
-import tensorflow as tf  # type: ignore[import-untyped]
+import tensorflow as tf
 
 # One or two megabytes per batch: the sizes with which the pipelines were fastest.
 BATCHES = {

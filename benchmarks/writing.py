@@ -50,7 +50,7 @@ def theirs(arrays: Path, target: Path, count: int) -> dict[str, Any]:
     """Write with TensorFlow: one message per row."""
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
     import numpy as np
-    import tensorflow as tf  # type: ignore[import-untyped]
+    import tensorflow as tf
 
     columns = pickle.loads(arrays.read_bytes())
     rows = len(next(iter(columns.values())))

@@ -1,0 +1,156 @@
+"""The scripts of examples/: each runs on data that it makes, and those of tf.data return TensorFlow's arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import pickle
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord import testing
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PAGE = EXAMPLES.parent / "docs" / "from-tf-data.md"
+MIGRATIONS = sorted(path.stem for path in (EXAMPLES / "from_tf_data").glob("*.py"))
+RECORDS = 30
+
+# Runs a function of an example in an interpreter that has TensorFlow and lacks this library.
+RUN = """
+import os, pickle, sys
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+from pathlib import Path
+from typing import Any
+exec(sys.stdin.read())
+columns = with_tf_data(Path(sys.argv[1]))
+Path(sys.argv[2]).write_bytes(pickle.dumps({name: column.tolist() for name, column in columns.items()}))
+"""
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{Path(name).name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def as_lists(column: Any) -> Any:
+    return [np.asarray(row).tolist() for row in column] if column.dtype == object else column.tolist()
+
+
+def test_mixed_features(tmp_path: Path) -> None:
+    columns = load("from_tf_data/mixed_features").main(tmp_path / "new", RECORDS)
+    assert columns["id"].tolist() == list(range(RECORDS))
+    assert columns["name"][7] == b"record 7" and columns["weight"].tolist() == [1.0] * RECORDS
+    assert [len(row) for row in columns["tokens"]] == [record % 4 for record in range(RECORDS)]
+
+
+def test_sequences_and_boxes(tmp_path: Path) -> None:
+    batch = load("from_tf_data/sequences_and_boxes").main(tmp_path, RECORDS)
+    assert batch["boxes"].shape == (RECORDS, 5, 4) == batch["frames"].shape
+    assert (batch["boxes"][0, 0] > 0).all() and not batch["boxes"][0, 1:].any()
+    assert batch["label"].shape == (RECORDS, 5)
+
+
+def test_fields_as_bytes(tmp_path: Path) -> None:
+    fields = load("from_tf_data/fields_as_bytes").main(tmp_path, RECORDS)
+    assert fields["temperature"].shape == (RECORDS, 8, 12, 2) and 270 < fields["temperature"].mean() < 290
+    assert set(np.unique(fields["mask"])) == {0, 1}
+
+
+def test_image_classification(tmp_path: Path) -> None:
+    columns = load("from_tf_data/image_classification").main(tmp_path, RECORDS)
+    assert columns["image/encoded"].shape == (RECORDS, 16, 16, 3) and columns["image/encoded"].dtype == np.float32
+    assert 0.4 < columns["image/encoded"].mean() < 0.6
+
+
+def test_preprocessed_shards(tmp_path: Path) -> None:
+    columns = load("from_tf_data/preprocessed_shards").main(tmp_path, RECORDS)
+    raw = dtf.read_tfrecord(tmp_path / "raw-*.tfrecord")["values"].compute()
+    assert np.array_equal(columns["values"], (raw - 5) / 2)
+    counts = [len(testing.read_payloads(path)) for path in sorted(tmp_path.glob("normal-*.tfrecord"))]
+    assert counts == [15, 15]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", MIGRATIONS)
+def test_arrays_equal_those_of_tensorflow(name: str, tensorflow: str, tmp_path: Path) -> None:
+    module, answer = load(f"from_tf_data/{name}"), tmp_path / "answer.pickle"
+    data = tmp_path / "data"
+    found = module.main(data, RECORDS)
+    done = subprocess.run(
+        [tensorflow, "-c", RUN, str(data), str(answer)],
+        input=inspect.getsource(module.with_tf_data),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = pickle.loads(answer.read_bytes())
+    # Frames have their number of steps too.
+    assert expected.keys() == found.keys() - {"frames.lengths"}
+    for column, values in expected.items():
+        if column == "image/encoded":
+            np.testing.assert_allclose(found[column], values, atol=1e-6)
+        elif found[column].dtype == object:
+            assert as_lists(found[column]) == [np.asarray(row).tolist() for row in values], column
+        else:
+            assert as_lists(found[column]) == values, column
+
+
+@pytest.mark.parametrize("name", MIGRATIONS)
+def test_the_page_shows_code_that_is_shorter(name: str) -> None:
+    module, page = load(f"from_tf_data/{name}"), PAGE.read_text("utf-8")
+    sources = [inspect.getsource(function) for function in (module.with_tf_data, module.with_dask_tfrecord)]
+    for source in sources:
+        assert source in page
+    theirs, ours = (len([line for line in source.splitlines() if line.strip()]) for source in sources)
+    assert ours < theirs
+
+
+def test_earth_engine(tmp_path: Path) -> None:
+    pytest.importorskip("xarray")
+    example = load("earth_engine")
+    ds = example.main(tmp_path, rows=4, columns=3)
+    assert ds["B4"].dims == ("y", "x") and ds["B4"].shape == (48, 48) and ds["B4"].chunks == ((12,) * 4, (48,))
+    assert ds["x"].to_numpy()[:2].tolist() == [399965.0, 399975.0]
+    assert ds["y"].to_numpy()[:2].tolist() == [4600015.0, 4600005.0]
+    assert ds["spatial_ref"].attrs["GeoTransform"] == "399960.0 10.0 0.0 4600020.0 0.0 -10.0"
+    # A shard is lost.
+    (tmp_path / "scene-00001.tfrecord.gz").unlink()
+    with pytest.raises(ValueError, match="states 12 patches, 3 per row; the shards hold 6"):
+        example.open_export(tmp_path, "scene-", ["B4"])
+
+
+def test_rlds_to_zarr(tmp_path: Path) -> None:
+    group = load("rlds_to_zarr").main(tmp_path, 5)
+    ends = group["meta/episode_ends"][:]
+    assert len(ends) == 5 and group["data"]["steps.image"].shape == (ends[-1], 16, 16, 3)
+    assert np.diff(group["data"]["episode_id"][:]).nonzero()[0].tolist() == (ends[:-1] - 1).tolist()
+
+
+def test_training_loop(tmp_path: Path) -> None:
+    example = load("training_loop")
+    losses = example.main(tmp_path, 600)
+    assert losses[0] == pytest.approx(np.log(3)) and losses[-1] < 0.5
+    # An interruption changes no batch.
+    weights = np.zeros((3, 3))
+    batches = dtf.read_tfrecord(tmp_path / "points-*.tfrecord").batches(32, shuffle="full", seed=9, epochs=3)
+    assert example.train(batches, weights) == losses
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    means = load("parquet_files").main(tmp_path, 200)
+    assert means["label"].to_pylist() == [0, 1, 2, 3] and sum(means["score_count"].to_pylist()) == 200
+    columns = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")[["label", "score"]].compute()
+    expected = [columns["score"][columns["label"] == label].mean(dtype=np.float64) for label in range(4)]
+    np.testing.assert_allclose(means["score_mean"].to_pylist(), expected)
