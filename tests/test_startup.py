@@ -24,9 +24,10 @@ HEAVY = {
     "pandas",
     "pyarrow",
     "rich",
+    "xarray",
     "zarr",
 }
-WRITERS = {"PIL", "distributed", "numcodecs", "zarr"}
+WRITERS = {"PIL", "distributed", "numcodecs", "xarray", "zarr"}
 
 
 def imported(code: str, **environment: str) -> set[str]:
