@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.metadata.tfmd_writing import to_tfmd
     from dask_tfrecord.records.framing import read_records
     from dask_tfrecord.records.writer import RecordWriter
+    from dask_tfrecord.runtime.worker_check import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.batches.padding import Pad
     from dask_tfrecord.stores.frames import from_dataframe
@@ -71,6 +72,7 @@ __all__ = [
     "VirtualZarr",
     "ZarrPlan",
     "build_index",
+    "check_workers",
     "copy_tfrecord",
     "from_dataframe",
     "from_zarr",
@@ -115,6 +117,7 @@ _MODULES = {
     "VirtualZarr": "stores.virtual.references",
     "ZarrPlan": "stores.zarr.plan",
     "build_index": "arrays.counting",
+    "check_workers": "runtime.worker_check",
     "copy_tfrecord": "stores.tfrecord.copy",
     "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.reader",

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 __all__ = [
+    "ClusterError",
     "CorruptRecordError",
     "FeatureError",
     "IncompleteStoreError",
@@ -192,6 +193,10 @@ class StoreInUseError(TFRecordError, FileExistsError):
 
     # OSError would format the two arguments as errno and text.
     __str__ = TFRecordError.__str__
+
+
+class ClusterError(TFRecordError, RuntimeError):
+    """Workers of a cluster lack software, or do not reach a path."""
 
 
 class ShardChangedError(CorruptRecordError):
