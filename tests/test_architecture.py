@@ -33,6 +33,7 @@ ORDER = [
     "stores.arrow",
     "stores.batches",
     "stores.xarray",
+    "stores.preview",
     "cli",
 ]
 # `__init__` imports everything, `__main__` the command line, the oracle of the tests next to nothing.
@@ -49,6 +50,7 @@ WRITERS = {
         "stores.batches.batch_iterator",
         "stores.batches.row_sequence",
         "stores.xarray.to_xarray",
+        "stores.preview.preview",
     },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
@@ -63,7 +65,7 @@ ALLOWED = {
     "pyarrow": {"stores/arrow", "stores/frames.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"stores/xarray", "arrays/writers.py"},
-    "PIL": {"images"},
+    "PIL": {"images", "stores/preview"},
     "google": {"messages"},
     "tensorflow": set[str](),
 }

@@ -1,5 +1,6 @@
 """Commands `schema`, `head` and `preview`, and ``python -m dask_tfrecord``."""
 
+import json
 import math
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import dask_tfrecord as dtf
 from dask_tfrecord import testing
@@ -103,3 +105,51 @@ def test_python_code_has_numbers_without_a_literal_and_partitions() -> None:
         }
     )
     assert pasted(schema_code(made)) == made
+
+
+def test_head_prints_a_table_of_80_columns(shard: Path) -> None:
+    result = CliRunner().invoke(tfrecord, ["head", str(shard), "-n", "4"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert all(line.isprintable() and len(line) <= 80 for line in lines)
+    assert "te\\x1b[31mxt" in result.stdout
+    assert any(line.split()[:2] == ["3", "4 bytes:"] or "3 bytes: ff fe 00" in line for line in lines)
+    assert "0, 1, 2" in result.stdout
+
+
+def test_head_prints_json_lines(tmp_path: Path) -> None:
+    columns = {
+        "text": np.array(["é\x1b\x9b".encode(), b"\xff\x00", b"a\nb"], object),
+        "score": np.array([[0.1, math.nan], [math.inf, -math.inf], [1, 2]], np.float32),
+        "label": np.arange(3) == 1,
+    }
+    dtf.to_tfrecord(columns, tmp_path / "a.tfrecord")
+    arguments = ["head", tmp_path / "a.tfrecord", "-n", 3, "--json", "--columns", "text,score"]
+    lines = run(*arguments).stdout.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [json.loads(line) for line in lines] == [
+        {"text": {"base64": "w6kbwps="}, "score": [0.1, "NaN"]},
+        {"text": {"base64": "/wA="}, "score": ["Infinity", "-Infinity"]},
+        {"text": "a\nb", "score": [1.0, 2.0]},
+    ]
+
+
+def test_preview_draws_files(shard: Path, tmp_path: Path) -> None:
+    (tmp_path / "features.json").write_text(
+        dtf.Schema({**dtf.infer_schema(shard), "image": dtf.FixedLenFeature((8, 8, 3), "uint8")}).to_json(), "utf-8"
+    )
+    given = (shard, "--features", tmp_path / "features.json", "-n", 2)
+    said = run("preview", *given, tmp_path / "a.png").stdout
+    assert said.endswith("a.png: 2 records of 5 features\n")
+    with Image.open(tmp_path / "a.png") as image:
+        pixels = np.asarray(image)
+    first = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    np.testing.assert_array_equal(pixels[70:198:16, 16:144:16], first)
+    run("preview", *given, tmp_path / "a.html")
+    assert (tmp_path / "a.html").read_text("utf-8").count("<img ") == 2
+    assert "8 x 8 x 3" in run("preview", *given, "-").stdout
+    for target, said in ((tmp_path / "a.png", "--overwrite"), (tmp_path / "a.txt", ".png or .html")):
+        result = CliRunner().invoke(tfrecord, ["preview", *map(str, given), str(target)])
+        assert result.exit_code == 2
+        assert said in result.stderr
+    run("preview", *given, tmp_path / "a.png", "--overwrite")

@@ -22,8 +22,10 @@ from dask_tfrecord.arrays.explode import explode_rows
 from dask_tfrecord.arrays.mapped_source import BlockFunction, infer_template, mapped_schema
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
 from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.arrays.verification import verify_rows
 from dask_tfrecord.arrays.writers import DatasetWriters
+from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
@@ -324,8 +326,13 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return padded_column(self._backing, name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
-        """Compute the first `n` rows, or all if there are fewer; only those are decoded if rows are counted."""
+        """Compute the first `n` rows, or all if there are fewer.
+
+        Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
+        """
         n = checked_number("n", n)
+        if isinstance(self.source, UncountedSource) and self._names:
+            return {name: to_array(block) for name, block in self.source.first(self._names, n).items()}
         if self.nrecords is not None:
             return self.rows[:n].compute()
         return first_rows(self.merged().chunks(self._names), self.schema, n)

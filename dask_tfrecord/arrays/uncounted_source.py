@@ -17,7 +17,7 @@ from dask_tfrecord.columns.decode import decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, ShardChangedError
 from dask_tfrecord.records.byte_splits import ByteSplit, SplitEntry, find_entry, find_entry_by_walk
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import index_entries
+from dask_tfrecord.records.index import index_entries, walk
 from dask_tfrecord.records.runs import Run
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard, Shards
@@ -115,6 +115,23 @@ class UncountedSource:
         # the shard determines both.
         certain = [SplitEntry(0, 0) if split is None else find_entry_by_walk(shard, split) for shard, split in ranges]
         return self._decode(names, ranges, certain)
+
+    def first(self, names: Sequence[str], rows: int) -> dict[str, Block]:
+        """Read the first rows, or all if there are fewer; only the headers of their shards up to there are walked."""
+        runs = []
+        for shard in self.chunks.shards:
+            if rows <= 0:
+                break
+            count = 0
+            with Window(shard) as window:
+                for step in walk(window, check_crc=self.check_crc):
+                    count = min(step.first + step.count, rows)
+                    if count == rows:
+                        break
+            if count:
+                runs.append(Run(shard, 0, count, 0, 0, shard.size, ends_shard=False))
+            rows -= count
+        return decode(runs, self.plan, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
 
     def _decode(
         self,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
     from dask_tfrecord.stores.batches.row_sequence import RowSequence
+    from dask_tfrecord.stores.preview.preview import Preview
 
 __all__ = ["DatasetWriters"]
 
@@ -252,6 +253,46 @@ class DatasetWriters(Mapping[str, da.Array]):
             compute=compute,
             storage_options=storage_options,
         )
+
+    def preview(self, n: int = 16) -> Preview:
+        """Read the first rows, and display them as pictures, numbers, text and spark-lines.
+
+        Columns of images, and arrays of the shape of an image, are a contact sheet with labels and class names. Bytes
+        that are encoded images are decoded. Other columns are a table. Images of 8 bits are displayed unchanged; others
+        are scaled to the values of the displayed rows, and the column states them.
+
+        Parameters
+        ----------
+        n : int, default 16
+            Number of rows; all if there are fewer. Only these are decoded if rows are counted.
+
+        Returns
+        -------
+        Preview
+            Notebooks display it as HTML, `print` as text for the width of the terminal. `to_html` and `to_png` write
+            files; a PNG needs the extra ``image``.
+
+        Raises
+        ------
+        TFRecordError
+            As `compute` raises it.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> print(ds[["label", "tokens"]].preview(3))
+        First 3 of 20 records of 2 files
+            label   tokens
+            int64   int64 (?)
+        ─────────────────────
+        0       0   no values
+        1       1   48
+        2       2   440, 474
+        """
+        from dask_tfrecord.stores.preview.preview import preview_dataset
+
+        dataset: Any = self
+        return preview_dataset(dataset, n)
 
     def batches(
         self,

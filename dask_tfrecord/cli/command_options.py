@@ -185,6 +185,11 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         show_default=True,
         help="Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
     ),
+    "number": click.option("-n", type=click.IntRange(0), default=5, show_default=True, help="Number of records."),
+    "preview_number": click.option(
+        "-n", type=click.IntRange(0), default=16, show_default=True, help="Number of records."
+    ),
+    "rows_json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", "Compression of the new shards."),
     "parquet_compression": click.option(

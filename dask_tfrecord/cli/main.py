@@ -13,7 +13,7 @@ import click
 from dask_tfrecord.cli.command_options import SAMPLE, common_options, options, pattern_argument
 from dask_tfrecord.cli.common import Commands, inspect_sample
 from dask_tfrecord.cli.parquet_command import to_parquet
-from dask_tfrecord.cli.preview_commands import schema
+from dask_tfrecord.cli.preview_commands import head, preview, schema
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
 from dask_tfrecord.cli.terminal import plain
@@ -38,7 +38,7 @@ def tfrecord() -> None:
     """
 
 
-for command in (copy, index, repair, schema, to_parquet, to_tfrecord, to_zarr, verify, virtual):
+for command in (copy, head, index, preview, repair, schema, to_parquet, to_tfrecord, to_zarr, verify, virtual):
     tfrecord.add_command(command)
 
 

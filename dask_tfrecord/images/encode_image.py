@@ -20,7 +20,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.images.decode_image import scale_pixels
 from dask_tfrecord.images.pillow import ImageError, require_pillow
 
-__all__ = ["ImageEncoding", "encode_image"]
+__all__ = ["ImageEncoding", "encode_image", "encode_png"]
 
 _FORMATS = ("png", "jpeg", "webp")
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -98,7 +98,7 @@ def encode_image(encoding: ImageEncoding, image: NDArray[Any]) -> bytes:
     if pixels.dtype == np.uint16:
         if encoding.format != "png":
             raise ImageError(f"an image of 16 bits per channel; {encoding.format} stores 8: write png")
-        return _png16(pixels, encoding.options.get("compress_level", _LEVEL))
+        return encode_png(pixels, encoding.options.get("compress_level", _LEVEL))
     file = io.BytesIO()
     picture = require_pillow().frombytes(_MODES[channels], image.shape[1::-1], np.ascontiguousarray(pixels).tobytes())
     picture.save(file, encoding.format, **encoding.options)
@@ -123,15 +123,24 @@ def _levels(image: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-def _png16(pixels: NDArray[Any], level: int) -> bytes:
-    """Write a PNG of 16 bits per channel; each row but the first is stored as its difference to the row above."""
+def encode_png(pixels: NDArray[Any], level: int = _LEVEL) -> bytes:
+    """Write a PNG without Pillow; each row but the first is stored as its difference to the row above.
+
+    Parameters
+    ----------
+    pixels : ndarray of uint8 or uint16, shape (height, width, channels)
+        Gray, gray and alpha, RGB or RGBA.
+    level : int
+        Level of compression, 0 to 9.
+    """
     height, width, channels = pixels.shape
-    rows = pixels.astype(">u2").view(np.uint8).reshape(height, -1)
+    rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">")).view(np.uint8).reshape(height, -1)
     filtered = np.empty((height, rows.shape[1] + 1), np.uint8)
     filtered[:, 0] = _UP
     filtered[0, 1:] = rows[0]
     np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
-    header = struct.pack(">IIBBBBB", width, height, 16, _COLOURS[channels], 0, 0, 0)
+    depth = 8 * pixels.dtype.itemsize
+    header = struct.pack(">IIBBBBB", width, height, depth, _COLOURS[channels], 0, 0, 0)
     data = zlib.compress(filtered.data, level)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 

@@ -1,0 +1,141 @@
+"""Self-contained HTML and SVG for notebooks and files: one style sheet, tables, bars, histograms and spark-lines.
+
+Colours follow the theme of JupyterLab where it sets variables, the attributes that documentation tools and VS Code set,
+and otherwise the colour scheme of the browser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
+
+from dask_tfrecord.errors import printable
+
+__all__ = ["bins_svg", "fragment", "page", "presence_bar", "spark_svg", "table"]
+
+_LIGHT = "--dtf-own-text: #1f2328; --dtf-own-muted: #59636e; --dtf-own-line: #d1d9e0; --dtf-own-accent: #0969da;"
+_DARK = "--dtf-own-text: #e6edf3; --dtf-own-muted: #9198a1; --dtf-own-line: #3d444d; --dtf-own-accent: #58a6ff;"
+_DARK_PAGES = 'html[theme="dark"], html[data-theme="dark"], body[data-jp-theme-light="false"], body.vscode-dark'
+_LIGHT_PAGES = 'html[theme="light"], html[data-theme="light"], body[data-jp-theme-light="true"], body.vscode-light'
+_STYLE = f"""
+.dtf {{ {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ .dtf {{ {_DARK} }} }}
+:is({_DARK_PAGES}) .dtf {{ {_DARK} }}
+:is({_LIGHT_PAGES}) .dtf {{ {_LIGHT} }}
+.dtf {{
+  --dtf-text: var(--jp-content-font-color0, var(--dtf-own-text));
+  --dtf-muted: var(--jp-content-font-color2, var(--dtf-own-muted));
+  --dtf-line: var(--jp-border-color2, var(--dtf-own-line));
+  --dtf-accent: var(--jp-brand-color1, var(--dtf-own-accent));
+  color: var(--dtf-text); font: 13px/1.45 system-ui, sans-serif; max-width: 100%;
+}}
+.dtf p {{ margin: 0.4em 0; overflow-wrap: anywhere; }}
+.dtf small {{ color: var(--dtf-muted); font-size: 11px; font-weight: normal; }}
+.dtf-title {{ font-weight: 600; }}
+.dtf-note {{ color: var(--dtf-muted); }}
+.dtf-scroll {{ overflow-x: auto; max-width: 100%; }}
+.dtf table {{ border-collapse: collapse; border: 0; margin: 0.4em 0; font-size: 13px; }}
+.dtf th, .dtf td {{
+  padding: 4px 12px 4px 0; border: 0; border-bottom: 1px solid var(--dtf-line); vertical-align: top;
+  background: none; color: var(--dtf-text); max-width: 28em; overflow-wrap: anywhere; min-width: 3em;
+}}
+.dtf th {{ vertical-align: bottom; white-space: nowrap; }}
+.dtf-short {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
+.dtf-long {{ min-width: 18em; }}
+.dtf svg {{ display: block; color: var(--dtf-accent); overflow: visible; }}
+.dtf details svg {{ stroke: var(--dtf-text) !important; }}
+.dtf details svg text {{ fill: var(--dtf-text); stroke: none; }}
+.dtf summary {{ cursor: pointer; color: var(--dtf-muted); }}
+.dtf-chunks, .dtf-sheet {{ display: flex; flex-wrap: wrap; gap: 14px; margin: 0.6em 0; align-items: flex-start; }}
+.dtf figure {{ margin: 0; max-width: 100%; }}
+.dtf-sheet figure {{ width: 132px; }}
+.dtf-sheet img {{
+  display: block; max-width: 100%; margin: 0 0 4px; image-rendering: pixelated;
+  background: repeating-conic-gradient(#8884 0 25%, #0000 0 50%) 0 0 / 12px 12px;
+}}
+.dtf-sheet img.dtf-smooth {{ image-rendering: auto; }}
+.dtf figcaption {{ font-size: 12px; overflow-wrap: anywhere; }}
+.dtf-bar {{ display: inline-block; width: 80px; height: 8px; border: 1px solid var(--dtf-line); border-radius: 2px; }}
+.dtf-bar i {{ display: block; height: 100%; background: var(--dtf-accent); }}
+.dtf pre {{ overflow-x: auto; font-size: 12px; background: none; color: var(--dtf-text); }}
+"""
+_HEIGHT = 24
+_BIN_WIDTH = 8
+
+
+def fragment(*parts: str) -> str:
+    """Join parts of HTML to one element, with the style sheet."""
+    return f'<div class="dtf"><style>{_STYLE}</style>{"".join(parts)}</div>'
+
+
+def page(title: str, body: str) -> str:
+    """Return a complete HTML document in the colour scheme of the browser."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(printable(title))}</title></head><body>{body}</body></html>\n"
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Format a table whose cells are HTML; columns in `right` are aligned to the right."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        styled = (
+            f'<{tag} style="text-align: {"right" if column in right else "left"}">{cell}</{tag}>'
+            for column, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(styled)}</tr>"
+
+    head, body = row(header, "th"), "".join(row(cells, "td") for cells in rows)
+    return f'<div class="dtf-scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+def presence_bar(part: int, whole: int) -> str:
+    """Draw the share of records that set a feature as a bar."""
+    percent = 100 * part / whole if whole else 0
+    return f'<span class="dtf-bar" title="{part:,} of {whole:,}"><i style="width: {percent:.4g}%"></i></span>'
+
+
+def bins_svg(bins: Sequence[tuple[int, int, int]], most: int = 40) -> str:
+    """Draw a histogram of (first number, last number, frequency); several bins share a bar if there are many."""
+    each = math.ceil(len(bins) / most) or 1
+    joined = [bins[start : start + each] for start in range(0, len(bins), each)]
+    bars = [(group[0][0], group[-1][1], sum(times for *_, times in group)) for group in joined]
+    highest = max((times for *_, times in bars), default=1)
+    drawn = []
+    for number, (first, last, times) in enumerate(bars):
+        height = max(1.0, _HEIGHT * times / highest)
+        span = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        drawn.append(
+            f'<rect x="{number * _BIN_WIDTH}" y="{_HEIGHT - height:.1f}" width="{_BIN_WIDTH - 1}" '
+            f'height="{height:.1f}"><title>{span}: {times:,}</title></rect>'
+        )
+    width = max(1, len(bars)) * _BIN_WIDTH
+    return f'<svg width="{width}" height="{_HEIGHT}" fill="currentColor">{"".join(drawn)}</svg>'
+
+
+def spark_svg(values: Sequence[float], width: int = 120) -> str:
+    """Draw numbers as a line, which has gaps at NaN and infinities; a number between two gaps is a dot."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f'<svg width="{width}" height="{_HEIGHT}"></svg>'
+    low, span = min(finite), max(finite) - min(finite)
+    step = (width - 4) / max(1, len(values) - 1)
+    runs: list[list[str]] = [[]]
+    for number, value in enumerate(values):
+        if not math.isfinite(value):
+            runs.append([])
+            continue
+        level = (value - low) / span if span else 0.5
+        runs[-1].append(f"{2 + number * step:.1f},{_HEIGHT - 3 - level * (_HEIGHT - 6):.1f}")
+    drawn = []
+    for run in runs:
+        if len(run) == 1:
+            x, y = run[0].split(",")
+            drawn.append(f'<circle cx="{x}" cy="{y}" r="1.5" fill="currentColor"/>')
+        elif run:
+            points = " ".join(run)
+            drawn.append(f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/>')
+    return f'<svg width="{width}" height="{_HEIGHT}">{"".join(drawn)}</svg>'

@@ -1,0 +1,1 @@
+"""Previews: the first rows of a `Dataset` as text, HTML and PNG."""

@@ -1,0 +1,286 @@
+"""`Dataset.preview`: pixels of the PNG and of the page, cells, width of the text, and hostile content."""
+
+import base64
+import io
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import dask
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from rich.cells import cell_len
+from rich.console import Console
+from support.any_columns import any_features, dataset_of, rows_like
+
+import dask_tfrecord as dtf
+from dask_tfrecord.stores.preview.preview import Preview
+
+HOSTILE = "</td><script>x</script>\x1b[31m\x9b2J\u202e & 'é'"
+VOID = {"img", "br", "meta", "rect", "circle", "polyline", "line"}
+
+
+class Page(HTMLParser):
+    """Balanced tags, texts outside of the style sheet, and decoded images of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.images: list[np.ndarray[Any, Any]] = []
+        self.points = 0
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        values = dict(attrs)
+        if tag == "img":
+            kind, data = str(values["src"]).split(",")
+            assert kind == "data:image/png;base64"
+            self.images.append(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))))
+        if tag == "polyline":
+            self.points += len(str(values["points"]).split())
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.texts.append(data)
+
+
+def page_of(preview: Preview) -> Page:
+    page = preview._repr_html_()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+    return Page(page)
+
+
+def drawn(preview: Preview, path: Path) -> np.ndarray[Any, Any]:
+    preview.to_png(path)
+    return np.asarray(Image.open(path))
+
+
+def lines_of(preview: Preview, monkeypatch: pytest.MonkeyPatch, width: int = 80) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = str(preview).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert max(map(cell_len, lines)) <= width
+    return lines
+
+
+def coloured(preview: Preview, width: int = 80) -> str:
+    with io.StringIO() as file:
+        Console(file=file, width=width, force_terminal=True, color_system="truecolor").print(preview)
+        return file.getvalue()
+
+
+@pytest.fixture
+def photos() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).integers(0, 256, (6, 8, 8, 3), np.uint8)
+
+
+def test_pixels_labels_and_class_names(
+    photos: np.ndarray[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {
+        "photo": photos,
+        "label": np.arange(6) % 2,
+        "wave": np.sin(np.arange(600, dtype=np.float32).reshape(6, 100)),
+    }
+    dtf.to_tfrecord(columns, tmp_path / "a.tfrecord")
+    features = {
+        "photo": dtf.FixedLenFeature((8, 8, 3), "uint8"),
+        "label": dtf.FixedLenFeature((), "int64"),
+        "wave": dtf.FixedLenFeature((100,), "float32"),
+    }
+    schema = dtf.Schema(features, classes={"label": ["cat", "dog"]})
+    found = dtf.read_tfrecord(tmp_path / "a.tfrecord", schema).preview(4)
+    page, wave = page_of(found), columns["wave"][1]
+    np.testing.assert_array_equal(page.images, photos[:4])
+    assert {"0 cat", "1 dog", "8 x 8 x 3", f"100: {wave.min():.4g} to {wave.max():.4g}"} <= {
+        text.strip() for text in page.texts
+    }
+    assert page.points == 4 * 64  # of 100 values each
+    sheet = drawn(found, tmp_path / "a.png")
+    for row in range(4):
+        # Each pixel of 8 x 8 becomes 16 x 16 of a tile.
+        tile = sheet[70 : 70 + 128, 16 + row * 144 : 16 + row * 144 + 128]
+        np.testing.assert_array_equal(tile, photos[row].repeat(16, axis=0).repeat(16, axis=1))
+    assert (sheet[70:198, 16 + 4 * 144 :] == 255).all()
+    lines = lines_of(found, monkeypatch)
+    assert lines[0] == f"First 4 of 6 records of {tmp_path}/a.tfrecord"[: len(lines[0])]
+    assert re.fullmatch(r"1 +8 x 8 x 3 +1 dog +[▁▂▃▄▅▆▇█]{16} 100: .*", lines[-3])
+    red, green, blue = photos[0, 0, 0].tolist()
+    assert f"38;2;{red};{green};{blue}" in coloured(found)
+    found.to_html(tmp_path / "a.html")
+    whole = (tmp_path / "a.html").read_text("utf-8")
+    assert whole.startswith("<!doctype html>") and found._repr_html_() in whole
+
+
+def test_images_of_every_kind_are_scaled(tmp_path: Path) -> None:
+    ramp = np.arange(64, dtype=np.float64).reshape(8, 8)
+    holes = np.where(ramp == 9, np.nan, np.where(ramp == 10, np.inf, ramp - 20))
+    columns: dict[str, Any] = {
+        "a_gray": ramp.astype(np.uint8),
+        "b_alpha": np.repeat(ramp[..., None], 4, axis=2).astype(np.uint8),
+        "c_deep": (ramp * 1000).astype(np.uint16),
+        "d_float": (ramp / 63).astype(np.float32),
+        "e_holes": holes.astype(np.float32),
+        "f_wide": ramp.astype(np.int64),
+        "g_bool": ramp > 30,
+        "h_brain": (ramp / 63).astype(ml_dtypes.bfloat16),
+    }
+    found = dtf.Dataset.from_arrays({name: array[None] for name, array in columns.items()}).preview()
+    page = page_of(found)
+    images = dict(zip(columns, page.images, strict=True))
+    levels = np.rint(ramp / 63 * 255)
+    np.testing.assert_array_equal(images["a_gray"], ramp)
+    np.testing.assert_array_equal(images["b_alpha"], columns["b_alpha"])
+    np.testing.assert_array_equal(images["c_deep"], levels)
+    np.testing.assert_array_equal(images["d_float"], levels)
+    np.testing.assert_array_equal(images["e_holes"], np.where(ramp == 9, 0, np.where(ramp == 10, 255, levels)))
+    np.testing.assert_array_equal(images["f_wide"], ramp)
+    np.testing.assert_array_equal(images["g_bool"], (ramp > 30) * 255)
+    np.testing.assert_array_equal(images["h_brain"], np.rint(columns["h_brain"].astype(np.float64) * 255))
+    about = " ".join(page.texts)
+    assert "c_deep: uint16 (8, 8), black to white: 0 to 6.3e+04" in about
+    assert "e_holes: float32 (8, 8), black to white: -20 to 43" in about
+    drawn(found, tmp_path / "a.png")
+
+
+def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any, Any], tmp_path: Path) -> None:
+    large = np.kron(photos[0], np.ones((64, 48, 1), np.uint8))
+    images = np.empty(3, object)
+    images[:] = [photos[1], large, photos[2, :4]]
+    path = tmp_path / "a.tfrecord"
+    dtf.to_tfrecord({"image": images}, path, features={"image": dtf.ImageFeature()})
+    for features in ({"image": dtf.ImageFeature()}, None):
+        page = page_of(dtf.read_tfrecord(path, features).preview())
+        np.testing.assert_array_equal(page.images[0], photos[1])
+        np.testing.assert_array_equal(page.images[2], photos[2, :4])
+        # 512 x 384 pixels are averaged to 256 x 192.
+        np.testing.assert_array_equal(page.images[1], large[::2, ::2])
+        assert "512 x 384 x 3" in page.texts
+    # Several images per record, also none; a damaged image is described.
+    rows = [[photos[0], photos[1]], [], [photos[2]]]
+    with dtf.RecordWriter(tmp_path / "b.tfrecord") as writer:
+        for row in rows:
+            example = dtf.messages.Example()
+            for image in row:
+                with io.BytesIO() as file:
+                    Image.fromarray(image).save(file, "png")
+                    example.features.feature["views"].bytes_list.value.append(file.getvalue())
+            example.features.feature["broken"].bytes_list.value.append(b"\xff\xd8\xff\xe0" + bytes(50))
+            writer.write(example.SerializeToString())
+    spec = {"views": dtf.ImageFeature((-1, 8, 8, 3)), "broken": dtf.FixedLenFeature((), "bytes")}
+    page = page_of(dtf.read_tfrecord(tmp_path / "b.tfrecord", spec).preview())
+    np.testing.assert_array_equal(page.images, photos[:3])
+    assert "no image" in page.texts
+    assert [text for text in page.texts if text == "JPEG image, 54 bytes"]
+
+
+def test_hostile_text_is_escaped_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {
+        HOSTILE: np.array([HOSTILE, "plain"], np.dtypes.StringDType()),
+        "bytes": np.array([HOSTILE.encode(), b"\x00\xff\x1b[31m"], object),
+        "many": np.array([np.array([b"\x1b[2J", b"two"], object), np.array([], object)], object),
+        "label": np.arange(2),
+        "image": np.zeros((2, 8, 8), np.uint8),
+    }
+    ds = dtf.Dataset.from_arrays(columns).assign(zero=np.zeros(2, np.float32))
+    schema = dtf.Schema(ds.schema, classes={"label": [HOSTILE, "b"]})
+    dtf.to_tfrecord(ds, tmp_path / "a.tfrecord", features={HOSTILE: dtf.TextFeature()})
+    found = dtf.read_tfrecord(tmp_path / "a.tfrecord", schema).preview()
+    page = page_of(found)
+    assert "script" not in page.tags
+    assert any("</td><script>x</script>\\x1b[31m\\x9b2J\\u202e & 'é'" in text for text in page.texts)
+    lines = lines_of(found, monkeypatch)
+    assert any("5 bytes" in line or "bytes: 00 ff 1b" in line for line in lines)
+    assert not re.search(r"\x1b(?!\[[\d;]*m)|\x9b", coloured(found))
+    drawn(found, tmp_path / "a.png")
+
+
+def test_only_the_first_records_are_read(shards: Path) -> None:
+    paths = sorted(shards.glob("*"))
+    intact, written = paths[0].read_bytes(), paths[0].stat().st_mtime_ns
+
+    def replace(content: bytes) -> None:
+        # In place, with the old time: a shard that changed would not be read at all.
+        with paths[0].open("r+b") as file:
+            file.write(content)
+        os.utime(paths[0], ns=(written, written))
+
+    for counts in ("auto", None):
+        opened = dtf.read_tfrecord(paths, counts=counts)
+        replace(intact[:-6] + bytes([intact[-6] ^ 1]) + intact[-5:])  # in the last payload of the first chunk
+        assert opened.preview(3).nrows == 3
+        with pytest.raises(dtf.CorruptRecordError):
+            opened.preview(ROWS // 4)
+        replace(intact)
+        assert opened.preview(ROWS // 4 + 1).nrows == ROWS // 4 + 1
+        assert opened.preview(99).nrows == ROWS
+        assert opened[[]].preview(3).columns == ()
+
+
+ROWS = 40
+
+
+def test_any_rows(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for given_rows, nrows in ((ds, 16), (ds.rows[:3], 3), (ds.rows[:0], 0), (ds.persist(), 16)):
+        found = given_rows.preview()
+        assert found.nrows == nrows
+        assert lines_of(found, monkeypatch)
+        page_of(found)
+    empty = ds.rows[:0].preview()
+    assert drawn(empty, tmp_path / "a.png").shape[1] == 1200
+    assert lines_of(ds[[]].preview(), monkeypatch)[0].startswith("First 16 of 40")
+    with pytest.raises(ValueError, match="0 or more; got -1"):
+        ds.preview(-1)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_columns(data: st.DataObject) -> None:
+    features = data.draw(st.dictionaries(st.text(max_size=6), any_features(), min_size=1, max_size=4))
+    count = data.draw(st.integers(0, 5))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    blocks = {name: rows_like(feature, count, rng) for name, feature in features.items()}
+    with dask.config.set(scheduler="sync"):
+        found = dataset_of(blocks, features, [count]).preview(3)
+    assert found.nrows == min(count, 3)
+    page_of(found)
+    with pytest.MonkeyPatch.context() as patch:
+        for width in (80, 30):
+            lines_of(found, patch, width)
+    assert coloured(found)
+
+
+def test_a_missing_pillow_is_one_sentence_and_imports_are_late(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy, dask_tfrecord as dtf; sys.modules['PIL'] = None\n"
+        "p = dtf.Dataset.from_arrays({'x': numpy.zeros((2, 8, 8), 'u1')}).preview()\n"
+        "assert 'rich' not in sys.modules\n"
+        "p._repr_html_(); str(p)\n"
+        "try: p.to_png('x.png')\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout == "drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'\n", done.stderr
+    assert not (tmp_path / "x.png").exists()
