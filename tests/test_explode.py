@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import servers
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 from support.repeating import Repeating
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock
-from dask_tfrecord.errors import MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import Location, MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.testing import write_oracle
 
@@ -190,6 +191,65 @@ def test_rows_read_only_their_records(tmp_path: Path, records: list[dict[str, An
         steps.rows[7].compute()
     # The numbers of the records are known without them.
     assert steps["record"].compute().tolist() == [item["record"] for item in expected]
+
+
+def test_a_row_reads_the_bytes_of_one_record(tmp_path: Path) -> None:
+    """Records are larger than the distance of index entries, so the bytes of each are located exactly."""
+    path = tmp_path / "a.tfrecord"
+    steps = [np.full((6, 50_000), number, np.float32) for number in range(8)]
+    features = {"steps/x": dtf.VarLenFeature("float32", shape=(-1, 50_000)), "id": dtf.FixedLenFeature((), "int64")}
+    dtf.to_tfrecord({"steps/x": steps, "id": np.arange(8)}, path, features=features)
+    size = path.stat().st_size // 8
+    with servers.running(servers.FileServer, files={"a.tfrecord": path.read_bytes()}, etags={}) as (address, log):
+        items = dtf.read_tfrecord(f"{address}/a.tfrecord", features).explode("steps", repeat=["id"])
+        log.clear()
+        assert items["record"].compute().tolist() == np.repeat(np.arange(8), 6).tolist()
+        assert log.sent == 0
+        for key, numbers in ((31, {5}), ([20, 18, 23], {3}), (slice(4, 8), {0, 1})):
+            found = items.rows[key].compute()
+            assert set(found["id"].tolist()) == set(found["steps/x"][:, 7].tolist()) == numbers
+            assert log.sent <= len(numbers) * size + 100, key
+            log.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [("steps/raw", b"12345", "holds 5 bytes; .* needs 6"), ("steps/text", b"\xff", "is not valid UTF-8")],
+    ids=["raw value of another size", "text that is not UTF-8"],
+)
+def test_errors_of_items_name_record_and_step(tmp_path: Path, name: str, wrong: bytes, message: str) -> None:
+    """Of 900 records, number 812 of the data set is number 112 of the third shard; its step 17 is wrong."""
+    payloads = []
+    for number in range(900):
+        values = {"steps/raw": [bytes(6)] * (18 + number % 7), "steps/text": [b"a"] * (18 + number % 7)}
+        if number == 812:
+            values[name][17] = wrong
+        record = Example()
+        for key, held in values.items():
+            record.features.feature[key].bytes_list.value.extend(held)
+        payloads.append(record.SerializeToString())
+    for shard in range(3):
+        write_oracle(tmp_path / f"{shard}.tfrecord", payloads[350 * shard : 350 * shard + 350])
+    features = {"steps/raw": dtf.RawFeature((3,), "<i2", count=-1), "steps/text": dtf.TextFeature(count=-1)}
+    ds = dtf.read_tfrecord(tmp_path, features)
+    expected = Location(
+        str(tmp_path / "2.tfrecord"), 112, sum(len(payload) + 16 for payload in payloads[700:812]), name
+    )
+    uncounted = dtf.read_tfrecord(tmp_path, features, counts=None)
+    attempts = [
+        ds.compute,
+        ds.rows[812].compute,
+        ds[name][800:].compute,
+        lambda: ds.explode("steps"),
+        lambda: ds.explode([name]),
+        uncounted.explode("steps").compute,
+        lambda: list(ds.batches(100)),
+        lambda: ds.to_zarr(tmp_path / "a.zarr", mode="w"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(dtf.FeatureError, match=f"feature '{name}' in value 17 {message}") as caught:
+            attempt()
+        assert caught.value.place == expected
 
 
 def test_the_record_joins_items_to_records(episodes: dtf.Dataset) -> None:

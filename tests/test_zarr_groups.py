@@ -149,24 +149,40 @@ class CountingStore(zarr.storage.WrapperStore[Any]):
 
 
 def test_selecting_steps_reads_their_chunks_only(tmp_path: Path) -> None:
+    """Metadata of TFDS make the group, and every field of its steps is selected by one range."""
     xarray = pytest.importorskip("xarray")
-    lengths = tuple(np.random.default_rng(1).integers(0, 40, 50).tolist())
-    columns = rows(lengths)
-    fields = ["steps.reward.values", "steps.action.values"]
-    dtf.Dataset.from_arrays(
-        {name: columns[name] for name in ("steps/reward", "steps/action")},
-        {name: FEATURES[name] for name in ("steps/reward", "steps/action")},
-    ).to_zarr(tmp_path / "s.zarr", chunks={"steps.action.values": 100}, groups={"steps": "steps"})
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(0, 40, 50).tolist()
+    columns = {
+        "steps/reward": [rng.random(length, np.float32) for length in lengths],
+        "steps/action": [rng.random((length, 2), np.float32) for length in lengths],
+        "steps/is_last": [rng.random(length) < 0.5 for length in lengths],
+        "steps/observation/image": [rng.integers(0, 256, (length, 4, 5, 3), np.uint8) for length in lengths],
+        "steps/observation/raw": [rng.random((length, 2, 3)) for length in lengths],
+    }
+    features = {
+        "steps/reward": dtf.VarLenFeature("float32"),
+        "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
+        "steps/is_last": dtf.VarLenFeature("bool"),
+        "steps/observation/image": dtf.ImageFeature((-1, 4, 5, 3)),
+        "steps/observation/raw": dtf.RawFeature((2, 3), "float64", count=-1),
+    }
+    schema = dtf.Schema(features, groups={"steps": list(features)})
+    names = {"name": "robot", "version": "1.0.0", "split": "train"}
+    dtf.to_tfrecord(columns, tmp_path / "robot", features=schema, tfds=names)
+    ds = dtf.read_tfrecord(tmp_path / "robot", split="train")
+    ds.to_zarr(tmp_path / "s.zarr", chunks={"steps.action.values": 100})
     store = CountingStore(zarr.storage.LocalStore(tmp_path / "s.zarr"))
     opened = xarray.open_zarr(store)
+    fields = {f"{name.replace('/', '.')}.values": name for name in columns}
     assert opened.chunks["steps"][0] == 100
     store.reads.clear()
     with dask.config.set(scheduler="sync"):
-        found = opened[fields].isel(steps=slice(110, 180)).load()
-    assert set(store.reads) == {"steps.reward.values/c/1", "steps.action.values/c/1/0"}
-    for field, name in zip(fields, ("steps/reward", "steps/action"), strict=True):
-        every = np.concatenate([np.asarray(row).reshape(len(row), -1) for row in columns[name] if row])
-        np.testing.assert_array_equal(found[field].values.reshape(70, -1), every[110:180])
+        found = opened[list(fields)].isel(steps=slice(110, 180)).load()
+    axes = {field: found[field].ndim - 1 for field in fields}
+    assert store.reads == {f"{field}/c/1{'/0' * axes[field]}": 1 for field in fields}
+    for field, name in fields.items():
+        np.testing.assert_array_equal(found[field].values, np.concatenate(columns[name])[110:180])
 
 
 def test_attributes_follow_the_cf_conventions_and_survive_xarray(episodes: dtf.Dataset, tmp_path: Path) -> None:
