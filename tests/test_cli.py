@@ -250,7 +250,7 @@ def test_to_zarr_writes_what_read_tfrecord_reads(shards: Path, tmp_path: Path) -
     store = tmp_path / "train.zarr"
     result = run("to-zarr", shards / "train-*.tfrecord", store)
     assert result.exit_code == 0, result.stderr
-    assert re.fullmatch(rf"Wrote {re.escape(str(store))}: 20 records of 3 features in [\d.]+ s; .*\n", result.stdout)
+    assert re.fullmatch(rf"Wrote {re.escape(str(store))}: 20 rows of 3 features in [\d.]+ s; .*\n", result.stdout)
     # A bar is displayed only in a terminal.
     assert not result.stderr
     assert_same(store, shards)
@@ -456,7 +456,7 @@ def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str
     unread = run("to-tfrecord", store, tmp_path / "again.tfrecord")
     assert_one_line_of_error(unread, "never finished: to-zarr --resume continues it, --overwrite starts over")
     resumed = run("to-zarr", tmp_path / "many", store, *options, "--resume")
-    found = re.search(r"2,000 records of 1 feature \(([\d,]+) of 2,000 write units before\) in ", resumed.stdout)
+    found = re.search(r"2,000 rows of 1 feature \(([\d,]+) of 2,000 write units before\) in ", resumed.stdout)
     # The interrupted write unit is not in the checkpoint.
     assert found and 0 < int(found[1].replace(",", "")) <= written
     assert_same(store, tmp_path / "many", columns=["label"])

@@ -918,7 +918,7 @@ def test_large_plans_travel_small(ds: dtf.Dataset) -> None:
 
 def test_repr(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
     assert repr(ds[["label", "image", "text", "tokens"]]).splitlines() == [
-        "<dask_tfrecord.Dataset: 30 records in 4 chunks of 6 to 8, from 4 files>",
+        "<dask_tfrecord.Dataset: 30 rows in 4 chunks of 6 to 8, from 4 files>",
         "  column  dtype    shape       read as",
         "  label   int64    (30,)       FixedLenFeature((), 'int64')",
         "  image   float32  (30, 2, 3)  FixedLenFeature((2, 3), 'float32')",
@@ -926,11 +926,11 @@ def test_repr(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
         "  tokens  object   (30,)       VarLenFeature('int64')",
     ]
     assert repr(uncounted[["image"]]).splitlines()[0::2] == [
-        "<dask_tfrecord.Dataset: unknown number of records in 3 chunks, from 4 files>",
+        "<dask_tfrecord.Dataset: unknown number of rows in 3 chunks, from 4 files>",
         "  image   float32  (n, 2, 3)  FixedLenFeature((2, 3), 'float32')",
     ]
     one = dtf.read_tfrecord(folder / "part-0.tfrecord", FEATURES).rows[0]
-    assert repr(one).startswith(f"<dask_tfrecord.Dataset: 1 record in 1 chunk of 1, from {folder}/part-0.tfrecord>\n")
+    assert repr(one).startswith(f"<dask_tfrecord.Dataset: 1 row in 1 chunk of 1, from {folder}/part-0.tfrecord>\n")
 
 
 def test_repr_of_every_kind_of_column(folder: Path) -> None:

@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import servers
@@ -137,7 +138,7 @@ def test_items_are_rows(episodes: dtf.Dataset, records: list[dict[str, Any]]) ->
     values, splits = dask.compute(*steps.ragged("steps/words"))
     assert [row.tolist() for row in np.split(values, splits[1:-1])] == [item["steps/words"] for item in expected]
     assert steps.padded("steps/words", 2)[:, 0].compute().shape == (18,)
-    assert "18 records in 3 chunks" in repr(steps)
+    assert "18 rows in 3 chunks" in repr(steps)
     assert "steps/action" in steps._repr_html_()
 
 
@@ -439,6 +440,29 @@ def test_episodes_of_a_public_data_set(corpus: Path) -> None:
     assert ends.tolist() == np.repeat(np.arange(25), [len(row) for row in rows["steps/action"]]).tolist()
     picked = steps.rows[[5, 40]]["steps/observation/image_0"].compute()
     assert (picked == some["steps/observation/image_0"][[5, 40]]).all()
+
+
+def test_a_public_data_set_becomes_a_store_for_training(corpus: Path, tmp_path: Path) -> None:
+    """The recipe of docs/items.md: arrays of steps below data/, and the ends of episodes in meta/."""
+    folder = corpus / "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0"
+    store = tmp_path / "replay.zarr"
+
+    ds = dtf.read_tfrecord(folder, split="train")
+    steps = ds.explode("steps")
+    names = {"steps/observation/image_0": "img", "steps/observation/state": "state", "steps/action": "action"}
+    data = steps.map_blocks(lambda blocks: {short: blocks[name] for name, short in names.items()})
+    data.to_zarr(store, component="data")
+    episodes = steps["record"].compute()
+    ends = np.flatnonzero(np.diff(episodes, append=-1)) + 1
+    zarr.open_group(store, path="meta").create_array("episode_ends", data=ends)
+
+    found = zarr.open_group(store, mode="r")
+    rows = ds.compute()
+    lengths = [len(row) for row in rows["steps/action"]]
+    assert found["meta/episode_ends"][:].tolist() == np.cumsum(lengths).tolist()
+    assert found["data/img"].shape == (sum(lengths), 64, 64, 3)
+    for name, short in names.items():
+        np.testing.assert_array_equal(found[f"data/{short}"][:], np.concatenate(rows[name]))
 
 
 def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_command(records: dtf.Dataset, tmp_path: Path) -> None:
     done = run(source, out, *options)
     assert done.exit_code == 0, done.output
     assert "3 files" in done.stdout
-    assert "100 records of 1 feature" in done.stdout
+    assert "100 rows of 1 feature" in done.stdout
     assert table(out).column_names == ["x"]
     assert table(out)["x"].to_pylist() == list(range(100))
     assert pq.read_metadata(out / "part.00002.parquet").row_group(0).column(0).compression == "ZSTD"

@@ -118,12 +118,12 @@ def test_the_bar_moves_and_leaves_a_summary(
     ds = dtf.read_tfrecord(shards, columns=["label"])
     # The bar appears after a delay: rows wait for it.
     waiting = partial(first_then_wait, tmp_path / "flag")
-    shown = in_background(touch_when_shown, terminal, "100 of 600 records", tmp_path / "flag")
+    shown = in_background(touch_when_shown, terminal, "100 of 600 rows", tmp_path / "flag")
     with shown, dask.config.set(scheduler=scheduler):
         ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
-    assert re.search(r"Writing .* \d+% .*\s100 of 600 records, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
+    assert re.search(r"Writing .* \d+% .*\s100 of 600 rows, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
     last = terminal.close().rstrip().splitlines()[-1]
-    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
 
 
 @POSIX
@@ -219,13 +219,13 @@ def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_
     shown = screen.close()
     assert process.returncode == 0
     amount = r"[\d.]+ (?:bytes|kB|MB)"
-    state = rf"Writing .*?\d+% (\S+)\s+([\d,]+) of 600 records, {amount} in, {amount} out, {amount}/s"
+    state = rf"Writing .*?\d+% (\S+)\s+([\d,]+) of 600 rows, {amount} in, {amount} out, {amount}/s"
     states = re.findall(state, shown)
     assert len({records for _, records in states}) > 1
     assert all(re.fullmatch(r"(\d+:)?\d\d:\d\d|--:--", left) for left, _ in states)
     assert states[-1][1] == "600"
     assert "Wrote" not in shown
-    assert re.fullmatch(r"Wrote some.zarr: 600 records of 1 feature in [^\n]*\n", text.decode())
+    assert re.fullmatch(r"Wrote some.zarr: 600 rows of 1 feature in [^\n]*\n", text.decode())
 
 
 @pytest.mark.skipif(
@@ -256,8 +256,8 @@ with show_immediately():
     assert set(kinds) == {"display_data", "update_display_data"}
     # The bar of counting disappears; the last output is that of writing.
     pictures = [message["content"]["data"] for message in outputs if "display_data" in message["msg_type"]]
-    assert any(re.search(r"Writing .*\d+%.*\s[\d,]+ of 600 records", picture["text/plain"]) for picture in pictures)
-    assert pictures[-1]["text/plain"].startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+    assert any(re.search(r"Writing .*\d+%.*\s[\d,]+ of 600 rows", picture["text/plain"]) for picture in pictures)
+    assert pictures[-1]["text/plain"].startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
     assert pictures[-1]["text/html"].startswith("<pre")
     cells = [message["content"]["transient"]["display_id"] for message in outputs if "display" in message["msg_type"]]
     assert len(set(cells)) == kinds.count("display_data")
@@ -272,7 +272,7 @@ def test_the_bar_of_dask_is_displayed_too(shards: Path, tmp_path: Path, looking:
     out = io.StringIO()
     ds = dtf.read_tfrecord(shards, columns=["label"])
     waiting = partial(first_then_wait, tmp_path / "flag")
-    shown = in_background(touch_when_shown, terminal, "100 of 600 records", tmp_path / "flag")
+    shown = in_background(touch_when_shown, terminal, "100 of 600 rows", tmp_path / "flag")
     with shown, DaskProgressBar(out=out), show_immediately(), dask.config.set(scheduler="threads"):
         ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
     assert "100% Completed" in out.getvalue()
@@ -381,7 +381,7 @@ def test_the_rate_of_a_resumed_conversion_excludes_earlier_units(shards: Path, t
     assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(store))
     # Records differ in length; a third of them is about a third of the bytes.
     assert summary.rate * summary.seconds == pytest.approx(size(shards) * 2 / 3, rel=0.2)
-    assert "600 records of 1 feature (2 of 6 write units before) in " in str(summary)
+    assert "600 rows of 1 feature (2 of 6 write units before) in " in str(summary)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_the_rate_of_a_resumed_conversion_excludes_earlier_units(shards: Path, t
     [
         (
             {},
-            "Wrote train.zarr: 1,200,000 records of 18 features in 12.3 s; 475.0 MB in, 210.0 MB out "
+            "Wrote train.zarr: 1,200,000 rows of 18 features in 12.3 s; 475.0 MB in, 210.0 MB out "
             "(2.26 times smaller), 38.6 MB/s, peak memory 215.0 MB",
         ),
         (
@@ -398,7 +398,7 @@ def test_the_rate_of_a_resumed_conversion_excludes_earlier_units(shards: Path, t
         ),
         (
             {"nbytes_out": 0, "features": 1, "peak": 0, "nbytes_in": None},
-            "Wrote train.zarr: 1,200,000 records of 1 feature in 12.3 s; 900.0 MB decoded, 0 bytes out, 38.6 MB/s",
+            "Wrote train.zarr: 1,200,000 rows of 1 feature in 12.3 s; 900.0 MB decoded, 0 bytes out, 38.6 MB/s",
         ),
     ],
 )
@@ -498,11 +498,11 @@ def test_a_cluster_reports_progress(
     terminal = looking()
     ds = dtf.read_tfrecord(shards, columns=["label"])
     waiting = partial(first_then_wait, tmp_path / "flag")
-    shown = in_background(touch_when_shown, terminal, "100 of 600 records", tmp_path / "flag")
+    shown = in_background(touch_when_shown, terminal, "100 of 600 rows", tmp_path / "flag")
     with shown, show_immediately():
         ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
     last = terminal.close().rstrip().splitlines()[-1]
-    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 records of 1 feature in ")
+    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
     wait_until(lambda: client.run_on_scheduler(listeners) == 0)
     assert not progress._followers and not progress._listening
 

@@ -115,7 +115,7 @@ def test_commands_that_write_shards_report_how_many_and_their_names(
     assert (tmp_path / "parts" / "data-00002-of-00003.tfrecord").exists()
     assert CliRunner().invoke(tfrecord, ["to-zarr", str(shards), "some.zarr", "--columns", "label"]).exit_code == 0
     written = CliRunner().invoke(tfrecord, ["to-tfrecord", "some.zarr", "one-{shard}-of-{shards}.tfrecord"]).stdout
-    assert written.startswith("Wrote one-0-of-1.tfrecord: 1,200 records of 1 feature in ")
+    assert written.startswith("Wrote one-0-of-1.tfrecord: 1,200 rows of 1 feature in ")
 
 
 @pytest.mark.parametrize(

@@ -779,7 +779,7 @@ def test_commands(tmp_path: Path) -> None:
     dtf.read_tfrecord(tmp_path).to_zarr(tmp_path / "x.zarr")
     done = run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", "--columns", "label,data", "--threads", 1)
     assert done.exit_code == 0, done.output
-    assert f"Wrote {tmp_path}/y: 10 records of 2 features in " in done.stdout
+    assert f"Wrote {tmp_path}/y: 10 rows of 2 features in " in done.stdout
     assert ints(tmp_path / "y") == list(range(10))
     assert sorted(read_oracle(tmp_path / "y")[0].features.feature) == ["data", "label"]
     again = run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y")

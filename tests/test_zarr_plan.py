@@ -355,8 +355,8 @@ def test_it_prints(ds: dtf.Dataset) -> None:
     with dask.config.set(scheduler="threads", num_workers=2):
         plan = ds.plan_zarr(chunks=20)
     title, header, *lines = repr(plan).split("\n")
-    assert title.startswith("<dask_tfrecord.ZarrPlan: 62 records, 8 arrays, about ")
-    assert "16 write units, those of rows 20 records each, in 4 tasks" in title
+    assert title.startswith("<dask_tfrecord.ZarrPlan: 62 rows, 8 arrays, about ")
+    assert "16 write units, those of rows with 20 rows each, in 4 tasks" in title
     assert header.split() == ["array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs"]
     vector = next(line for line in lines if line.split()[0] == "vector")
     assert re.split(" {2,}", vector.strip())[1:7] == ["<f4", "62 x 3", "record, vector.dim_1", "20 x 3", "-", "744 B"]
@@ -394,7 +394,7 @@ def test_the_command_prints_it_and_writes_nothing(shards: Path, tmp_path: Path) 
     ]
     result = CliRunner().invoke(tfrecord, command)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("<dask_tfrecord.ZarrPlan: 62 records")
+    assert result.stdout.startswith("<dask_tfrecord.ZarrPlan: 62 rows")
     assert "(limit 0.93 GiB)" in result.stdout
     assert not list(tmp_path.iterdir())
     result = CliRunner().invoke(tfrecord, ["to-zarr", str(shards), str(tmp_path / "s.zarr"), "--memory-limit", "1MB"])

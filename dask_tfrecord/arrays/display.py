@@ -123,7 +123,7 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
 
 
 def _title(dataset: _Displayed) -> str:
-    rows = "unknown number of records" if dataset.nrecords is None else plural(dataset.nrecords, "record")
+    rows = "unknown number of rows" if dataset.nrecords is None else plural(dataset.nrecords, "row")
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(dataset.npartitions, 'chunk')}"
     if dataset.nrecords is not None:
         sizes = np.asarray(dataset.chunks, np.int64)

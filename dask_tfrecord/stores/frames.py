@@ -56,7 +56,7 @@ def from_dataframe(frame: Any, features: Mapping[str, Any] | None = None) -> Dat
     --------
     >>> import pandas as pd
     >>> dtf.from_dataframe(pd.DataFrame({"label": [3, 1], "word": ["one", "two"]}))
-    <dask_tfrecord.Dataset: 2 records in 1 chunk of 2, from memory>
+    <dask_tfrecord.Dataset: 2 rows in 1 chunk of 2, from memory>
       column  dtype  shape  read as
       label   int64  (2,)   FixedLenFeature((), 'int64')
       word    text   (2,)   TextFeature()

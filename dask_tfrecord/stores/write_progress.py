@@ -160,7 +160,7 @@ class WriteSummary:
     peak: int
 
     def __str__(self) -> str:
-        amount = plural(self.records, "record")
+        amount = plural(self.records, "record" if self.features is None else "row")
         if self.features is not None:
             amount += f" of {plural(self.features, 'feature')}"
         if self.before:
@@ -261,9 +261,10 @@ class _RunningTotal:
     def line(self) -> str:
         """Describe the progress in one line."""
         now, of = self.summary(), self._work.records
-        records = f"{now.records:,} of {plural(of, 'record')}" if of is not None else plural(now.records, "record")
+        unit = "record" if self._work.features is None else "row"
+        rows = f"{now.records:,} of {plural(of, unit)}" if of is not None else plural(now.records, unit)
         amounts = _bytes_in_and_out(now.nbytes_in, now.decoded, now.nbytes_out)
-        return f"{records}, {amounts}, {decimal(int(now.rate))}/s"
+        return f"{rows}, {amounts}, {decimal(int(now.rate))}/s"
 
     def summary(self) -> WriteSummary:
         """Summarize the reports so far."""

@@ -119,7 +119,7 @@ def copy_tfrecord(
     >>> import dask_tfrecord as dtf
     >>> dtf.copy_tfrecord("train-*.tfrecord", "labels.tfrecord", columns=["label"], compression="gzip", mode="w")
     >>> dtf.read_tfrecord("labels.tfrecord")
-    <dask_tfrecord.Dataset: 20 records in 1 chunk of 20, from ...labels.tfrecord>
+    <dask_tfrecord.Dataset: 20 rows in 1 chunk of 20, from ...labels.tfrecord>
       column  dtype  shape  read as
       label   int64  (20,)  FixedLenFeature((), 'int64')
     """

@@ -333,10 +333,10 @@ def _html_plan(plan: ZarrPlan) -> str:
 
 def _title(plan: ZarrPlan) -> str:
     parts = [
-        plural(plan.nrecords, "record"),
+        plural(plan.nrecords, "row"),
         plural(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
-        f"{plural(plan.write_units, 'write unit')}, those of rows {plural(plan.unit_rows, 'record')} each, "
+        f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
         f"in {plural(plan.tasks, 'task')}",
     ]
     return f"<dask_tfrecord.ZarrPlan: {', '.join(parts)}>"
