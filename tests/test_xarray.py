@@ -334,22 +334,6 @@ def test_flat_columns_are_those_of_a_store(shards: str, tmp_path: Path, held: bo
     assert flat["steps.row_splits"].attrs["sample_dimension"] == "steps"
 
 
-@pytest.mark.cluster
-@pytest.mark.usefixtures("client")
-def test_chunks_are_computed_on_a_cluster(shards: str, xarray_engine: str) -> None:
-    ds = dtf.read_tfrecord(shards, FEATURES)
-    opened = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks={})
-    expected = arrays()
-    for labelled in (ds.to_xarray(), ds.to_xarray(together=True), opened):
-        held = labelled.persist()
-        assert_same_rows(held["tensor"].values, expected["tensor"])
-        assert_same_rows(held["text"].values, np.array(expected["text"], object))
-        if labelled is not opened:
-            # The class of its chunks is known to the workers.
-            assert held["tokens"].isel(record=3).compute().item().tolist() == [0, 1, 2]
-    assert ds.to_xarray(ragged="flat")["tokens.row_splits"].values[-1] == sum(map(len, expected["tokens"]))
-
-
 def test_flat_columns_of_unusual_data_sets(shards: str) -> None:
     ds = dtf.read_tfrecord(shards, FEATURES)
     coordinates = ds.to_xarray(["blob"], ragged="flat")
@@ -401,3 +385,20 @@ def test_a_missing_xarray_names_the_extra(shards: str) -> None:
     done = subprocess.run([sys.executable, "-c", code, shards], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("xarray xarray Datasets need xarray"), done.stderr
     assert "pip install 'dask-tfrecord[xarray]'" in done.stdout
+
+
+# The last test: the client of a module is used by all tests after the first that requests it.
+@pytest.mark.cluster
+@pytest.mark.usefixtures("client")
+def test_chunks_are_computed_on_a_cluster(shards: str, xarray_engine: str) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES)
+    opened = xr.open_dataset(shards, engine=xarray_engine, features=FEATURES, chunks={})
+    expected = arrays()
+    for labelled in (ds.to_xarray(), ds.to_xarray(together=True), opened):
+        held = labelled.persist()
+        assert_same_rows(held["tensor"].values, expected["tensor"])
+        assert_same_rows(held["text"].values, np.array(expected["text"], object))
+        if labelled is not opened:
+            # The class of its chunks is known to the workers.
+            assert held["tokens"].isel(record=3).compute().item().tolist() == [0, 1, 2]
+    assert ds.to_xarray(ragged="flat")["tokens.row_splits"].values[-1] == sum(map(len, expected["tokens"]))
