@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -157,8 +158,7 @@ def _about(feature: Feature) -> str:
 def _images(feature: Feature, values: Sequence[Any]) -> tuple[list[list[NDArray[Any]]] | None, list[str]]:
     """Return the images of each row, and a text for each row without one; None if the column holds no images."""
     if isinstance(feature, ImageFeature):
-        several = feature.ragged_rank > 0
-        images = [list(value[:_PICTURES]) if several else [value] for value in values]
+        images = [list(islice(_flat_images(value), _PICTURES)) for value in values]
         return images, ["" if row else "no image" for row in images]
     if feature.is_bytes and not feature.own_shapes:
         listed = [[value] if isinstance(value, bytes) else list(np.ravel(value)) for value in values]
@@ -170,6 +170,15 @@ def _images(feature: Feature, values: Sequence[Any]) -> tuple[list[list[NDArray[
     if values and all(_is_picture(value) for value in values):
         return [[value if value.ndim == 3 else value[..., None]] for value in values], [""] * len(values)
     return None, []
+
+
+def _flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the images of a row that holds one, several, or lists of them."""
+    if value.dtype != object and value.ndim == 3:
+        yield value
+    else:
+        for item in value:
+            yield from _flat_images(item)
 
 
 def _decoded(value: bytes) -> NDArray[Any] | None:
