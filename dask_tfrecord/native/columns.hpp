@@ -54,7 +54,7 @@ enum class Fault : int {
 struct Problem {
     Fault fault = Fault::none;
     int column = -1;          // index of the column, or -1
-    std::int64_t step = -1;   // step of a feature list, or number of a text in a list; or -1
+    std::int64_t step = -1;   // step of a feature list, item of a list of Examples, or number of a text in a list; or -1
     std::uint64_t found = 0;  // a Kind, count, size or value, depending on the fault
     std::string text;         // key of an unknown feature, or description of a tensor
 };
@@ -68,11 +68,12 @@ struct ColumnSpec {
     std::size_t swap = 1;   // raw: bytes per item whose order is reversed; 1 for none
     bool text = false;      // bytes values are UTF-8
     bool boolean = false;   // raw, located: every byte is 0 or 1
-    bool list = false;      // a feature list of steps, each a Feature; fixed or ragged
+    bool list = false;      // a feature list of steps, each a Feature, or a key of items; fixed or ragged
     bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
     bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
     Cast cast = Cast::none;
-    std::vector<std::string> fallback;  // fixed: stored values of a record without values; empty if it is refused
+    std::vector<std::string> fallback;  // fixed: stored values of a record or item without values; empty if it is
+                                        // refused
     TensorSpec tensor;
 };
 
@@ -102,12 +103,14 @@ class Column {
 
     // Members that every record touches come first, to share a cache line.
     std::uint64_t seen_ = never;
+    std::uint64_t item_ = never;  // last item of a list of Examples that has the key
     std::uint64_t values_found_ = 0;
     Mark record_;
     Mark feature_;
     Kind found_ = Kind::none;
     bool plain_ = false;    // a record with the expected values needs no further work
     bool single_ = false;   // plain_, and a record has one value
+    bool single_item_ = false;  // the same for an item of a list of Examples
     bool casts_ = false;    // numbers are cast at the end of a record
     bool derived_ = false;  // something is computed at the end of a step or record
     bool there_ = false;    // the record has the feature list
@@ -118,6 +121,8 @@ public:
         plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
         single_ = plain_ && spec_.count == 1 && (stores_bytes() || !spec_.counted);
         casts_ = spec_.cast != Cast::none;
+        single_item_ = spec_.layout == ValueLayout::fixed && spec_.list && spec_.count == 1 && !casts_ &&
+                       (stores_bytes() || !spec_.counted);
         derived_ = spec_.list || casts_ || has_shapes();
         if (spec_.counted) values = Buffer::counter();
         if (has_rows()) row_splits.push(std::int64_t{0});
@@ -203,6 +208,33 @@ public:
         return true;
     }
 
+    // The same for an item of a list of Examples. `open` has started the record.
+    DTF_INLINE bool take_one_of_item(std::uint64_t item, Cursor feature) {
+        Cursor value(feature.here(), 0);
+        if (!single_item_ || item_ == item || !feature.only_value(list_tag(spec_.kind), value)) return false;
+        const Mark before{values.size(), value_splits.size()};
+        if (!store_one(feature, value)) return false;
+        feature_ = before;
+        item_ = item;
+        found_ = spec_.kind;
+        values_found_ = 1;
+        return true;
+    }
+
+    // Start an entry of the key in an item. It discards an earlier entry of the same item: the last one wins.
+    void open_item(std::uint64_t item) {
+        if (item_ == item) rollback(feature_);
+        item_ = item;
+        open_step();
+    }
+
+    // End an item, which may lack the key. Its fault is kept until the record ends, as that of a step.
+    void close_item(std::uint64_t item) {
+        if (item_ != item) open_step();
+        Problem problem;
+        end_step(step_fault_ != Fault::none || complete_item(problem), problem);
+    }
+
     // Start the next step of a feature list.
     void open_step() {
         feature_ = mark();
@@ -213,16 +245,7 @@ public:
     // End a step of a feature list. A later entry may override this one, so its fault is kept until the record ends.
     void close_step() {
         Problem problem;
-        if (step_fault_ == Fault::none && !step_fits(problem)) {
-            step_fault_ = problem.fault;
-            step_found_ = problem.found;
-            bad_step_ = steps_;
-        }
-        ++steps_;
-        if (has_steps()) {
-            const auto before = last(step_splits);
-            step_splits.push(before + static_cast<std::int64_t>(values_found_));
-        }
+        end_step(step_fault_ != Fault::none || step_fits(problem), problem);
     }
 
     // Start a list within the feature. A list of another kind than before discards its values; one of the same kind
@@ -402,6 +425,32 @@ private:
                                       : (values.size() - before) / spec_.tensor.item);
     }
 
+    void end_step(bool fits, const Problem& problem) {
+        if (!fits) {
+            step_fault_ = problem.fault;
+            step_found_ = problem.found;
+            bad_step_ = steps_;
+        }
+        ++steps_;
+        if (has_steps()) {
+            const auto before = last(step_splits);
+            step_splits.push(before + static_cast<std::int64_t>(values_found_));
+        }
+    }
+
+    // Store the fallback of an item without values, and cast its values; return whether they are what the column expects.
+    bool complete_item(Problem& problem) {
+        if (found_ != Kind::none && found_ != spec_.kind) {
+            return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
+        }
+        if (spec_.layout == ValueLayout::unset) return true;
+        if (spec_.layout == ValueLayout::fixed && values_found_ == 0) {
+            if (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0)) return fall_back(problem);
+            if (found_ == Kind::none) return fail(problem, Fault::missing, 0);
+        }
+        return step_fits(problem) && finish(problem);
+    }
+
     bool step_fits(Problem& problem) const {
         const bool ragged = spec_.layout == ValueLayout::ragged;
         if (found_ != spec_.kind && found_ != Kind::none) {
@@ -417,6 +466,7 @@ private:
             problem.step = static_cast<std::int64_t>(bad_step_);
             return fail(problem, step_fault_, step_found_);
         }
+        if (spec_.layout == ValueLayout::unset) return true;
         return check_text(problem) && end_row(steps_) && finish(problem);
     }
 

@@ -35,7 +35,8 @@ void check(const dtf::ColumnSpec& spec) {
         throw nb::value_error("the count of a raw column must be a multiple of swap");
     }
     if (spec.layout == ValueLayout::ragged && spec.count == 0) throw nb::value_error("ragged columns need count >= 1");
-    if (spec.list && !fixed && spec.layout != ValueLayout::ragged && spec.layout != ValueLayout::skipped) {
+    const bool empty = spec.layout == ValueLayout::skipped || spec.layout == ValueLayout::unset;
+    if (spec.list && !fixed && spec.layout != ValueLayout::ragged && !empty) {
         throw nb::value_error("feature lists have a fixed or ragged layout");
     }
     if (spec.cast != dtf::Cast::none) {
@@ -50,12 +51,12 @@ void check(const dtf::ColumnSpec& spec) {
 void check_fallback(const dtf::ColumnSpec& spec) {
     if (spec.fallback.empty()) return;
     const dtf::Column column(spec);
-    if (spec.layout != dtf::ValueLayout::fixed || spec.list) {
-        throw nb::value_error("only fixed columns that are not feature lists have a fallback");
+    if (spec.layout != dtf::ValueLayout::fixed) {
+        throw nb::value_error("only fixed columns have a fallback");
     }
     if (column.stores_bytes() ? spec.fallback.size() != spec.count
                               : spec.fallback.size() != 1 || spec.fallback[0].size() != column.slot()) {
-        throw nb::value_error("the fallback must hold as many values as a record");
+        throw nb::value_error("the fallback must hold as many values as a record or item");
     }
 }
 
@@ -144,9 +145,8 @@ nb::object splits_of(bool exists, dtf::Buffer& buffer) { return exists ? array_o
 // A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
 class PyDecoder {
 public:
-    PyDecoder(const ColumnSpecs& columns, bool check_crc, bool closed, bool sequence_example)
-        : decoder_(column_specs(columns), check_crc, closed,
-                   sequence_example ? dtf::Message::sequence_example : dtf::Message::example) {}
+    PyDecoder(const ColumnSpecs& columns, bool check_crc, bool closed, dtf::Message message)
+        : decoder_(column_specs(columns), check_crc, closed, message) {}
     PyDecoder(const PyDecoder&) = delete;
     PyDecoder& operator=(const PyDecoder&) = delete;
 
@@ -290,7 +290,7 @@ void add_results(nb::module_& module) {
     nb::class_<dtf::Problem>(module, "Problem", "Content that the decoder refused.")
         .def_ro("fault", &dtf::Problem::fault, "What is wrong.")
         .def_ro("column", &dtf::Problem::column, "Index of the column, or -1.")
-        .def_ro("step", &dtf::Problem::step, "Step of a feature list, or -1.")
+        .def_ro("step", &dtf::Problem::step, "Step of a feature list, item of a list of Examples, or -1.")
         .def_ro("found", &dtf::Problem::found, "A Kind, count, size or value, depending on the fault.")
         .def_prop_ro(
             "text", [](const dtf::Problem& problem) { return nb::bytes(problem.text.data(), problem.text.size()); },
@@ -305,7 +305,7 @@ void add_results(nb::module_& module) {
                 "Splits of bytes values.")
         .def_ro("step_splits", &ColumnOutput::step_splits, rv,
                 nb::sig("def step_splits(self) -> numpy.typing.NDArray[numpy.int64] | None"),
-                "Splits of the values by the steps of a ragged feature list.")
+                "Splits of the values by the steps of a ragged feature list, or by items.")
         .def_ro("row_splits", &ColumnOutput::row_splits, rv,
                 nb::sig("def row_splits(self) -> numpy.typing.NDArray[numpy.int64] | None"),
                 "Splits of the values, or the steps, by records.")
@@ -329,8 +329,8 @@ void binding::add_decoder(nb::module_& module) {
                "`limit` is the maximum memory of the values in bytes. The step of the problem is the number of the "
                "tensor.");
     nb::class_<PyDecoder>(module, "Decoder", "Decodes records to columns.")
-        .def(nb::init<const ColumnSpecs&, bool, bool, bool>(), "columns"_a, "check_crc"_a, "closed"_a,
-             "sequence_example"_a = false)
+        .def(nb::init<const ColumnSpecs&, bool, bool, dtf::Message>(), "columns"_a, "check_crc"_a, "closed"_a,
+             "message"_a = dtf::Message::example)
         .def("set_output", &PyDecoder::set_output, "column"_a, "memory"_a.noconvert(),
              "Decode a dense column to `memory`, which holds all rows.")
         .def("offer_output", &PyDecoder::offer_output, "column"_a, "memory"_a.noconvert(),

@@ -1,4 +1,4 @@
-// Flat arrays to records: tf.train.Example and SequenceExample messages, framed, with both CRCs.
+// Flat arrays to records: tf.train.Example, SequenceExample and ExampleListWithContext messages, framed, with both CRCs.
 //
 // The encoding is the one that protobuf writes: lists of numbers are packed, varints have their shortest form, and map
 // entries are in the order of the fields. example.hpp describes the messages, framing.hpp the frame.
@@ -22,7 +22,7 @@ struct Splits {
 };
 
 // Values of one key of the records: views of arrays of the caller. A row has values, or, in a feature list, steps that
-// have values.
+// have values. A key of the items of a list of Examples is a feature list whose steps are the items.
 struct Field {
     std::string key;
     Kind kind = Kind::int64;
@@ -75,6 +75,7 @@ public:
             }
             (field.list ? lists_ : features_).push_back(entry_of(field, rows));
         }
+        if (message == Message::example_list) check_items();
     }
 
     // Writes records from row `first` on, as many as fit in `capacity` bytes.
@@ -82,13 +83,7 @@ public:
         Encoded done;
         end_ = out + capacity;
         for (std::size_t row = first; row < rows_; ++row) {
-            sizes_.clear();
-            const std::uint64_t features = map_size(features_, row);
-            const std::uint64_t lists = map_size(lists_, row);
-            std::uint64_t payload = 0;
-            const bool context = message_ == Message::example || !features_.empty();
-            if (context) payload += field_size(features);
-            if (!lists_.empty()) payload += field_size(lists);
+            const std::uint64_t payload = payload_size(row);
             const std::uint64_t whole = header_size + payload + footer_size;
             if (payload > most_payload || whole + slack > capacity - done.bytes) {
                 done.need = whole + slack;
@@ -99,9 +94,7 @@ public:
             store_crc(at + 8, at, 8);
             std::uint8_t* begin = at + header_size;
             at = begin;
-            next_ = 0;
-            if (context) at = put_map(put_field(at, tag_features, features), features_, row);
-            if (!lists_.empty()) at = put_map(put_field(at, tag_lists, lists), lists_, row);
+            at = put_payload(at, row);
             store_crc(at, begin, static_cast<std::size_t>(payload));
             done.bytes += whole;
             ++done.records;
@@ -125,7 +118,8 @@ private:
         std::size_t begin, end;
     };
 
-    static constexpr std::uint8_t tag_features = 0x0a, tag_lists = 0x12;  // of Example and SequenceExample
+    static constexpr std::uint8_t tag_features = 0x0a, tag_lists = 0x12;    // of Example and SequenceExample
+    static constexpr std::uint8_t tag_example = 0x0a, tag_context = 0x12;  // of ExampleListWithContext
     static constexpr std::uint8_t tag_entry = 0x0a, tag_key = 0x0a, tag_value = 0x12;
     static constexpr std::uint8_t tag_step = 0x0a, tag_item = 0x0a;
     static constexpr std::size_t longest_varint = 10;
@@ -164,6 +158,23 @@ private:
         if (!ascend) throw std::invalid_argument("splits must ascend and be non-negative");
         return static_cast<std::size_t>(copy[groups]);
     }
+
+    // Items have all keys, so their number is the same for each key.
+    void check_items() const {
+        for (const Entry& entry : lists_) {
+            for (std::size_t row = 0; row < rows_; ++row) {
+                if (item_count(entry, row) != item_count(lists_[0], row)) {
+                    throw std::invalid_argument("keys of items must have equal numbers of steps in each row");
+                }
+            }
+        }
+    }
+
+    static std::size_t item_count(const Entry& entry, std::size_t row) {
+        return split(entry.row_splits, row + 1) - split(entry.row_splits, row);
+    }
+
+    std::size_t items_of(std::size_t row) const { return lists_.empty() ? 0 : item_count(lists_[0], row); }
 
     // One byte for each 7 bits: 9/64 approximates 1/7 closely enough for 64 bits.
     DTF_INLINE static std::size_t varint_size(std::uint64_t value) { return (highest_bit(value | 1) * 9 + 73) / 64; }
@@ -222,18 +233,63 @@ private:
         return {split(splits, group), split(splits, group + 1)};
     }
 
-    // A message is preceded by its length, so all sizes of a record are computed first and kept in `sizes_`.
-    std::uint64_t map_size(const std::vector<Entry>& entries, std::size_t row) {
+    bool writes_context() const { return message_ == Message::example || !features_.empty(); }
+
+    // A message is preceded by its length, so all sizes of a record are computed first and kept in `sizes_`, in the
+    // order in which `put_payload` writes them.
+    std::uint64_t payload_size(std::size_t row) {
+        sizes_.clear();
+        std::uint64_t size = 0;
+        if (message_ == Message::example_list) {
+            for (std::size_t item = 0; item < items_of(row); ++item) {
+                size += field_size(field_size(map_size<Part::items>(lists_, row, item)));
+            }
+            return writes_context() ? size + field_size(field_size(map_size<Part::features>(features_, row))) : size;
+        }
+        if (writes_context()) size += field_size(map_size<Part::features>(features_, row));
+        return lists_.empty() ? size : size + field_size(map_size<Part::lists>(lists_, row));
+    }
+
+    std::uint8_t* put_payload(std::uint8_t* at, std::size_t row) {
+        next_ = 0;
+        if (message_ == Message::example_list) {
+            for (std::size_t item = 0; item < items_of(row); ++item) {
+                at = put_field(at, tag_example, field_size(sizes_[next_]));
+                at = put_map<Part::items>(at, tag_features, lists_, row, item);
+            }
+            if (!writes_context()) return at;
+            at = put_field(at, tag_context, field_size(sizes_[next_]));
+            return put_map<Part::features>(at, tag_features, features_, row);
+        }
+        if (writes_context()) at = put_map<Part::features>(at, tag_features, features_, row);
+        return lists_.empty() ? at : put_map<Part::lists>(at, tag_lists, lists_, row);
+    }
+
+    // Values of a row, or of an item of it.
+    template <Part part>
+    static Span values_of(const Entry& field, std::size_t row, std::size_t item) {
+        if constexpr (part == Part::items) {
+            return span(field.step_splits, split(field.row_splits, row) + item, field.count);
+        }
+        return span(field.row_splits, row, field.count);
+    }
+
+    // Size of a map, which is added to `sizes_` before those within it.
+    template <Part part>
+    std::uint64_t map_size(const std::vector<Entry>& entries, std::size_t row, std::size_t item = 0) {
+        const std::size_t index = sizes_.size();
+        sizes_.push_back(0);
         std::uint64_t size = 0;
         for (const Entry& entry : entries) {
-            const std::uint64_t value = value_size(entry, row);
+            const std::uint64_t value = part == Part::lists ? steps_size(entry, row)
+                                                            : feature_size(entry, values_of<part>(entry, row, item));
             size += field_size(entry.head.size() + varint_size(value) + value);
         }
+        sizes_[index] = size;
         return size;
     }
 
-    std::uint64_t value_size(const Entry& field, std::size_t row) {
-        if (!field.list) return feature_size(field, span(field.row_splits, row, field.count));
+    std::uint64_t steps_size(const Entry& field, std::size_t row) {
         const Span steps = span(field.row_splits, row, 1);
         const std::size_t index = sizes_.size();
         sizes_.push_back(0);
@@ -277,14 +333,18 @@ private:
         return load<std::uint64_t>(field.values + 8 * value);
     }
 
-    std::uint8_t* put_map(std::uint8_t* at, const std::vector<Entry>& entries, std::size_t row) {
+    template <Part part>
+    std::uint8_t* put_map(std::uint8_t* at, std::uint8_t tag, const std::vector<Entry>& entries, std::size_t row,
+                          std::size_t item = 0) {
+        at = put_field(at, tag, sizes_[next_++]);
         for (const Entry& field : entries) {
             const std::uint64_t size = sizes_[next_];
-            const std::uint64_t value = field.list ? size : field_size(list_size(field, size));
+            const std::uint64_t value = part == Part::lists ? size : field_size(list_size(field, size));
             at = put_field(at, tag_entry, field.head.size() + varint_size(value) + value);
             std::memcpy(at, field.head.data(), field.head.size());
             at = put_varint(at + field.head.size(), value);
-            at = field.list ? put_steps(at, field, row) : put_feature(at, field, span(field.row_splits, row, field.count));
+            at = part == Part::lists ? put_steps(at, field, row)
+                                     : put_feature(at, field, values_of<part>(field, row, item));
         }
         return at;
     }

@@ -51,10 +51,8 @@ using Fields = nb::typed<nb::sequence, PyField>;
 
 class PyEncoder {
 public:
-    PyEncoder(const Fields& fields, std::size_t rows, bool sequence_example)
-        : encoder_(kept(fields), rows,
-                   sequence_example ? dtf::Message::sequence_example : dtf::Message::example),
-          rows_(rows) {}
+    PyEncoder(const Fields& fields, std::size_t rows, dtf::Message message)
+        : encoder_(kept(fields), rows, message), rows_(rows) {}
     PyEncoder(const PyEncoder&) = delete;
     PyEncoder& operator=(const PyEncoder&) = delete;
 
@@ -92,7 +90,8 @@ void binding::add_encoder(nb::module_& module) {
         .def_ro("nbytes", &dtf::Encoded::bytes, "Bytes written.")
         .def_ro("need", &dtf::Encoded::need, "Buffer size that the next record needs; 0 after the last record.");
     nb::class_<PyEncoder>(module, "Encoder", "Encodes fields to framed records.")
-        .def(nb::init<const Fields&, std::size_t, bool>(), "fields"_a, "rows"_a, "sequence_example"_a = false,
+        .def(nb::init<const Fields&, std::size_t, dtf::Message>(), "fields"_a, "rows"_a,
+             "message"_a = dtf::Message::example,
              "Validate the fields and copy their splits; the arrays of values are kept, not copied.")
         .def("encode", &PyEncoder::encode, "first"_a, "out"_a.noconvert(),
              "Write as many records to `out` as fit, from row `first` on.\n\n"

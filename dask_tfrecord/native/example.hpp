@@ -1,6 +1,7 @@
-// Decoder of tf.train.Example and SequenceExample messages. Accepts every encoding that protobuf accepts.
+// Decoder of tf.train.Example, SequenceExample and ExampleListWithContext messages. Accepts every encoding that protobuf
+// accepts.
 //
-// Wire layout, from tensorflow/core/example/example.proto and feature.proto:
+// Wire layout, from tensorflow/core/example/example.proto and feature.proto, and from example_list.proto of TF-Ranking:
 //
 //     message Example         { Features features = 1; }
 //     message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
@@ -8,12 +9,14 @@
 //     message FeatureLists    { map<string, FeatureList> feature_list = 1; }
 //     message FeatureList     { repeated Feature feature = 1; }
 //     message Feature         { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
+//     message ExampleListWithContext { repeated Example examples = 1; Example context = 2; }
 //
 // A map is a repeated message of entries { string key = 1; Value value = 2; }. The last entry of a key wins; within an
 // entry, repeated values merge. columns.hpp describes the lists.
 //
 // Specification: https://protobuf.dev/programming-guides/encoding/ and
-// https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto
+// https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
+// https://github.com/tensorflow/serving/blob/master/tensorflow_serving/apis/input.proto
 #pragma once
 
 #include <stdexcept>
@@ -25,19 +28,28 @@
 
 namespace dtf {
 
-enum class Message : int { example = 0, sequence_example = 1 };
+enum class Message : int { example = 0, sequence_example = 1, example_list = 2 };
+
+// The maps of a record. Columns of lists and of items have `ColumnSpec::list`; an item is a step of all of them.
+enum class Part {
+    features,  // of an Example, or of a context
+    lists,     // of a SequenceExample
+    items,     // features of one Example of an ExampleListWithContext
+};
 
 // Decodes records to columns. Framing, CRCs and messages are handled in one pass, while a record is in cache.
 class Decoder {
 public:
     Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed, Message message = Message::example)
-        : framing_(check_crc), closed_(closed), message_(message) {
+        : framing_(check_crc), closed_(closed), message_(message), depth_(message == Message::example_list) {
         columns_.reserve(specs.size());
         for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             const ColumnSpec& spec = columns_[i].spec();
             (spec.list ? lists_ : features_).add(spec.key, static_cast<int>(i));
-            if (spec.layout != ValueLayout::skipped) checked_.push_back(i);
+            if (spec.layout == ValueLayout::skipped) continue;
+            checked_.push_back(i);
+            if (spec.list && message == Message::example_list) items_.push_back(i);
         }
     }
 
@@ -85,7 +97,8 @@ public:
     }
 
 private:
-    // Nesting depth of the messages of a record. Unknown groups within them count from there.
+    // Nesting depth of the messages of a record, `depth_` more within a list of Examples. Unknown groups within them
+    // count from there.
     enum Level : std::size_t { in_record, in_map, in_entry, in_value, in_step };
 
     bool fail(Fault fault) {
@@ -124,34 +137,71 @@ private:
 
     // message Example { Features features = 1; }
     // message SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
-    // A repeated message field merges with the preceding ones.
+    // message ExampleListWithContext { repeated Example examples = 1; Example context = 2; }
+    // A repeated message field merges with the preceding ones, but `examples` are items of a list.
     bool record(Cursor record) {
         if (problem_.fault != Fault::none) problem_ = Problem{};
         features_.begin_record();
         lists_.begin_record();
-        has_values_ = has_oddities_ = some_read_ = false;
+        has_values_ = has_oddities_ = some_read_ = foreign_ = false;
         taken_ = 0;
-        bool foreign = false;
+        for (const std::size_t i : items_) {
+            columns_[i].open(record_);
+            some_read_ = true;
+        }
         while (!record.empty()) {
             std::uint32_t tag;
             if (!record.tag(tag)) return fail(Fault::malformed);
-            const bool is_lists = tag == length_delimited(2) && message_ == Message::sequence_example;
-            if (tag == length_delimited(1) || is_lists) {
-                Cursor map(record.here(), 0);
-                if (!record.delimited(map)) return fail(Fault::malformed);
-                if (!(is_lists ? map_of_lists(map) : map_of_features(map))) {
+            if (tag == length_delimited(1) || (tag == length_delimited(2) && message_ != Message::example)) {
+                Cursor part(record.here(), 0);
+                if (!record.delimited(part)) return fail(Fault::malformed);
+                if (!part_of_record(part, tag == length_delimited(2))) {
                     return problem_.fault != Fault::none ? false : fail(Fault::malformed);
                 }
             } else {
-                foreign = foreign || tag == length_delimited(2);  // the feature lists of a SequenceExample
+                foreign_ = foreign_ || tag == length_delimited(2);  // the feature lists of a SequenceExample
                 has_oddities_ = true;
                 if (!record.skip(tag, in_record)) return fail(Fault::malformed);
             }
         }
         // Fields that no writer of Examples writes, and not one feature: another message that happens to parse.
         // Accepting it as an empty Example would invent a row.
-        if (foreign || (has_oddities_ && !has_values_)) return fail(Fault::not_example);
+        if (foreign_ || (has_oddities_ && !has_values_)) return fail(Fault::not_example);
         return close();
+    }
+
+    bool part_of_record(Cursor part, bool second) {
+        if (message_ != Message::example_list) {
+            return second ? entries<Part::lists>(part, lists_) : entries<Part::features>(part, features_);
+        }
+        return second ? example<Part::features>(part, features_) : item(part);
+    }
+
+    // One of the `examples` of an ExampleListWithContext.
+    bool item(Cursor message) {
+        ++item_;
+        lists_.begin_record();
+        if (!example<Part::items>(message, lists_)) return false;
+        for (const std::size_t i : items_) columns_[i].close_item(item_);
+        return true;
+    }
+
+    // message Example { Features features = 1; }, within a list or as its context.
+    template <Part part>
+    bool example(Cursor message, Keys& keys) {
+        while (!message.empty()) {
+            std::uint32_t tag;
+            if (!message.tag(tag)) return false;
+            if (tag == length_delimited(1)) {
+                Cursor map(message.here(), 0);
+                if (!message.delimited(map) || !entries<part>(map, keys)) return false;
+            } else {
+                foreign_ = foreign_ || tag == length_delimited(2);  // a SequenceExample
+                has_oddities_ = true;
+                if (!message.skip(tag, in_map)) return false;
+            }
+        }
+        return true;
     }
 
     bool close() {
@@ -167,43 +217,35 @@ private:
     }
 
     // message Features { map<string, Feature> feature = 1; }
-    bool map_of_features(Cursor map) {
-        return entries(map, features_, [this](Cursor value, Column& column) {
-            return feature(value, column, in_value);
-        });
-    }
-
     // message FeatureLists { map<string, FeatureList> feature_list = 1; }
-    bool map_of_lists(Cursor map) {
-        return entries(map, lists_, [this](Cursor value, Column& column) { return feature_list(value, column); });
-    }
-
-    template <class Read>
-    bool entries(Cursor map, Keys& keys, Read read) {
+    template <Part part>
+    bool entries(Cursor map, Keys& keys) {
         while (!map.empty()) {
             Cursor value(map.here(), 0);
             if (const Keys::Key* key = keys.repeated(map, value)) {
                 has_values_ = true;
                 Column* column = column_of(*key);
-                if (column != nullptr && !enter(value, *column, read)) return false;
+                if (column != nullptr && !enter<part>(value, *column)) return false;
                 continue;
             }
             std::uint32_t tag;
             if (!map.tag(tag)) return false;
             if (tag == length_delimited(1)) {
                 Cursor one(map.here(), 0);
-                if (!map.delimited(one) || !entry(one, keys, read)) return false;
+                if (!map.delimited(one) || !entry<part>(one, keys)) return false;
             } else {
+                // An Example or SequenceExample that parses as a list of Examples: its keys and values, a level deeper.
+                foreign_ = foreign_ || (tag == length_delimited(2) && message_ == Message::example_list);
                 has_oddities_ = true;
-                if (!map.skip(tag, in_map)) return false;
+                if (!map.skip(tag, depth_ + in_map)) return false;
             }
         }
         return true;
     }
 
     // A map entry { string key = 1; value = 2; } in the order that nearly every writer uses: key, value, end.
-    template <class Read>
-    bool entry(Cursor entry, Keys& keys, Read read) {
+    template <Part part>
+    bool entry(Cursor entry, Keys& keys) {
         Cursor quick = entry;
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
@@ -212,26 +254,44 @@ private:
             tag == length_delimited(2) && quick.delimited(value) && quick.empty()) {
             Column* column;
             has_values_ = true;
-            return find(key, keys, column) && (column == nullptr || enter(value, *column, read));
+            return find(key, keys, column) && (column == nullptr || enter<part>(value, *column));
         }
-        return any_entry(entry, keys, read);
+        return any_entry<part>(entry, keys);
     }
 
     // Store the single value of an entry.
-    template <class Read>
-    DTF_INLINE bool enter(Cursor value, Column& column, Read read) {
-        if (column.take_one(record_, value)) {
+    template <Part part>
+    DTF_INLINE bool enter(Cursor value, Column& column) {
+        if constexpr (part == Part::items) {
+            if (column.take_one_of_item(item_, value)) return true;
+        } else if (column.take_one(record_, value)) {
             ++taken_;
             return true;
         }
-        some_read_ = true;
-        column.open(record_);
-        return read(value, column);
+        open<part>(column);
+        return read<part>(value, column);
+    }
+
+    // Start an entry of the key of a column.
+    template <Part part>
+    DTF_INLINE void open(Column& column) {
+        if constexpr (part == Part::items) {
+            column.open_item(item_);
+        } else {
+            some_read_ = true;
+            column.open(record_);
+        }
+    }
+
+    template <Part part>
+    DTF_INLINE bool read(Cursor value, Column& column) {
+        if constexpr (part == Part::lists) return feature_list(value, column);
+        return feature(value, column, depth_ + in_value);
     }
 
     // Fields in any order and number: the last key counts, and values merge.
-    template <class Read>
-    bool any_entry(const Cursor entry, Keys& keys, Read read) {
+    template <Part part>
+    bool any_entry(const Cursor entry, Keys& keys) {
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
         bool valued = false;
@@ -240,7 +300,7 @@ private:
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(1)) {
                 valued = valued || tag == length_delimited(2);
-                if (!rest.skip(tag, in_entry)) return false;
+                if (!rest.skip(tag, depth_ + in_entry)) return false;
             } else if (!rest.delimited(key) || !is_utf8(key.here(), key.left())) {
                 return false;
             }
@@ -249,14 +309,13 @@ private:
         Column* column;
         if (!find(key, keys, column)) return false;
         if (column == nullptr) return true;
-        some_read_ = true;
-        column->open(record_);
+        open<part>(*column);
         for (Cursor rest = entry; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(2)) {
-                if (!rest.skip(tag, in_entry)) return false;
-            } else if (!rest.delimited(value) || !read(value, *column)) {
+                if (!rest.skip(tag, depth_ + in_entry)) return false;
+            } else if (!rest.delimited(value) || !read<part>(value, *column)) {
                 return false;
             }
         }
@@ -409,14 +468,18 @@ private:
     Framing framing_;
     bool closed_;
     Message message_;
+    std::size_t depth_;  // of Features below their place in an Example
     std::vector<Column> columns_;
     Column counted_only_{nothing()};  // keeps no values
     Keys features_;
     Keys lists_;
     std::vector<std::size_t> checked_;  // columns that are not skipped
+    std::vector<std::size_t> items_;    // those of items of a list of Examples
     std::uint64_t record_ = 0;
+    std::uint64_t item_ = 0;  // number of items so far, of refused records too
     bool has_values_ = false;    // the record has a map entry with a value
     bool has_oddities_ = false;  // the record has unknown fields, or a map entry without a value
+    bool foreign_ = false;       // the record has a field that only another message has
     bool some_read_ = false;     // the record has a value that was not stored by the fast path
     std::size_t taken_ = 0;      // number of columns of the record that the fast path filled
     Problem problem_;

@@ -41,6 +41,10 @@ void add_enumerations(nb::module_& module) {
         .value("BYTES", Kind::bytes)
         .value("FLOATS", Kind::floats)
         .value("INT64", Kind::int64);
+    nb::enum_<dtf::Message>(module, "Message", "Message of a record.")
+        .value("EXAMPLE", dtf::Message::example)
+        .value("SEQUENCE_EXAMPLE", dtf::Message::sequence_example)
+        .value("EXAMPLE_LIST", dtf::Message::example_list, "ExampleListWithContext of TF-Ranking.");
     nb::enum_<ValueLayout>(module, "ValueLayout", "Layout of the values of one key.")
         .value("FIXED", ValueLayout::fixed, "The same number of values in every record or step.")
         .value("RAGGED", ValueLayout::ragged, "Any number of values.")

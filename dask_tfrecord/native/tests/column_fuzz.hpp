@@ -40,7 +40,7 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
         made.cast = static_cast<dtf::Cast>(first + static_cast<int>(random.below(casts)));
     }
     made.optional = random.below(2) == 0;
-    if (made.layout != ValueLayout::fixed || made.list || made.count == 0 || random.below(3) != 0) return made;
+    if (made.layout != ValueLayout::fixed || made.count == 0 || random.below(3) != 0) return made;
     if (made.kind == Kind::bytes) {
         for (std::size_t i = 0; i < made.count; ++i) made.fallback.emplace_back(random.below(3), 'z');
     } else {  // any bits, but of booleans
@@ -59,6 +59,7 @@ inline dtf::ColumnSpec raw_column(const Seen& seen, Random& random) {
 inline dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
     if (seen.list) {
         if (random.below(10) == 0) return steps(spec(seen.key, Kind::none, ValueLayout::skipped));
+        if (random.below(30) == 0) return steps(spec(seen.key, Kind::none, ValueLayout::unset));
         return varied(steps(list_column(seen, random)), random);
     }
     const std::size_t located = seen.kind == Kind::floats ? seen.count : seen.kind == Kind::bytes ? seen.size : 0;

@@ -1,4 +1,4 @@
-// Columns and records of a SequenceExample, for the tests of columns and their fuzzing.
+// Columns and records of a SequenceExample and of a list of Examples, for the tests of columns and their fuzzing.
 #pragma once
 
 #include "fed.hpp"
@@ -21,7 +21,7 @@ inline dtf::ColumnSpec optional(dtf::ColumnSpec spec) {
     return spec;
 }
 
-// A column of a feature list.
+// A column of a feature list, or of items.
 inline dtf::ColumnSpec steps(dtf::ColumnSpec spec) {
     spec.list = true;
     return spec;
@@ -51,6 +51,13 @@ inline std::string feature_list(std::initializer_list<std::string_view> features
 
 inline std::string sequence_example(std::string_view context, std::string_view lists) {
     return delimited(1, context) + delimited(2, lists);
+}
+
+// A record of the items of a list of Examples, by the entries of each, and its context if it is not empty.
+inline std::string example_list(std::initializer_list<std::string_view> items, std::string_view context = "") {
+    std::string record;
+    for (const std::string_view item : items) record += delimited(1, example(item));
+    return context.empty() ? record : record + delimited(2, example(context));
 }
 
 template <class T>

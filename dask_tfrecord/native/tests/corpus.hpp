@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <optional>
 
 namespace fuzzing {
 
@@ -18,7 +19,7 @@ struct Seen {  // a feature as a record of the corpus has it, or the first step 
     Kind kind;
     std::size_t count;
     std::size_t size;              // of its first value, where that is bytes
-    bool list = false;             // it is a feature list
+    bool list = false;             // it is a feature list, or a key of items
     const Dtype* dtype = nullptr;  // of its first value, where that is a tensor
     Sizes sizes = {};
 };
@@ -98,17 +99,22 @@ inline std::vector<Seen> read_features(const std::string& payload, Message messa
     return features;
 }
 
-inline bool is_example(const std::string& payload) {
+inline bool is_message(const std::string& payload, Message message) {
     const Exact block(framed(payload));
-    return dtf::Decoder({}, true, false).feed(block.data(), block.size(), 1).records == 1;
+    return dtf::Decoder({}, true, false, message).feed(block.data(), block.size(), 1).records == 1;
 }
 
-inline Sample sample_of(std::string bytes) {
+inline Message message_of(const std::string& payload) {
+    if (is_message(payload, Message::example)) return Message::example;
+    return is_message(payload, Message::sequence_example) ? Message::sequence_example : Message::example_list;
+}
+
+inline Sample sample_of(std::string bytes, std::optional<Message> message = std::nullopt) {
     Sample sample;
     sample.bytes = std::move(bytes);
     sample.payloads = read_payloads(sample.bytes);
     if (sample.payloads.empty()) return sample;
-    if (!is_example(sample.payloads[0])) sample.message = Message::sequence_example;
+    sample.message = message ? *message : message_of(sample.payloads[0]);
     for (const std::size_t which : {std::size_t{0}, sample.payloads.size() / 2, sample.payloads.size() - 1}) {
         for (Seen& seen : read_features(sample.payloads[which], sample.message)) {
             sample.features.push_back(std::move(seen));
@@ -169,16 +175,27 @@ inline std::string some_tensors(Random& random) {
     return entries;
 }
 
+// A list of Examples, and its context among them.
+inline std::string some_examples(const std::string& context, Random& random) {
+    std::string record;
+    const std::size_t items = random.below(5), place = random.below(items + 1);
+    for (std::size_t item = 0; item <= items; ++item) {
+        if (item == place) record += delimited(2, example(context));
+        if (item < items) record += delimited(1, random.below(20) == 0 ? "" : example(some_entries(false, random)));
+    }
+    return record;
+}
+
 inline Sample made_sample(Message message, std::uint64_t which) {
     Random random(which);
     std::string bytes;
     for (int record = 0; record < 40; ++record) {
         const std::string context = some_entries(false, random);
-        const bool lists = message == Message::sequence_example;
-        bytes += framed(lists ? sequence_example(context, some_entries(true, random))
-                              : example(context + some_tensors(random)));
+        bytes += framed(message == Message::example_list       ? some_examples(context, random)
+                        : message == Message::sequence_example ? sequence_example(context, some_entries(true, random))
+                                                               : example(context + some_tensors(random)));
     }
-    return sample_of(bytes);
+    return sample_of(bytes, message);
 }
 
 inline std::vector<Sample> read_corpus(char** begin, char** end) {

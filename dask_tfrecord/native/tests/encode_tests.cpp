@@ -114,6 +114,50 @@ void test_rows_and_steps_of_any_length() {
     for (std::size_t capacity = 0; capacity < wanted.size() + 20; ++capacity) CHECK(encoded(encoder, 3, capacity) == wanted);
 }
 
+template <class Make>
+bool refused(Make make) {
+    try {
+        make();
+    } catch (const std::invalid_argument&) {
+        return true;
+    }
+    return false;
+}
+
+void test_items_of_a_list_of_examples() {
+    const std::vector<std::int64_t> numbers{1, 300, -1, 7};
+    support::Exact values = exact(numbers), rows = exact(std::vector<std::int64_t>{0, 0, 3}),
+                   later = exact(std::vector<std::int64_t>{1, 1, 4}), ends = exact(std::vector<std::int64_t>{0, 0, 0, 2, 3}),
+                   context = exact(std::vector<std::int64_t>{0, 1, 3});
+    std::vector<Field> fields(3);
+    for (Field& field : fields) set_values(field, values);
+    fields[0].key = fields[1].key = "x";  // the context has keys of its own
+    fields[0].row_splits = splits(context);
+    fields[1].list = fields[2].list = true;
+    fields[1].row_splits = splits(rows);
+    fields[2].key = "y";
+    fields[2].row_splits = splits(later);
+    fields[2].step_splits = splits(ends);
+    const auto item = [](const std::string& one, const std::string& other) {
+        return delimited(1, support::example(support::entry("x", one) + support::entry("y", other)));
+    };
+    const auto of_context = [](const std::string& held) {
+        return delimited(2, support::example(support::entry("x", held)));
+    };
+    const std::string wanted =
+        support::framed(of_context(support::int64_list({1}))) +
+        support::framed(item(support::int64_list({1}), delimited(3, "")) +
+                        item(support::int64_list({300}), support::int64_list({1, 300})) +
+                        item(support::int64_list({-1}), support::int64_list({-1})) +
+                        of_context(support::int64_list({300, -1})));
+    Encoder encoder(fields, 2, Message::example_list);
+    for (std::size_t capacity = 0; capacity < wanted.size() + 20; ++capacity) CHECK(encoded(encoder, 2, capacity) == wanted);
+    Encoder alone({fields[1]}, 1, Message::example_list), nothing({}, 2, Message::example_list);
+    CHECK(encoded(alone, 1, 100) == support::framed("") && encoded(nothing, 2, 100) == support::framed("") + support::framed(""));
+    fields[2].row_splits = splits(context);
+    CHECK(refused([&] { Encoder(fields, 2, Message::example_list); }));
+}
+
 void test_messages_without_features() {
     Encoder example({}, 2, Message::example), sequence({}, 2, Message::sequence_example);
     CHECK(encoded(example, 2, 100) == support::framed(support::example("")) + support::framed(support::example("")));
@@ -136,16 +180,6 @@ void test_a_message_past_two_gigabytes_is_not_written() {
     std::uint8_t nothing = 7;
     const dtf::Encoded done = encoder.encode(0, &nothing, 1);
     CHECK(done.records == 0 && done.bytes == 0 && done.need > dtf::most_payload && nothing == 7);
-}
-
-template <class Make>
-bool refused(Make make) {
-    try {
-        make();
-    } catch (const std::invalid_argument&) {
-        return true;
-    }
-    return false;
 }
 
 void test_splits_that_exceed_the_values_are_refused() {
@@ -233,6 +267,7 @@ void test_values_that_change_do_not_overflow_the_output() {
 const checks::Test tests[] = {
     TEST(test_lists_are_those_of_a_plain_writer),
     TEST(test_rows_and_steps_of_any_length),
+    TEST(test_items_of_a_list_of_examples),
     TEST(test_messages_without_features),
     TEST(test_a_message_past_two_gigabytes_is_not_written),
     TEST(test_splits_that_exceed_the_values_are_refused),

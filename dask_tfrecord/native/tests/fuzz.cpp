@@ -160,6 +160,8 @@ void check_picks(const std::function<dtf::Decoder()>& make, const std::string& b
     REQUIRE(contents(picked) == contents(alone) && said_of(picked.problem()) == said_of(alone.problem()));
 }
 
+constexpr Message messages[] = {Message::example, Message::sequence_example, Message::example_list};
+
 void execute(const std::vector<Sample>& corpus, Random& random) {
     const Sample& sample = corpus[random.below(corpus.size())];
     const Sample& other = corpus[random.below(corpus.size())];
@@ -169,9 +171,7 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
     const bool closed = random.below(4) == 0;
     const Specs specs = some_columns(sample, random);
     // Now and then as what it is not.
-    const Message message = random.below(40) != 0 ? sample.message
-                            : random.below(2) == 0 ? Message::example
-                                                   : Message::sequence_example;
+    const Message message = random.below(40) != 0 ? sample.message : messages[random.below(std::size(messages))];
 
     const Exact block(bytes);
     for (const std::uint64_t limit : {UINT64_MAX, std::uint64_t{random.below(4)}}) {
@@ -228,7 +228,7 @@ int main(int argc, char** argv) {
     }
     const std::size_t files = corpus.size();
     for (std::uint64_t which = 0; which < 12; ++which) {
-        for (const Message message : {Message::example, Message::sequence_example}) {
+        for (const Message message : messages) {
             corpus.push_back(made_sample(message, which));
         }
     }
