@@ -34,6 +34,16 @@ class Kind(enum.Enum):
 
     INT64 = 3
 
+class Message(enum.Enum):
+    """Message of a record."""
+
+    EXAMPLE = 0
+
+    SEQUENCE_EXAMPLE = 1
+
+    EXAMPLE_LIST = 2
+    """ExampleListWithContext of TF-Ranking."""
+
 class ValueLayout(enum.Enum):
     """Layout of the values of one key."""
 
@@ -220,7 +230,7 @@ class Problem:
 
     @property
     def step(self) -> int:
-        """Step of a feature list, or -1."""
+        """Step of a feature list, item of a list of Examples, or -1."""
 
     @property
     def found(self) -> int:
@@ -243,7 +253,7 @@ class ColumnOutput:
 
     @property
     def step_splits(self) -> numpy.typing.NDArray[numpy.int64] | None:
-        """Splits of the values by the steps of a ragged feature list."""
+        """Splits of the values by the steps of a ragged feature list, or by items."""
 
     @property
     def row_splits(self) -> numpy.typing.NDArray[numpy.int64] | None:
@@ -293,7 +303,7 @@ class Decoder:
     """Decodes records to columns."""
 
     def __init__(
-        self, columns: Sequence[ColumnSpec], check_crc: bool, closed: bool, sequence_example: bool = False
+        self, columns: Sequence[ColumnSpec], check_crc: bool, closed: bool, message: Message = Message.EXAMPLE
     ) -> None: ...
     def set_output(
         self, column: int, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
@@ -384,7 +394,7 @@ class Encoded:
 class Encoder:
     """Encodes fields to framed records."""
 
-    def __init__(self, fields: Sequence[Field], rows: int, sequence_example: bool = False) -> None:
+    def __init__(self, fields: Sequence[Field], rows: int, message: Message = Message.EXAMPLE) -> None:
         """Validate the fields and copy their splits; the arrays of values are kept, not copied."""
 
     def encode(

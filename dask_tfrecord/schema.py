@@ -5,28 +5,30 @@ Schemas are hashable, picklable, and equal after a round trip through JSON.
 
 from __future__ import annotations
 
-import base64
 import difflib
 import json
-import math
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
-from dask_tfrecord import features as feature_classes
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
 from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
+from dask_tfrecord.features.feature_json import feature_of_json, json_of_feature
 
 __all__ = [
+    "ITEMS",
     "Sampling",
     "Schema",
     "align_columns",
     "feature_cells",
     "group_lines",
     "near_misses",
-    "prefix_groups",
-    "prefix_lines",
+    "split_item_name",
 ]
+
+
+# Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
+ITEMS = "examples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,16 @@ class Schema(Mapping[str, Feature]):
     Parameters
     ----------
     features : mapping of str to feature
-        Feature classes of this library or of `tf.io`, by name; for a SequenceExample, those of the context.
+        Feature classes of this library or of `tf.io`, by name; those of the context for records
+        with steps or items.
     sampling : Sampling, optional
         Set by `infer_schema`: the sample of records that the features are based on.
     sequence_features : mapping of str to feature, optional
         The feature lists of a SequenceExample. If not None, even if empty, records are SequenceExamples.
+    example_features : mapping of str to feature, optional
+        The features of each item of an ExampleListWithContext of TF-Ranking, by key; feature ``KEY`` is named
+        ``examples/KEY`` in the schema. If not None, even if empty, records are ExampleListWithContexts. Excludes
+        `sequence_features`.
     classes : mapping of str to sequence of str, optional
         Class names of an integer feature: value i is class i.
     groups : mapping of str to sequence of str, optional
@@ -73,8 +80,8 @@ class Schema(Mapping[str, Feature]):
     Raises
     ------
     SchemaError
-        If a name is not a string or occurs twice, a feature is of an unknown class, or a group names a feature that is
-        unknown, not ragged, or in another group.
+        If a name is not a string or occurs twice, a feature is of an unknown class, a group names a feature that is
+        unknown, not ragged, or in another group, or both sequence_features and example_features are given.
 
     Examples
     --------
@@ -85,9 +92,10 @@ class Schema(Mapping[str, Feature]):
     True
     """
 
-    __slots__ = ("_features", "_sequences", "classes", "groups", "report", "sampling")
+    __slots__ = ("_features", "_steps", "classes", "groups", "message", "report", "sampling")
     _features: dict[str, Feature]
-    _sequences: frozenset[str] | None
+    _steps: frozenset[str]
+    message: str
     classes: Mapping[str, tuple[str, ...]]
     groups: Mapping[str, tuple[str, ...]]
     report: Any
@@ -99,25 +107,29 @@ class Schema(Mapping[str, Feature]):
         sampling: Sampling | None = None,
         *,
         sequence_features: Mapping[str, Any] | None = None,
+        example_features: Mapping[str, Any] | None = None,
         classes: Mapping[str, Sequence[str]] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
         report: Any = None,
     ) -> None:
         known: dict[str, Feature] = {}
-        for name, feature in [*features.items(), *(sequence_features or {}).items()]:
+        message, steps = _steps_of_message(sequence_features, example_features)
+        for name, feature in [*features.items(), *steps.items()]:
             if not isinstance(name, str):
                 raise SchemaError(f"expected a string as feature name; got {name!r}")
             if any("\ud800" <= char <= "\udfff" for char in name):
                 raise SchemaError(f"feature name {name!a} holds a lone surrogate, which is not valid UTF-8")
             if name in known:
-                raise SchemaError(f"feature {name!r} is in both features and sequence_features: names must be distinct")
+                argument = "example_features" if example_features is not None else "sequence_features"
+                raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
             known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
         object.__setattr__(self, "_features", known)
-        object.__setattr__(self, "_sequences", None if sequence_features is None else frozenset(sequence_features))
+        object.__setattr__(self, "_steps", frozenset(steps))
+        object.__setattr__(self, "message", message)
         object.__setattr__(self, "sampling", sampling)
         object.__setattr__(self, "report", report)
         object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
-        object.__setattr__(self, "groups", _checked_groups(groups or {}, known))
+        object.__setattr__(self, "groups", _checked_groups(groups or {}, known, message))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
@@ -148,18 +160,19 @@ class Schema(Mapping[str, Feature]):
         return self._features.values()
 
     def __hash__(self) -> int:
-        return hash((frozenset(self._features.items()), self._sequences))
+        return hash((frozenset(self._features.items()), self._steps, self.message))
 
     def __eq__(self, other: object) -> bool:
         # Schemas are equal if they decode records equally; their sampling does not matter.
         if isinstance(other, Schema):
-            return self._features == other._features and self._sequences == other._sequences
+            parts = (self.message, self._steps) == (other.message, other._steps)
+            return parts and self._features == other._features
         if isinstance(other, Mapping):
-            return self._sequences is None and self._features == dict(other)
+            return self.message == "Example" and self._features == dict(other)
         return NotImplemented
 
     def __reduce__(self) -> tuple[Any, ...]:
-        columns = self.context_features, self.sampling, self.sequence_features
+        columns = self.context_features, self.sampling, self.sequence_features, self.example_features
         return _from_pickle, (*columns, self.classes, self.groups)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
@@ -168,20 +181,30 @@ class Schema(Mapping[str, Feature]):
 
     @property
     def context_features(self) -> dict[str, Feature]:
-        """Features of an Example, or of the context of a SequenceExample."""
-        return {name: feature for name, feature in self._features.items() if name not in (self._sequences or ())}
+        """Features of an Example, or of the context of a SequenceExample or ExampleListWithContext."""
+        return {name: feature for name, feature in self._features.items() if name not in self._steps}
 
     @property
     def sequence_features(self) -> dict[str, Feature] | None:
-        """Feature lists of a SequenceExample; None if records are Examples."""
-        if self._sequences is None:
+        """Feature lists of a SequenceExample; None for other records."""
+        if self.message != "SequenceExample":
             return None
-        return {name: feature for name, feature in self._features.items() if name in self._sequences}
+        return {name: feature for name, feature in self._features.items() if name in self._steps}
 
     @property
-    def message(self) -> str:
-        """Message type of the records: "Example" or "SequenceExample"."""
-        return "Example" if self._sequences is None else "SequenceExample"
+    def example_features(self) -> dict[str, Feature] | None:
+        """Features of each item of an ExampleListWithContext, by key; None for other records."""
+        if self.message != "ExampleListWithContext":
+            return None
+        return {self.key_of(name): feature for name, feature in self._features.items() if name in self._steps}
+
+    def has_steps(self, name: str) -> bool:
+        """Return whether a feature is a feature list, or a feature of items."""
+        return name in self._steps
+
+    def key_of(self, name: str) -> str:
+        """Return the key of a feature in a record: its name, or for items the name after ``examples/``."""
+        return split_item_name(name, self.message)[0] if name in self._steps else name
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return a schema of the features `names`, in that order.
@@ -196,15 +219,17 @@ class Schema(Mapping[str, Feature]):
         return selected
 
     def replaced(self, features: Mapping[str, Feature]) -> Schema:
-        """Return a schema of these features; those named as a feature list of this schema are feature lists."""
-        sequences = None
-        if self._sequences is not None:
-            sequences = {name: feature for name, feature in features.items() if name in self._sequences}
-        context = {name: feature for name, feature in features.items() if name not in (self._sequences or ())}
+        """Return a schema of these features for the same message: those named as one of its steps are steps."""
+        steps = {self.key_of(name): feature for name, feature in features.items() if name in self._steps}
+        context = {name: feature for name, feature in features.items() if name not in self._steps}
         made = Schema(
-            context, sequence_features=sequences, classes=_only(self.classes, features), groups=self.groups_of(features)
+            context,
+            sequence_features=steps if self.message == "SequenceExample" else None,
+            example_features=steps if self.message == "ExampleListWithContext" else None,
+            classes=_only(self.classes, features),
+            groups=self.groups_of(features),
         )
-        # Keep the given order across context and feature lists.
+        # Keep the given order across context and steps.
         object.__setattr__(made, "_features", {name: made[name] for name in features})
         return made
 
@@ -237,20 +262,18 @@ class Schema(Mapping[str, Feature]):
         {'steps': ('steps/a', 'steps/b')}
         """
         made = self.replaced(self._features)
-        object.__setattr__(made, "groups", _checked_groups(groups, self._features))
+        object.__setattr__(made, "groups", _checked_groups(groups, self._features, self.message))
         object.__setattr__(made, "sampling", self.sampling)
         object.__setattr__(made, "report", self.report)
         return made
 
     def to_json(self) -> str:
         """Return the schema as JSON text."""
-        features = [
-            {"name": name, "class": type(feature).__name__, **_to_json(feature.arguments())}
-            for name, feature in self.items()
-        ]
+        features = [{"name": name, **json_of_feature(feature)} for name, feature in self.items()]
         document: dict[str, Any] = {"features": features}
-        if self._sequences is not None:
-            document["sequence_features"] = [name for name in self if name in self._sequences]
+        if self.message != "Example":
+            argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
+            document[argument] = [name for name in self if name in self._steps]
         if self.classes:
             document["classes"] = {name: list(names) for name, names in self.classes.items()}
         if self.groups:
@@ -275,16 +298,19 @@ class Schema(Mapping[str, Feature]):
         """
         try:
             document = json.loads(text)
-            features = {entry.pop("name"): _construct(entry) for entry in document["features"]}
-            sequences = document.get("sequence_features")
+            features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
+            sequences, items = document.get("sequence_features"), document.get("example_features")
             sampling = document.get("sampling")
             if sampling is not None:
                 present = tuple((name, count) for name, count in sampling["present"])
                 sampling = Sampling(sampling["records"], sampling["shards"], present, tuple(sampling["unset"]))
             named = None if sequences is None else {name: features.pop(name) for name in sequences}
+            of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
             order = [entry["name"] for entry in json.loads(text)["features"]]
             labels, groups = document.get("classes"), document.get("groups")
-            made = cls(features, sampling, sequence_features=named, classes=labels, groups=groups)
+            made = cls(
+                features, sampling, sequence_features=named, example_features=of_items, classes=labels, groups=groups
+            )
         except SchemaError as error:
             raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -316,18 +342,50 @@ class Schema(Mapping[str, Feature]):
         return repr(self)
 
 
+def split_item_name(name: str, message: str) -> tuple[str, bool]:
+    """Return the key of a feature of a record of type `message`, and whether it is a feature of items by its name."""
+    is_item = message == "ExampleListWithContext" and name.startswith(f"{ITEMS}/")
+    return (name.removeprefix(f"{ITEMS}/"), True) if is_item else (name, False)
+
+
 def _from_pickle(*arguments: Any) -> Schema:
-    features, sampling, sequence_features, classes, groups = arguments
-    return Schema(features, sampling, sequence_features=sequence_features, classes=classes, groups=groups)
+    features, sampling, sequence_features, example_features, classes, groups = arguments
+    return Schema(
+        features,
+        sampling,
+        sequence_features=sequence_features,
+        example_features=example_features,
+        classes=classes,
+        groups=groups,
+    )
 
 
-def _checked_groups(groups: Mapping[str, Sequence[str]], features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+def _steps_of_message(
+    sequence_features: Mapping[str, Any] | None, example_features: Mapping[str, Any] | None
+) -> tuple[str, Mapping[Any, Any]]:
+    """Return the message of the records, and its features that have steps, by name."""
+    if sequence_features is not None and example_features is not None:
+        raise SchemaError(
+            "sequence_features are those of SequenceExamples, example_features those of ExampleListWithContexts: give "
+            "one of them"
+        )
+    if example_features is not None:
+        prefixed = {f"{ITEMS}/{key}" if isinstance(key, str) else key: of for key, of in example_features.items()}
+        return "ExampleListWithContext", prefixed
+    return ("Example", {}) if sequence_features is None else ("SequenceExample", sequence_features)
+
+
+def _checked_groups(
+    groups: Mapping[str, Sequence[str]], features: Mapping[str, Feature], message: str
+) -> dict[str, tuple[str, ...]]:
     """Check the groups of a schema, and return them as tuples."""
     checked: dict[str, tuple[str, ...]] = {}
     owners: dict[str, str] = {}
     for group, names in groups.items():
         if not isinstance(group, str) or not group or isinstance(names, str) or not names:
             raise SchemaError(f"a group is a name with a list of features; got {group!r}: {names!r:.100}")
+        if message == "ExampleListWithContext" and group == ITEMS:
+            raise SchemaError(f"group {ITEMS!r} is that of the items of records; give the group another name")
         for name in names:
             if name not in features:
                 raise UnknownFeatureError(f"group {group!r}: no feature {name!r}{near_misses(name, features)}")
@@ -348,70 +406,8 @@ def group_lines(schema: Schema) -> list[str]:
     return [f"group {group!r}: {', '.join(names)}" for group, names in schema.groups.items()]
 
 
-def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
-    """Return the prefixes of names under which there are several ragged features, and these features.
-
-    Of several prefixes of the same features, the longest is returned. Row lengths are not compared.
-    """
-    found: dict[tuple[str, ...], str] = {}
-    for name in features:
-        parts = name.split("/")
-        for depth in range(1, len(parts)):
-            prefix = "/".join(parts[:depth])
-            below = tuple(
-                each for each, feature in features.items() if feature.ragged_rank and each.startswith(f"{prefix}/")
-            )
-            if below[1:]:
-                found[below] = max(found.get(below, ""), prefix, key=len)
-    return {prefix: below for below, prefix in found.items()}
-
-
-def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
-    """Return a line for each prefix of several ragged features: the prefix and the features."""
-    return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]
-
-
 def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:
     return {name: classes[name] for name in names if name in classes}
-
-
-def _to_json(value: Any) -> Any:
-    """Convert arguments of features to JSON values; bytes, NaN, infinities and partitions become objects."""
-    if isinstance(value, dict):
-        return {name: _to_json(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode("ascii")}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    if isinstance(value, feature_classes.UniformRowLength):
-        return {"partition": "UniformRowLength", "length": value.length}
-    if isinstance(value, feature_classes.KeyedPartition):
-        return {"partition": type(value).__name__, "key": value.key}
-    return value
-
-
-def _from_json(value: Any) -> Any:
-    """Convert JSON values of `_to_json` back to arguments."""
-    if isinstance(value, list):
-        return tuple(_from_json(item) for item in value)
-    if not isinstance(value, dict):
-        return value
-    if "base64" in value:
-        return base64.b64decode(value["base64"])
-    if "float" in value:
-        return float(value["float"])
-    return getattr(feature_classes, value["partition"])(value["key"] if "key" in value else value["length"])
-
-
-def _construct(entry: dict[str, Any]) -> Feature:
-    """Construct a feature from its entry in the JSON of a schema."""
-    cls = getattr(feature_classes, entry.pop("class"))
-    if not issubclass(cls, Feature):
-        raise ValueError(f"{cls.__name__} is not a feature class")
-    made: Feature = cls(**{name: _from_json(value) for name, value in entry.items()})
-    return made
 
 
 def feature_cells(feature: Feature) -> tuple[str, str, str]:

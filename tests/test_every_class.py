@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import bits
-from support.every_class import CONTEXTS, EXAMPLES, LISTS, PARTS, RECORDS, collections
+from support.every_class import CONTEXTS, EXAMPLES, ITEMS, LISTS, PARTS, RECORDS, collections
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages, testing
@@ -125,7 +125,7 @@ def compare(
     assert read_records and refused
 
 
-@pytest.mark.parametrize("part", [*EXAMPLES, *LISTS])
+@pytest.mark.parametrize("part", [*EXAMPLES, *LISTS, *ITEMS])
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
     compare(tmp_path, collections(*PARTS[part]), 100, always_the_same=True)
 

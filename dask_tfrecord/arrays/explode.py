@@ -22,8 +22,9 @@ from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
+from dask_tfrecord.features.name_prefixes import prefix_groups
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.schema import Schema, near_misses, prefix_groups
+from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["explode_rows"]
 
@@ -197,6 +198,7 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
         {**context, **dict.fromkeys(names, VarLenFeature("bytes"))},
         schema.sampling,
         sequence_features=schema.sequence_features,
+        example_features=schema.example_features,
     )
     records = RecordSource.from_collection(source.collection, SchemaPlan(encoded), source.rows, source.check_crc)
     records = replace(records, most_nbytes=source.most_nbytes)

@@ -32,7 +32,7 @@ from dask_tfrecord.arrays.step_lengths import count_lengths
 from dask_tfrecord.arrays.uncounted_source import UncountedSource, decoded_ratio
 from dask_tfrecord.arrays.verification import IntactRecords
 from dask_tfrecord.columns.column_plan import SchemaPlan
-from dask_tfrecord.columns.record_schema import picked
+from dask_tfrecord.columns.record_schema import given_features
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.pillow import require_pillow
@@ -57,6 +57,7 @@ def read_tfrecord(
     features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
     *,
     sequence_features: Mapping[str, Feature] | None = None,
+    example_features: Mapping[str, Feature] | None = None,
     columns: Sequence[str] | None = None,
     split: str | None = None,
     chunks: str | int = "auto",
@@ -83,6 +84,12 @@ def read_tfrecord(
     sequence_features : mapping of str to feature, optional
         Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
         context. The number of steps is column ``NAME.lengths``.
+    example_features : mapping of str to feature, optional
+        Features of each item of the ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` are then those of
+        the context. Feature ``KEY`` becomes the column ``examples/KEY``, with a row of items per record: a
+        `FixedLenFeature` of shape ``s`` a ragged one of shape ``(-1, *s)``, a `VarLenFeature` nested rows. An item that
+        lacks a key takes the ``default_value``. ``ds.explode("examples")`` returns one row per item. Excludes
+        `sequence_features`.
     columns : sequence of str, optional
         Names of the features to read; by default all.
     split : str, optional
@@ -146,12 +153,13 @@ def read_tfrecord(
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
         features = read_schema(features, storage_options=storage_options)
+    given = _given_schema(features, sequence_features, example_features)
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)
         _log_damage(intact, errors)
-        schema = _schema(found, features, sequence_features, columns, intact.infer)
+        schema = _schema(found, given, columns, intact.infer)
         return _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
-    schema = _schema(found, features, sequence_features, columns, lambda: _infer(found.shards))
+    schema = _schema(found, given, columns, lambda: _infer(found.shards))
     known = found.counts(counts)
     if known is None:
         return _open_uncounted(found, schema, check_crc, rows_or_bytes)
@@ -288,26 +296,23 @@ def _check_errors(
         )
 
 
-def _schema(
-    found: ResolvedPath,
+def _given_schema(
     features: Mapping[str, Feature] | None,
     sequence_features: Mapping[str, Feature] | None,
-    columns: Sequence[str] | None,
-    infer: Callable[[], Schema],
+    example_features: Mapping[str, Feature] | None,
+) -> Schema | None:
+    """Return the schema that the caller specified; None if features are inferred or described by metadata."""
+    if features is None and sequence_features is None and example_features is None:
+        return None
+    return given_features(features, sequence_features, example_features)
+
+
+def _schema(
+    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, infer: Callable[[], Schema]
 ) -> Schema:
-    for name, given in (("features", features), ("sequence_features", sequence_features)):
-        if given is not None and not isinstance(given, Mapping):
-            raise SchemaError(
-                f"{name} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
-            )
-    if features is None and sequence_features is None:
-        schema = found.schema() or _labelled(found.shards) or infer()
-    elif isinstance(features, Schema) and sequence_features is None:
-        schema = features
-    else:
-        schema = Schema(features or {}, sequence_features=sequence_features)
+    schema = given if given is not None else found.schema() or infer()
     schema = schema if columns is None else schema.select(columns)
-    if features is not None or sequence_features is not None:
+    if given is not None:
         _check_pillow(schema)
     return schema
 

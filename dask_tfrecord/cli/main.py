@@ -72,7 +72,8 @@ def info(
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.arrays.resolve import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
-    from dask_tfrecord.schema import group_lines, prefix_lines
+    from dask_tfrecord.features.name_prefixes import prefix_lines
+    from dask_tfrecord.schema import group_lines
 
     if split is None:
         resolved = _resolve_without_split(pattern, compression)

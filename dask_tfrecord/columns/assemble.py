@@ -55,6 +55,7 @@ __all__ = [
     "image_sizes",
     "image_values",
     "inflated_values",
+    "items",
     "lengths",
     "padded_steps",
     "padded_values",
@@ -222,6 +223,12 @@ def ragged(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArr
     if output.step_splits is None:
         return RaggedBlock(values, splits // each if each > 1 else splits)
     return RaggedBlock(RaggedBlock(values, output.step_splits // each if each > 1 else output.step_splits), splits)
+
+
+def items(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+    """Assemble rows of items with a fixed number of values each."""
+    (output,) = outputs
+    return RaggedBlock(flat_values(output, feature.item_dtype, feature.item_shape), row_splits_of(output))
 
 
 def raw_rows(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:

@@ -35,7 +35,7 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import ITEMS, Schema
 
 __all__ = ["ColumnPlan", "SchemaPlan", "SizePlan", "StepCountPlan"]
 
@@ -61,6 +61,8 @@ class ColumnPlan:
         Function that assembles a block; None if the decoder writes the only key directly into an array.
     prepare : callable, optional
         Function that processes the outputs before `assembler`, once for all columns of a feature.
+    unit : str, default "value"
+        Name of what a row consists of, for errors: "value", "step" or "item".
     """
 
     feature: Feature
@@ -69,16 +71,19 @@ class ColumnPlan:
     specs: tuple[KeySpec, ...]
     assembler: Assemble | None
     prepare: Prepare | None = None
+    unit: str = "value"
 
     @property
     def keeps_values(self) -> bool:
         """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.assembler in (assemble.ragged, assemble.fixed_bytes) and self.prepare is None
+        whole = self.assembler in (assemble.ragged, assemble.items, assemble.fixed_bytes) and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
 
 
 class SchemaPlan:
     """Plans of the columns of a schema. Most features make one column, sparse ones three, feature lists two.
+
+    Columns of the features of items are one group.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ class SchemaPlan:
     Raises
     ------
     SchemaError
-        If a feature class is not supported for records or for feature lists, two columns have the same name, or two
+        If a feature class is not supported for records, feature lists or items, two columns have the same name, or two
         features read one key in different ways.
     """
 
@@ -108,6 +113,8 @@ class SchemaPlan:
         sampling = schema.sampling if features.keys() == schema.keys() else None
         classes = {name: names for name, names in schema.classes.items() if name in features}
         groups = schema.groups_of(features)
+        if schema.example_features:
+            groups[ITEMS] = tuple(name for name, plan in self.plans.items() if plan.unit == "item")
         self.columns = Schema(features, sampling, classes=classes, groups=groups, report=schema.report)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -202,9 +209,13 @@ def _plan_counts(plan: ColumnPlan) -> ColumnPlan:
 
 def _plans(schema: Schema) -> dict[str, ColumnPlan]:
     plans: dict[str, ColumnPlan] = {}
-    sequences = schema.sequence_features or {}
     for name, feature in schema.items():
-        found = _plan_feature_list(name, feature) if name in sequences else _plan_feature(name, feature)
+        if not schema.has_steps(name):
+            found = _plan_feature(name, feature)
+        elif schema.message == "SequenceExample":
+            found = _plan_feature_list(name, feature)
+        else:
+            found = {name: _plan_item(name, schema.key_of(name), feature)}
         for column, plan in found.items():
             if column in plans:
                 raise SchemaError(
@@ -331,8 +342,47 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
                 f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or "
                 f"ImageFeature of a known shape without count, or TextFeature without a default, per step"
             )
-    lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths)
-    return {name: ColumnPlan(column, name, feature, specs, assembler), f"{name}.lengths": lengths}
+    lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths, unit="step")
+    return {name: ColumnPlan(column, name, feature, specs, assembler, unit="step"), f"{name}.lengths": lengths}
+
+
+def _plan_item(name: str, key: str, feature: Feature) -> ColumnPlan:
+    """Plan the column of a feature of items: a row of items for each record."""
+    specs: tuple[KeySpec, ...]
+    assembler: Assemble
+    column = feature
+    match feature:
+        case FixedLenFeature() if 0 not in feature.shape:
+            specs, assembler = (replace(fixed_spec(key, feature), steps=True),), assemble.items
+            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+        case VarLenFeature() if feature.ragged_rank == 1:
+            specs = (ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True),)
+            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), assemble.ragged
+        case RaggedFeature():
+            specs = _ragged_specs(key, feature, steps=True)
+            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), partitioned
+        case RawFeature() if not feature.ragged_rank:
+            specs, assembler = (bytes_spec(key, steps=True),), assemble.raw_values
+            column = replace(feature, count=-1)
+        case TextFeature() if not feature.ragged_rank:
+            specs, assembler = (replace(bytes_spec(key, feature), steps=True),), assemble.text_values
+            column = TextFeature(count=-1)
+        case ImageFeature() if not feature.own_shapes and not feature.ragged_rank:
+            specs, assembler = (bytes_spec(key, steps=True),), assemble.image_values
+            column = replace(feature, shape=(-1, *feature.item_shape))
+        case _:
+            raise SchemaError(
+                f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
+                f"least one value, VarLenFeature, RaggedFeature, and one RawFeature of a known shape, TextFeature, or "
+                f"ImageFeature of a known shape per item{_ITEM_HINTS.get(type(feature), '')}"
+            )
+    return ColumnPlan(column, name, feature, specs, assembler, unit="item")
+
+
+_ITEM_HINTS = {
+    FixedLenSequenceFeature: "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length",
+    SparseFeature: "; VarLenFeature reads indices and values",
+}
 
 
 def _ragged_specs(name: str, feature: RaggedFeature, *, steps: bool) -> tuple[KeySpec, ...]:

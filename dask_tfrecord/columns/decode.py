@@ -25,7 +25,7 @@ from dask_tfrecord.columns.blocks import Block, RowError
 from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan
 from dask_tfrecord.columns.decode_errors import Refused, feature_error, unknown_error
 from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError, allocating, decoding
-from dask_tfrecord.columns.native_spec import KeyOutput, KeySpec, unset_column
+from dask_tfrecord.columns.native_spec import MESSAGES, KeyOutput, KeySpec, unset_column
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -41,6 +41,7 @@ from dask_tfrecord.records.byte_splits import check_following_splits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import truncation_error
 from dask_tfrecord.records.runs import Run
+from dask_tfrecord.schema import split_item_name
 
 __all__ = ["decode", "decode_blocks"]
 
@@ -156,8 +157,9 @@ class _Request:
         # would be lost.
         sampling = schema.sampling if len(names) == len(parser.plans) else None
         self.unset = sampling.unset if sampling else ()
-        self._columns = [*(spec.to_native() for spec in self.key_specs), *map(unset_column, self.unset)]
-        self._options = check_crc, sampling is not None, schema.message == "SequenceExample"
+        unset = (unset_column(*split_item_name(name, schema.message)) for name in self.unset)
+        self._columns = [*(spec.to_native() for spec in self.key_specs), *unset]
+        self._options = check_crc, sampling is not None, MESSAGES[schema.message]
 
     def decoder(self) -> _native.Decoder:
         """Return a decoder for one chunk."""
@@ -214,7 +216,8 @@ class _DecodeJob:
 
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
-        taken = [KeyOutput.from_native(self.decoder.take_output(i)) for i in range(len(self.request.key_specs))]
+        specs = self.request.key_specs
+        taken = [KeyOutput.from_native(self.decoder.take_output(i), spec) for i, spec in enumerate(specs)]
         for index, memory in self.offered.items():
             if taken[index].values is None:
                 taken[index] = taken[index]._replace(values=memory[: taken[index].total].view(np.uint8))
@@ -229,8 +232,7 @@ class _DecodeJob:
                     outputs = prepared[plan.source]
                 blocks[name] = self._block(name, plan, outputs)
             except RowError as error:
-                unit = "step" if plan.specs[0].steps else "value"
-                raise row_error(error, plan.source, *self._run_of(error.row), unit) from None
+                raise row_error(error, plan.source, *self._run_of(error.row), plan.unit) from None
         return blocks
 
     def _block(self, name: str, plan: ColumnPlan, outputs: Sequence[KeyOutput]) -> Block:
@@ -391,16 +393,16 @@ class _Reader:
         request = job.request
         if refused.is_other_message:
             return payload_error(payload, location, request.parser.schema.message)
-        sampling = request.parser.schema.sampling
+        schema = request.parser.schema
         if 0 <= column < len(request.key_specs):
             spec = request.key_specs[column]
             plan = next(plan for plan in request.plans.values() if spec in plan.specs)
             if refused.fault == Fault.FULL and request.limit is not None:
                 message = f"feature {plan.source!r} {request.limit.message()}"
                 return MemoryLimitError(message, replace(location, feature=plan.source))
-            return feature_error(plan, spec, refused, sampling, location, payload)
+            return feature_error(plan, spec, refused, schema, location, payload)
         key = request.unset[column - len(request.key_specs)] if column >= 0 else refused.text
-        return unknown_error(key, refused, sampling, location)
+        return unknown_error(key, refused, schema, location)
 
 
 def row_error(

@@ -12,8 +12,8 @@ from dask_tfrecord.columns.tensors import found_tensor
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.base import stored_kind
-from dask_tfrecord.messages import DecodeError, SequenceExample
-from dask_tfrecord.schema import Sampling, near_misses
+from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
+from dask_tfrecord.schema import ITEMS, Sampling, Schema, near_misses
 
 __all__ = ["Refused", "feature_error", "unknown_error"]
 
@@ -27,7 +27,7 @@ class Refused:
     fault : Fault
         Kind of the error.
     step : int
-        Step of a feature list, or -1.
+        Step of a feature list, item of a list of Examples, or -1.
     found : int
         A kind, count, size or value, depending on the fault.
     text : str
@@ -45,29 +45,35 @@ class Refused:
         return self.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE)
 
 
-def unknown_error(key: str, refused: Refused, sampling: Sampling | None, location: Location) -> FeatureError:
+def unknown_error(key: str, refused: Refused, schema: Schema, location: Location) -> FeatureError:
     """Return the error of a feature that an inferred schema lacks."""
     if refused.fault == Fault.UNKNOWN_KEY:
-        message = f"feature {key!r} is not in the schema"
+        name = key if refused.step < 0 else f"{ITEMS}/{key}"
+        message = "is not in the schema"
     else:
-        message = f"feature {key!r} holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
-    return FeatureError(message + _hint(sampling), Location(location.file, location.record, location.offset, key))
+        name = key
+        message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
+    text = f"feature {name!r}{_place(refused, 'item')} {message}{_hint(schema.sampling)}"
+    return FeatureError(text, Location(location.file, location.record, location.offset, name))
 
 
 def feature_error(
-    plan: ColumnPlan, spec: KeySpec, refused: Refused, sampling: Sampling | None, location: Location, payload: bytes
+    plan: ColumnPlan, spec: KeySpec, refused: Refused, schema: Schema, location: Location, payload: bytes
 ) -> FeatureError:
     """Return the error of a feature of a record, `payload`, that does not match the schema."""
     message = f"feature {plan.source!r}"
-    if spec.key != plan.source:
+    if spec.key != schema.key_of(plan.source):
         message += f", key {spec.key!r},"
-    if refused.step >= 0:
-        message += f" in {'step' if spec.steps else 'value'} {refused.step}"
-    message += f" {_difference(plan.parsed, spec, refused)}"
+    message += f"{_place(refused, plan.unit)} {_difference(plan.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
-        message += _found_keys(spec, payload)
-    message += _hint(sampling)
+        is_list = schema.message == "ExampleListWithContext"
+        message += _keys_of_items(spec, refused, payload) if is_list else _found_keys(spec, payload)
+    message += _hint(schema.sampling)
     return FeatureError(message, Location(location.file, location.record, location.offset, plan.source))
+
+
+def _place(refused: Refused, unit: str) -> str:
+    return f" in {unit} {refused.step}" if refused.step >= 0 else ""
 
 
 def _found_keys(spec: KeySpec, payload: bytes) -> str:
@@ -87,6 +93,25 @@ def _found_keys(spec: KeySpec, payload: bytes) -> str:
     if spec.key in lists:
         return "; it is a feature list: specify it in sequence_features"
     return near_misses(spec.key, sorted(lists if spec.steps else features))
+
+
+def _keys_of_items(spec: KeySpec, refused: Refused, payload: bytes) -> str:
+    """Describe the keys of an item, or of the context of a list of Examples, that lacks one."""
+    try:
+        record = ExampleListWithContext.FromString(payload)
+    except (DecodeError, UnicodeDecodeError):
+        return "; another part of the record is damaged"
+    items, context = record.examples, record.context.features.feature
+    found = items[refused.step].features.feature if spec.steps else context
+    if spec.key in found:
+        return "; the key exists, but its value is empty"
+    if spec.steps and spec.key in context:
+        return "; it is a feature of the context: specify it in features"
+    if not spec.steps and any(spec.key in item.features.feature for item in items):
+        return "; it is a feature of the items: specify it in example_features"
+    if spec.steps and any(spec.key in item.features.feature for item in items):
+        return "; other items of the record have it: a default_value fills it"
+    return near_misses(spec.key, sorted(found))
 
 
 def _hint(sampling: Sampling | None) -> str:

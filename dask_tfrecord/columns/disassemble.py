@@ -148,8 +148,7 @@ def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> 
         inside = of_steps(block.values)
     except RowError as error:
         row = int(np.searchsorted(block.row_splits, error.row, side="right")) - 1
-        step = error.row - int(block.row_splits[row])
-        raise RowError(row, f"{error.message}, in step {step}") from None
+        raise RowError(row, error.message, error.row - int(block.row_splits[row])) from None
     splits = np.ascontiguousarray(block.row_splits)
     return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
 

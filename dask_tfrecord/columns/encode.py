@@ -20,7 +20,8 @@ from dask_tfrecord.columns.casting import cast, castable, to_bytes
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.disassemble import KeyedValues
 from dask_tfrecord.columns.images import encode_images
-from dask_tfrecord.errors import FeatureError, Location, SchemaError
+from dask_tfrecord.columns.native_spec import MESSAGES
+from dask_tfrecord.errors import FeatureError, Location, SchemaError, plural
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -84,20 +85,21 @@ class _ColumnEncoding:
 
     Attributes
     ----------
-    name : str
-        Name of the feature.
+    name, key : str
+        Name of the feature, and its key in a record.
     feature : Feature
         The feature.
     columns : mapping of str to Feature
         The columns, in the form that reading them returns.
-    steps : bool
-        The feature is a feature list.
+    unit : str
+        "step" of a feature list, "item" of a list of Examples, or "value".
     """
 
     name: str
+    key: str
     feature: Feature
     columns: Mapping[str, Feature]
-    steps: bool
+    unit: str
 
 
 class Encoder:
@@ -150,14 +152,19 @@ class Encoder:
             Two features share a key, but differ in its values.
         """
         found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
+        first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
             try:
                 formed = {name: _formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
                 made = _keyed(plan, formed, self.encoding.get(plan.name, ImageEncoding()))
+                if plan.unit == "item":
+                    other, name = first = first or (made[0], plan.name)
+                    _check_items(made[0], other, name)
             except RowError as error:
                 record = (location.record or 0) + error.row
+                place = "" if error.item is None else f", in {plan.unit} {error.item}"
                 raise FeatureError(
-                    f"feature {plan.name!r} {error.message}", Location(location.file, record, feature=plan.name)
+                    f"feature {plan.name!r} {error.message}{place}", Location(location.file, record, feature=plan.name)
                 ) from None
             for keyed in made:
                 other, name = found.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
@@ -206,7 +213,7 @@ class RecordStream:
         """
         rows = len(next(iter(blocks.values())))
         fields = [keyed.field() for keyed in self.encoder.keyed(blocks, Location(self.file, self.records))]
-        native = _native.Encoder(fields, rows, self.encoder.schema.message == "SequenceExample")
+        native = _native.Encoder(fields, rows, MESSAGES[self.encoder.schema.message])
         row = 0
         while row < rows:
             written = native.encode(row, self._buffer)
@@ -225,15 +232,28 @@ class RecordStream:
 
 
 def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _ColumnEncoding:
-    steps = name in (schema.sequence_features or {})
-    names = source_columns(name, feature, columns, schema, steps=steps)
+    unit = "value"
+    if schema.has_steps(name):
+        unit = "step" if schema.message == "SequenceExample" else "item"
+    names = source_columns(name, feature, columns, schema, steps=unit == "step")
     if names is None:
         raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")
     lengths = FixedLenFeature((), "int64")
     wanted = {column: promised.get(column, lengths) for column in names}
     for column, form in wanted.items():
         _check(column, columns[column], form)
-    return _ColumnEncoding(name, feature, wanted, steps)
+    return _ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
+
+
+def _check_items(items: KeyedValues, others: KeyedValues, name: str) -> None:
+    """Refuse rows with another number of items than those of feature `name`."""
+    assert items.row_splits is not None and others.row_splits is not None
+    found, expected = np.diff(items.row_splits), np.diff(others.row_splits)
+    if len(wrong := np.flatnonzero(found != expected)):
+        row = int(wrong[0])
+        raise RowError(
+            row, f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in {name!r}: items have all keys"
+        )
 
 
 def _check(column: str, given: Feature, wanted: Feature) -> None:
@@ -320,12 +340,12 @@ def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEnco
     block, lengths = blocks[name], blocks.get(f"{name}.lengths")
     if isinstance(feature, FixedLenSequenceFeature):
         block = disassemble.padded(feature, block, lengths)
-    elif plan.steps:
+    elif plan.unit == "step":
         disassemble.check_lengths(np.diff(block.row_splits), lengths)
-    if isinstance(feature, Encoded) and feature.count is not None and not plan.steps:
+    if isinstance(feature, Encoded) and feature.count is not None and plan.unit == "value":
         # Each array is encoded as one bytes value.
         return disassemble.in_rows(_nested(block, 1), feature.count, lambda values: _values(plan, encoding, values))
-    if plan.steps:
+    if plan.unit != "value":
         return disassemble.in_steps(block, lambda steps: _values(plan, encoding, steps))
     if isinstance(feature, FixedLenSequenceFeature):
         return [disassemble.flatten_ragged(name, block)]
@@ -336,7 +356,7 @@ def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Seque
     """Return the values of the keys of rows, of steps, or of single arrays."""
     if isinstance(plan.feature, ImageFeature):
         block = encode_images(encoding, block)
-    return _rows(plan.name, plan.feature, block)
+    return _rows(plan.key, plan.feature, block)
 
 
 def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:

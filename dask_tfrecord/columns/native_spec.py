@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord._native import Cast, DataType, Kind, ValueLayout
+from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
 from dask_tfrecord.features import FixedLenFeature, RawFeature, TensorFeature, TextFeature, default_array
 from dask_tfrecord.features.base import stored_kind
 
 __all__ = [
     "KINDS",
+    "MESSAGES",
     "KeyOutput",
     "KeySpec",
     "bytes_spec",
@@ -30,6 +31,11 @@ __all__ = [
 ]
 
 _CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
+MESSAGES = {
+    "Example": Message.EXAMPLE,
+    "SequenceExample": Message.SEQUENCE_EXAMPLE,
+    "ExampleListWithContext": Message.EXAMPLE_LIST,
+}
 KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
 
 
@@ -43,11 +49,13 @@ class KeyOutput(NamedTuple):
     value_splits : ndarray of int64, or None
         Splits of the bytes values.
     step_splits : ndarray of int64, or None
-        Splits of the values by the steps of a ragged feature list.
+        Splits of the values by the steps of a ragged feature list, or by items.
     row_splits : ndarray of int64, or None
         Splits of the values, or the steps, by record.
     shapes : ndarray of int64, or None
         Shapes of the tensors, flattened.
+    each : int
+        Numbers in each step, if their number is fixed.
     """
 
     values: NDArray[np.uint8] | None
@@ -55,22 +63,24 @@ class KeyOutput(NamedTuple):
     step_splits: NDArray[np.int64] | None
     row_splits: NDArray[np.int64] | None
     shapes: NDArray[np.int64] | None
+    each: int = 1
 
     @classmethod
-    def from_native(cls, output: _native.ColumnOutput) -> KeyOutput:
+    def from_native(cls, output: _native.ColumnOutput, spec: KeySpec) -> KeyOutput:
         """Copy the references to the arrays of a native output."""
-        return cls(output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes)
+        each = spec.count if spec.steps and spec.layout == ValueLayout.FIXED and output.value_splits is None else 1
+        return cls(output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes, each)
 
     @property
     def total(self) -> int:
         """Number of values of all records; for bytes values their total size."""
         ends = next(ends for ends in (self.value_splits, self.step_splits, self.row_splits) if ends is not None)
-        return int(ends[-1])
+        return int(ends[-1]) * self.each
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """Kind and layout of the values of one key of a record, or of one feature list.
+    """Kind and layout of the values of one key of a record, or of one feature list or key of items.
 
     Attributes
     ----------
@@ -88,13 +98,13 @@ class KeySpec:
     text, boolean : bool
         Values are UTF-8; raw bytes are 0 or 1.
     steps : bool
-        A feature list.
+        A feature list, or a key of items.
     optional : bool
         A record may lack the feature list, or, if the shape is empty, the feature.
     counted : bool
         Values are validated and counted, but only splits and shapes are kept.
     fallback : tuple of bytes
-        Stored values of a record without values.
+        Stored values of a record or item without values.
     tensor : tuple of (str, tuple of int), optional
         Dtype and shape of tensors, -1 for an open size.
     """
@@ -145,9 +155,9 @@ class KeySpec:
         )
 
 
-def unset_column(key: str) -> _native.ColumnSpec:
-    """Return the specification of a key that must not hold values."""
-    return _native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET)
+def unset_column(key: str, steps: bool) -> _native.ColumnSpec:
+    """Return the specification of a key, of items if `steps`, that must not hold values."""
+    return _native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps)
 
 
 def fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:

@@ -83,7 +83,7 @@ class _Groups:
         if not self.steps:
             raise RowError(group, describe(group))
         row = int(np.searchsorted(self.row_splits, group, side="right")) - 1
-        raise RowError(row, f"{describe(group)}, in step {group - int(self.row_splits[row])}")
+        raise RowError(row, describe(group), group - int(self.row_splits[row]))
 
     def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:
         """Return the number of rows per group, for rows of one length."""

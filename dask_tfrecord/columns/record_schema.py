@@ -19,26 +19,21 @@ from dask_tfrecord.features import (
     TensorFeature,
     VarLenFeature,
 )
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema, near_misses, split_item_name
 
 __all__ = ["column_forms", "given_features", "listed_features", "picked", "record_schema"]
 
 
-def record_schema(
-    columns: Schema,
-    read: Schema | None = None,
-    features: Mapping[str, Any] | None = None,
-    sequence_features: Mapping[str, Any] | None = None,
-) -> Schema:
+def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
     """Return the features that columns are written as.
 
     Parameters
     ----------
     columns : Schema
         The columns. A column without another feature is written as its feature here.
-    read : Schema, optional
+    read : Schema or None
         Schema that the columns were read by. Its features apply if all of their columns are present and unchanged.
-    features, sequence_features : mapping of str to feature, optional
+    given : Schema
         Features of the user, which take precedence.
 
     Returns
@@ -51,65 +46,87 @@ def record_schema(
     UnknownFeatureError
         If the columns of a feature of the user are missing.
     """
-    context, lists = given_features(features, sequence_features)
-    is_sequence = lists is not None or (read is not None and read.message == "SequenceExample")
-    own = {*context, *(lists or {}), *(read or {})}
+    message = given.message if given.message != "Example" or read is None else read.message
+    own = {*given, *(read or {})}
     found: dict[str, tuple[Feature, bool]] = {}
     used: dict[str, str] = {}
 
+    def names_of(name: str, feature: Feature, steps: bool) -> tuple[str, ...] | None:
+        return source_columns(name, feature, columns, own, steps=steps and message == "SequenceExample")
+
     def take(name: str, feature: Feature, *, steps: bool) -> bool:
-        names = source_columns(name, feature, columns, own, steps=steps)
+        names = names_of(name, feature, steps)
         if names is None or any(column in used for column in names):
             return False
         found[name] = (feature, steps)
         used.update(dict.fromkeys(names, name))
         return True
 
-    for steps, named in ((False, context), (True, lists or {})):
-        for name, feature in Schema(named).items():
-            if not take(name, feature, steps=steps):
-                raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
+    for name, feature in given.items():
+        if not take(name, feature, steps=given.has_steps(name)):
+            raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
         read_columns = SchemaPlan(read).columns
         for name, feature in read.items():
-            steps = name in (read.sequence_features or {})
-            names = source_columns(name, feature, columns, own, steps=steps) or ()
-            if all(columns[column] == read_columns.get(column, columns[column]) for column in names):
+            steps = read.has_steps(name)
+            names = names_of(name, feature, steps) or ()
+            kept = all(columns[column] == read_columns.get(column, columns[column]) for column in names)
+            if kept and (not steps or read.message == message):
                 take(name, feature, steps=steps)
     for name in columns:
         if name not in used:
             take(name, columns[name], steps=False)
     order = dict.fromkeys(used[column] for column in columns)
     of_records = {name: found[name][0] for name in order if not found[name][1]}
-    of_lists = {name: found[name][0] for name in order if found[name][1]}
-    classes = {**columns.classes, **(features.classes if isinstance(features, Schema) else {})}
-    known = {name: names for name, names in classes.items() if name in found}
-    schema = Schema(of_records, sequence_features=of_lists if is_sequence else None, classes=known)
-    ragged = [name for name, feature in schema.items() if feature.ragged_rank]
-    grouping = features if isinstance(features, Schema) and features.groups else columns
+    of_steps = {split_item_name(name, message)[0]: found[name][0] for name in order if found[name][1]}
+    classes = {**columns.classes, **given.classes}
+    schema = Schema(
+        of_records,
+        sequence_features=of_steps if message == "SequenceExample" else None,
+        example_features=of_steps if message == "ExampleListWithContext" else None,
+        classes={name: names for name, names in classes.items() if name in found},
+    )
+    grouping = given if given.groups else columns
+    items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]
+    ragged = [name for name, feature in schema.items() if feature.ragged_rank and name not in items]
     return schema.with_groups(grouping.groups_of(ragged))
 
 
 def given_features(
-    features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None
-) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """Split the arguments of a user into features of an Example or context, and feature lists, None for Examples.
+    features: Mapping[str, Any] | None,
+    sequence_features: Mapping[str, Any] | None,
+    example_features: Mapping[str, Any] | None = None,
+) -> Schema:
+    """Return the schema of the arguments of a user: that of Examples without `sequence_features` or `example_features`.
 
     Raises
     ------
     SchemaError
-        If an argument is not a mapping.
+        If an argument is not a mapping, or both kinds of steps are given.
     """
-    for argument, given in (("features", features), ("sequence_features", sequence_features)):
+    for argument, given in (
+        ("features", features),
+        ("sequence_features", sequence_features),
+        ("example_features", example_features),
+    ):
         if given is not None and not isinstance(given, Mapping):
             raise SchemaError(
-                f"{argument}: expected a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+                f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
             )
     if isinstance(features, Schema):
-        if sequence_features is None:
-            sequence_features = features.sequence_features
-        features = features.context_features
-    return features or {}, sequence_features
+        if sequence_features is None and example_features is None:
+            return features
+        features = features.select(features.context_features)
+        classes, groups = features.classes, features.groups
+    else:
+        classes = groups = {}
+    return Schema(
+        features or {},
+        sequence_features=sequence_features,
+        example_features=example_features,
+        classes=classes,
+        groups=groups,
+    )
 
 
 def picked(given: Any) -> str:
@@ -118,12 +135,9 @@ def picked(given: Any) -> str:
     return "; columns= picks features by name when shards are read" if names else ""
 
 
-def column_forms(
-    features: Mapping[str, Any] | None, sequence_features: Mapping[str, Any] | None = None
-) -> dict[str, Feature]:
+def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Return the features of the columns from which records of these features are written."""
-    context, lists = given_features(features, sequence_features)
-    schema = Schema(context, sequence_features=lists)
+    schema = given_features(features, None)
     forms = dict(SchemaPlan(schema).columns)
     for name, feature in schema.items():
         if isinstance(feature, FixedLenSequenceFeature):

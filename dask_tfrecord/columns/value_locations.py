@@ -62,8 +62,8 @@ def why_not_located(name: str, schema: Schema) -> str | None:
         None if they are, as far as the schema determines it: floats may be packed or not, record by record.
     """
     feature = schema[name]
-    if name in (schema.sequence_features or {}):
-        return "the steps of a feature list are not contiguous"
+    if schema.has_steps(name):
+        return "the steps of a feature list, and items, are not contiguous"
     reason = _why(feature)
     if reason is None and location_nbytes(feature) == 0:
         return "its values take no bytes"

@@ -145,6 +145,7 @@ private:
         lists_.begin_record();
         has_values_ = has_oddities_ = some_read_ = foreign_ = false;
         taken_ = 0;
+        step_ = -1;
         for (const std::size_t i : items_) {
             columns_[i].open(record_);
             some_read_ = true;
@@ -180,6 +181,7 @@ private:
     // One of the `examples` of an ExampleListWithContext.
     bool item(Cursor message) {
         ++item_;
+        ++step_;
         lists_.begin_record();
         if (!example<Part::items>(message, lists_)) return false;
         for (const std::size_t i : items_) columns_[i].close_item(item_);
@@ -448,6 +450,7 @@ private:
             return true;
         }
         problem_.fault = Fault::unknown_key;
+        if (&keys == &lists_) problem_.step = step_;
         const auto* text = reinterpret_cast<const char*>(key.here());
         std::size_t shown = size < longest_shown ? size : longest_shown;
         while (shown < size && (text[shown] & 0xc0) == 0x80) --shown;  // do not cut within a character
@@ -477,6 +480,7 @@ private:
     std::vector<std::size_t> items_;    // those of items of a list of Examples
     std::uint64_t record_ = 0;
     std::uint64_t item_ = 0;  // number of items so far, of refused records too
+    std::int64_t step_ = -1;  // item of the record, or -1
     bool has_values_ = false;    // the record has a map entry with a value
     bool has_oddities_ = false;  // the record has unknown fields, or a map entry without a value
     bool foreign_ = false;       // the record has a field that only another message has

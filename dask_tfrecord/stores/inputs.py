@@ -67,7 +67,6 @@ class Inputs:
         cls,
         arrays: Any,
         features: Mapping[str, Any] | None = None,
-        sequence_features: Mapping[str, Any] | None = None,
         *,
         keep_constants: bool = False,
     ) -> Inputs:
@@ -77,8 +76,8 @@ class Inputs:
         ----------
         arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
             The rows.
-        features, sequence_features : mapping of str to feature, optional
-            Features of columns; rows of objects and of Python lists get their dtypes.
+        features : mapping of str to feature, optional
+            Features of columns, or a schema with steps; rows of objects and of Python lists get their dtypes.
         keep_constants : bool, default False
             Accept coordinates of an xarray Dataset that do not have the dimension of rows.
 
@@ -90,7 +89,7 @@ class Inputs:
         """
         if isinstance(arrays, Dataset):
             return cls(arrays)
-        forms = column_forms(features, sequence_features)
+        forms = column_forms(features)
         if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
             return _from_xarray(arrays, forms, keep_constants)
         if is_frame(arrays):

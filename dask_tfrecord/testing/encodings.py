@@ -14,7 +14,7 @@ from dask_tfrecord.testing.oracle_values import FIELDS, float_bits, stored_value
 
 __all__ = ["WireEncoder", "wire_encodings"]
 
-Record = TypeVar("Record", messages.Example, messages.SequenceExample)
+Record = TypeVar("Record", messages.Example, messages.SequenceExample, messages.ExampleListWithContext)
 _Value = TypeVar("_Value", messages.Feature, messages.FeatureList)
 
 # Deviations from the canonical encoding that do not change the message.
@@ -35,13 +35,13 @@ def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
 
     Parameters
     ----------
-    message : Example or SequenceExample
+    message : Example, SequenceExample or ExampleListWithContext
         Message to encode, without its unknown fields. A message without values is only encoded in forms that the
         library does not detect as another message type.
 
     Returns
     -------
-    strategy of (Example or SequenceExample, bytes)
+    strategy of (Example, SequenceExample or ExampleListWithContext, bytes)
         Result of parsing the bytes with protobuf, without unknown fields, and the bytes. The result requires upb, the
         default parser of protobuf: pure Python protobuf does not support over-long tags.
     """
@@ -56,7 +56,7 @@ def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
 # Known fields of a message by number and wire type; every other pair is an unknown field.
 _Known = frozenset[tuple[int, int]]
-# Field 2 would turn an Example into a SequenceExample.
+# Field 2 would turn an Example into a SequenceExample, and a map of an item into a plain Example.
 _RECORD: _Known = frozenset({(1, _DELIMITED), (2, _DELIMITED)})
 _REPEATED: _Known = frozenset({(1, _DELIMITED)})  # a map, and a FeatureList
 _FEATURE: _Known = frozenset({(1, _DELIMITED), (2, _DELIMITED), (3, _DELIMITED)})
@@ -92,6 +92,7 @@ class WireEncoder:
     def __init__(self, oddities: set[str], rng: random.Random) -> None:
         self.oddities = oddities
         self.rng = rng
+        self.maps = _REPEATED
 
     def often(self, oddity: str) -> bool:
         """Decide at random whether a deviation occurs at this position."""
@@ -202,6 +203,23 @@ class WireEncoder:
         # Unknown fields are not added: upb, unlike other parsers, drops an entry that has one.
         return b"".join(fields)
 
+    def example(self, example: messages.Example) -> list[bytes]:
+        """Encode an Example of a list, or its context, as one or several messages."""
+        return self.split(
+            [self.delimited(1, piece) for piece in self.map(example.features.feature, self.feature)], _RECORD
+        )
+
+    def example_list(self, record: messages.ExampleListWithContext) -> bytes:
+        """Encode an ExampleListWithContext. An item is never divided: it would become several items."""
+        held = [*record.examples, record.context]
+        if not any(value.ByteSize() for example in held for value in example.features.feature.values()):
+            self.oddities = self.oddities - {"shuffled", "unknown"}
+        items = [self.delimited(1, b"".join(self.example(item))) for item in record.examples]
+        context = (
+            [self.delimited(2, piece) for piece in self.example(record.context)] if record.HasField("context") else []
+        )
+        return self.message(self.interleaved(items, context), _RECORD)
+
     def map(self, held: Mapping[str, _Value], encode: Callable[[_Value], list[bytes]]) -> list[bytes]:
         """Encode a map as one or several messages."""
         entries = [(key, held[key]) for key in sorted(held)]
@@ -213,10 +231,13 @@ class WireEncoder:
                 stale = self.entry(key, self.rng.choice(entries)[1], encode)
                 fields.insert(self.rng.randint(0, len(fields)), self.delimited(1, stale))
             fields.append(self.delimited(1, self.entry(key, value, encode)))
-        return self.split(fields, _REPEATED)
+        return self.split(fields, self.maps)
 
-    def record(self, record: messages.Example | messages.SequenceExample) -> bytes:
+    def record(self, record: messages.Example | messages.SequenceExample | messages.ExampleListWithContext) -> bytes:
         """Encode a record."""
+        if isinstance(record, messages.ExampleListWithContext):
+            self.maps = _RECORD
+            return self.example_list(record)
         held: dict[str, messages.Feature] = {}
         steps: dict[str, messages.FeatureList] = {}
         if isinstance(record, messages.Example):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
     Parameters
     ----------
     payloads : iterable of bytes
-        Serialized Examples, or SequenceExamples if the schema has sequence features.
+        Serialized Examples; SequenceExamples if the schema has sequence features, ExampleListWithContexts if it has
+        example features.
     schema : mapping of str to feature
         Features as for `read_tfrecord`, of any class except `ImageFeature`.
 
@@ -60,7 +61,7 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
     FeatureError
         If a record does not match the schema: the first of `expected_refusals`.
     SchemaError
-        If the schema has an image feature, or a class that is not valid for a record or a feature list.
+        If the schema has an image feature, or a class that is not valid for a record, a feature list or an item.
     """
     schema = schema if isinstance(schema, Schema) else Schema(schema)
     rows, refusals = _read(payloads, schema)
@@ -68,7 +69,10 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
         raise refusals[0]
     columns: dict[str, NDArray[Any]] = {}
     for name, feature in schema.items():
-        columns |= _columns(name, feature, rows[name], name in (schema.sequence_features or {}))
+        if schema.example_features is not None and schema.has_steps(name):
+            columns[name] = objects(rows[name])
+        else:
+            columns |= _columns(name, feature, rows[name], schema.has_steps(name))
     return columns
 
 
@@ -96,13 +100,16 @@ class _Record:
     Attributes
     ----------
     features : mapping of str to Feature
-        Features of an Example, or of the context of a SequenceExample.
+        Features of an Example, or of the context of another record.
     lists : mapping of str to FeatureList
         Feature lists of a SequenceExample.
+    items : sequence of _Record
+        Items of an ExampleListWithContext.
     """
 
     features: Mapping[str, messages.Feature]
-    lists: Mapping[str, messages.FeatureList]
+    lists: Mapping[str, messages.FeatureList] = field(default_factory=dict)
+    items: Sequence[_Record] = ()
 
     def values(self, key: str, dtype: str) -> NDArray[Any]:
         return values_of(self.features[key] if key in self.features else messages.Feature(), dtype)
@@ -115,6 +122,8 @@ class _Record:
 
 
 def _parsed(payload: bytes, schema: Schema) -> _Record:
+    if schema.message == "ExampleListWithContext":
+        return _parsed_list(payload)
     try:
         record = messages.SequenceExample.FromString(payload)
     except messages.DecodeError:
@@ -129,6 +138,21 @@ def _parsed(payload: bytes, schema: Schema) -> _Record:
     if not (features or lists) and known.ByteSize() != record.ByteSize():
         raise Mismatch("holds unknown fields alone: it is another message")
     return _Record(features, lists)
+
+
+def _parsed_list(payload: bytes) -> _Record:
+    try:
+        record = messages.ExampleListWithContext.FromString(payload)
+    except messages.DecodeError:
+        raise Mismatch("is no protobuf message of its kind") from None
+    known = messages.ExampleListWithContext()
+    known.CopyFrom(record)
+    known.DiscardUnknownFields()
+    items = [_Record(item.features.feature) for item in record.examples]
+    context = record.context.features.feature
+    if not (context or any(item.features for item in items)) and known.ByteSize() != record.ByteSize():
+        raise Mismatch("holds unknown fields alone: it is another message")
+    return _Record(context, items=items)
 
 
 def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any]], list[FeatureError]]:
@@ -154,7 +178,12 @@ def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any
 def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
     """Return the function that reads a feature of a record."""
     feature: Any = schema[name]
-    is_list = name in (schema.sequence_features or {})
+    is_list = schema.has_steps(name)
+    if is_list and schema.message == "ExampleListWithContext":
+        key, of_item = schema.key_of(name), _OF_ITEMS.get(type(feature))
+        if of_item is None:
+            raise SchemaError(f"feature {name!r}: the oracle reads no {feature} in items")
+        return lambda record: _items(record, key, feature, of_item)
     rule = (_OF_LISTS if is_list else _OF_RECORDS).get(type(feature))
     needs_lists = isinstance(feature, FixedLenSequenceFeature) and not (feature.allow_missing or is_list)
     if rule is None or needs_lists:
@@ -363,6 +392,26 @@ def _ragged_steps(record: _Record, key: str, feature: RaggedFeature) -> NDArray[
     return objects([cut_step(number) for number in range(len(steps))])
 
 
+# ---- rows of items
+
+
+def _items(record: _Record, key: str, feature: Any, of_item: _Rule) -> NDArray[Any]:
+    items = []
+    for number, item in enumerate(record.items):
+        try:
+            items.append(of_item(item, key, feature))
+        except Mismatch as mismatch:
+            raise Mismatch(f"in item {number} {mismatch}") from None
+    if isinstance(feature, VarLenFeature | RaggedFeature):
+        return objects(items)
+    if isinstance(feature, TextFeature):
+        return np.array(items, np.dtypes.StringDType())
+    array = np.empty((len(items), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
+    for number, value in enumerate(items):
+        array[number, ...] = value
+    return array
+
+
 _Rule = Callable[[_Record, str, Any], Any]
 _OF_RECORDS: dict[type[Any], _Rule] = {
     FixedLenFeature: _fixed,
@@ -382,6 +431,8 @@ _OF_LISTS: dict[type[Any], _Rule] = {
     TensorFeature: _tensor_steps,
     TextFeature: _text_steps,
 }
+# Each item is read as a record of its own.
+_OF_ITEMS = {cls: _OF_RECORDS[cls] for cls in (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TextFeature)}
 
 
 # ---- columns

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of Examples and SequenceExamples that match a schema, or deviate from it in one detail."""
+"""Hypothesis strategies of Examples, SequenceExamples and lists of Examples, with or without misfits to a schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dask_tfrecord.testing.oracle_tensors import LISTS
 from dask_tfrecord.testing.oracle_values import FIELDS, kind_of, oracle_dtype
 from dask_tfrecord.testing.strategies import NAMES, STORED, values_that_fit
 
-__all__ = ["examples", "sequence_examples"]
+__all__ = ["example_lists", "examples", "sequence_examples"]
 
 
 # Content of a record or step for one feature: kind and values by key.
@@ -84,6 +84,29 @@ def sequence_examples(
             _change_map(draw, record.context.feature, _keys(schema.context_features))
         else:
             _change_list(draw, lists, draw(st.sampled_from(wanted)))
+    return record
+
+
+@st.composite
+def example_lists(
+    draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
+) -> messages.ExampleListWithContext:
+    """ExampleListWithContexts that match a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema with example features.
+    others, misfits : bool, default False
+        As for `examples`, for the context and for each item.
+    """
+    record = messages.ExampleListWithContext()
+    has_context: bool = bool(schema.context_features) or draw(st.booleans())
+    for _ in range(draw(st.integers(0, 3))):
+        item: messages.Example = draw(examples(schema.example_features or {}, others=others, misfits=misfits))
+        record.examples.add().CopyFrom(item)
+    if has_context:
+        record.context.CopyFrom(draw(examples(schema.context_features, others=others, misfits=misfits)))
     return record
 
 

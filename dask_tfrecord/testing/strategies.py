@@ -24,7 +24,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing.oracle_tensors import LISTS
 from dask_tfrecord.testing.oracle_values import oracle_dtype
 
-__all__ = ["CLASSES", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
+__all__ = ["CLASSES", "ITEMS", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 _SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
@@ -136,7 +136,15 @@ _OF_LISTS: dict[type[Feature], _Maker] = {
     TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES, _TENSOR_DTYPES),
     TextFeature: lambda key: st.just(TextFeature()),
 }
+_OF_ITEMS: dict[type[Feature], _Maker] = {
+    FixedLenFeature: lambda key: _fixed(key).filter(lambda feature: 0 not in feature.shape),
+    VarLenFeature: _OF_RECORDS[VarLenFeature],
+    RaggedFeature: _OF_RECORDS[RaggedFeature],
+    RawFeature: _OF_LISTS[RawFeature],
+    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
+}
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
+ITEMS: tuple[type[Feature], ...] = tuple(_OF_ITEMS)
 STEPS: tuple[type[Feature], ...] = tuple(_OF_LISTS)
 
 
@@ -160,17 +168,21 @@ def schemas(
     max_size: int = 5,
     of: Sequence[type[Feature]] = CLASSES,
     steps: Sequence[type[Feature]] | None = None,
+    items: Sequence[type[Feature]] | None = None,
 ) -> Schema:
     """Schemas with any names that protobuf accepts, including the empty name. Features never share a key or a column.
 
     Parameters
     ----------
     min_size, max_size : int
-        Range of the number of features of an Example or context, and of the number of feature lists.
+        Range of the number of features of an Example or context, and of the number of feature lists or features of
+        items.
     of : sequence of type
         Classes of the features.
     steps : sequence of type, optional
         Classes of the feature lists. If given, the schema describes SequenceExamples.
+    items : sequence of type, optional
+        Classes of the features of items. If given, the schema describes ExampleListWithContexts.
     """
     taken: set[str] = set()
 
@@ -185,7 +197,11 @@ def schemas(
         return {fresh(): draw(rules[cls](fresh)) for cls in picked}
 
     context = some(_OF_RECORDS, of)
-    return Schema(context, sequence_features=None if steps is None else some(_OF_LISTS, steps))
+    return Schema(
+        context,
+        sequence_features=None if steps is None else some(_OF_LISTS, steps),
+        example_features=None if items is None else some(_OF_ITEMS, items),
+    )
 
 
 def _clash(name: str, other: str) -> bool:

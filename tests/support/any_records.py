@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
-from dask_tfrecord.testing import examples, sequence_examples
+from dask_tfrecord.testing import example_lists, examples, sequence_examples
 
 
 @st.composite
@@ -14,6 +14,7 @@ def collections(
 ) -> tuple[dtf.Schema, list[bytes]]:
     """A schema, and at least `min_size` records that match it."""
     schema = draw(schemas)
-    records = examples(schema) if schema.sequence_features is None else sequence_examples(schema)
+    strategies = {"SequenceExample": sequence_examples, "ExampleListWithContext": example_lists}
+    records = strategies.get(schema.message, examples)(schema)
     drawn = draw(st.lists(records, min_size=min_size, max_size=6))
     return schema, [record.SerializeToString() for record in drawn]

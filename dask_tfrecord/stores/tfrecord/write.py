@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
-from dask_tfrecord.columns.record_schema import listed_features, record_schema
+from dask_tfrecord.columns.record_schema import given_features, listed_features, record_schema
 from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_url
 from dask_tfrecord.features import Feature, ImageFeature, RawFeature
 from dask_tfrecord.images.encode_image import ImageEncoding
@@ -76,6 +76,7 @@ def to_tfrecord(
     *,
     features: Mapping[str, Any] | None = None,
     sequence_features: Mapping[str, Any] | None = None,
+    example_features: Mapping[str, Any] | None = None,
     encoding: Encodings | None = None,
     compression: str | None = None,
     records_per_shard: int | None = None,
@@ -85,7 +86,7 @@ def to_tfrecord(
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
-    """Write rows to TFRecord shards as Examples or SequenceExamples, one task per shard.
+    """Write rows to TFRecord shards as Examples, SequenceExamples or ExampleListWithContexts, one task per shard.
 
     Parameters
     ----------
@@ -106,6 +107,9 @@ def to_tfrecord(
     sequence_features : mapping of str to feature, optional
         Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
         the number of steps in each row of a padded column.
+    example_features : mapping of str to feature, optional
+        Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
+        from the column ``examples/KEY``. Excludes `sequence_features`.
     encoding : str or mapping of str to str or mapping, optional
         File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
         all columns or by name; or with options of Pillow's writer, as in
@@ -143,7 +147,7 @@ def to_tfrecord(
         dimensions, or the index of a DataFrame is not the row numbers.
     FeatureError
         If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
-        With `tfds`, if features of a group differ in their number of items in a record.
+        Also if columns of items differ in their number of items in a record, or, with `tfds`, columns of a group.
     ValueError
         If rows are not counted, ``{shard}`` is missing from the template of several shards, or shards would replace
         their own input.
@@ -172,7 +176,8 @@ def to_tfrecord(
     True
     """
     compression = check_options(compression, index, mode, records_per_shard)
-    dataset, schema, labels = _rows_and_schema(arrays, features, sequence_features, keeps_float64=tfds is None)
+    given = given_features(features, sequence_features, example_features)
+    dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if dataset.nrecords is None:
         raise ValueError("rows have to be counted to be written: open with counts='auto'")
     if not schema and dataset.nrecords:
@@ -226,8 +231,7 @@ def check_options(compression: str | None, index: bool, mode: str, records_per_s
 
 def _rows_and_schema(
     arrays: Mapping[str, Any],
-    features: Mapping[str, Any] | None,
-    sequence_features: Mapping[str, Any] | None,
+    given: Schema,
     *,
     keeps_float64: bool,
 ) -> tuple[Dataset, Schema, str | None]:
@@ -235,10 +239,10 @@ def _rows_and_schema(
     if isinstance(arrays, Dataset):
         stored = arrays.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
-        return arrays, record_schema(arrays.schema, read, features, sequence_features), None
-    inputs = Inputs.from_arrays(arrays, features, sequence_features, keep_constants=True)
-    schema = record_schema(inputs.dataset.schema, None, features, sequence_features)
-    specified = {*(features or {}), *(sequence_features or {})}
+        return arrays, record_schema(arrays.schema, read, given), None
+    inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
+    schema = record_schema(inputs.dataset.schema, None, given)
+    specified = {*given}
     if inputs.rows is not None and keeps_float64:
         # The labels have the feature, so that readers find the bytes of values that an Example does not list.
         specified |= {name for name, feature in schema.items() if _is_unlisted(feature)}
