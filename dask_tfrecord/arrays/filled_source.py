@@ -149,7 +149,7 @@ class FilledSource:
 
 
 def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
-    """Return a block of one row per column: its fill value, else the default value of its feature.
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
 
     Raises
     ------
@@ -167,6 +167,8 @@ def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str
 
 
 def _default(name: str, column: ColumnPlan) -> Any:
+    if column.unit == "item":
+        return []  # defaults are those of items, and a lost record has none
     value = getattr(column.parsed, "default_value", None)
     if value is None or name != column.source:
         raise SchemaError(

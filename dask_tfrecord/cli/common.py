@@ -45,8 +45,11 @@ _SPELLINGS = {
     "sequence_features= for the feature lists": (
         "give --features the JSON of a Schema with both parts, context and feature lists, as Schema.to_json writes it"
     ),
-    "features= describes Examples, sequence_features= only SequenceExamples": (
-        "the file of --features describes SequenceExamples; give it features of Examples"
+    "give read_tfrecord features= for the context and example_features= for the items": (
+        "give --features the JSON of a Schema with both parts, context and items, as Schema.to_json writes it"
+    ),
+    "features= describes Examples; sequence_features= and example_features= describe other messages": (
+        "the file of --features describes another message; give it features of Examples"
     ),
     "give features= and sequence_features=": "give --features both parts",
     "give features=": "give --features",

@@ -51,13 +51,13 @@ _MESSAGE = (
 )
 # Advice on how to read payloads, by payload type.
 _ADVICE = {
-    "an Example": "features= describes Examples, sequence_features= only SequenceExamples",
+    "an Example": "features= describes Examples; sequence_features= and example_features= describe other messages",
     "a damaged Example": "the writer produced an invalid message; read_records(urlpath) returns the payloads unparsed",
     "a SequenceExample": (
         "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
         "sequence_features= for the feature lists"
     ),
-    "an ExampleListWithContext": _MESSAGE.format("dask_tfrecord.messages.ExampleListWithContext.FromString"),
+    "an ExampleListWithContext": ("give read_tfrecord features= for the context and example_features= for the items"),
     "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
     "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
     "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",
@@ -213,7 +213,7 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
     location : Location
         Location of the record.
     message : str, default "Example"
-        Expected message: "Example" or "SequenceExample".
+        Expected message: "Example", "SequenceExample" or "ExampleListWithContext".
 
     Returns
     -------
@@ -221,7 +221,7 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
         Reports the expected and the detected type, and how to read records of that type.
     """
     found = detect_payload_type(payload)
-    expected = f"{'an' if message == 'Example' else 'a'} {message}"
+    expected = f"{'a' if message == 'SequenceExample' else 'an'} {message}"
     text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
     if found in (expected, "a damaged Example"):
         text += " that protobuf can't parse as one"

@@ -1,0 +1,294 @@
+"""Lists of Examples (ELWC of TF-Ranking): context features and items, read, exploded, stored, written and refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.bits import bits
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.messages import Example, ExampleListWithContext
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing import example_lists, expected_columns, read_payloads, schemas, write_oracle
+from dask_tfrecord.testing.strategies import ITEMS
+
+CONTEXT = {"query": dtf.TextFeature(), "length": dtf.FixedLenFeature((), "int16")}
+ITEM = {
+    "label": dtf.FixedLenFeature((), "int32", default_value=-1),
+    "scores": dtf.FixedLenFeature((2,), "float32"),
+    "tokens": dtf.VarLenFeature("int64"),
+    "title": dtf.TextFeature(default_value="none"),
+    "pixels": dtf.RawFeature((2, 2), "uint8"),
+}
+RANKING = "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord"
+
+
+def put(example: Example, **values: Any) -> None:
+    """Set features of an Example: lists of ints, floats or bytes."""
+    for key, listed in values.items():
+        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(listed[0])]
+        getattr(example.features.feature[key], kind).value.extend(listed)
+
+
+def record(number: int) -> ExampleListWithContext:
+    """Record with `number % 4` items; the odd ones lack what has a default."""
+    made = ExampleListWithContext()
+    put(made.context, query=[f"query {number}".encode()], length=[number])
+    for item in range(number % 4):
+        example = made.examples.add()
+        put(example, scores=[number + 0.5, float(item)], pixels=[bytes([number, item, 0, 1])])
+        if item % 2 == 0:
+            put(example, label=[number * 10 + item], tokens=[*range(item + 1)], title=[f"title {item}".encode()])
+    return made
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[str]:
+    """Two shards of 9 and 11 records, one of them gzip."""
+    payloads = [record(number).SerializeToString() for number in range(20)]
+    write_oracle(tmp_path / "a", payloads[:9])
+    write_oracle(tmp_path / "b", payloads[9:], "gzip")
+    return [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def read(paths: Any, **options: Any) -> dtf.Dataset:
+    return dtf.read_tfrecord(paths, CONTEXT, example_features=ITEM, **options)
+
+
+def equal(found: Any, wanted: Any) -> None:
+    assert list(found) == list(wanted)
+    for name, column in wanted.items():
+        assert bits(found[name]) == bits(column), name
+
+
+def test_items_are_rows_of_lists(shards: list[str]) -> None:
+    ds = read(shards, chunks=7)
+    assert {name: (of.dtype, of.shape) for name, of in ds.schema.items()} == {
+        "query": ("bytes", ()),
+        "length": ("int16", ()),
+        "examples/label": ("int32", (-1,)),
+        "examples/scores": ("float32", (-1, 2)),
+        "examples/tokens": ("int64", (-1, -1)),
+        "examples/title": ("bytes", (-1,)),
+        "examples/pixels": ("uint8", (2, 2)),
+    }
+    assert ds.schema.groups == {"examples": tuple(f"examples/{key}" for key in ITEM)}
+    columns = ds.compute()
+    wanted = expected_columns(
+        [record(number).SerializeToString() for number in range(20)], Schema(CONTEXT, example_features=ITEM)
+    )
+    equal(columns, wanted)
+    assert columns["examples/label"][3].tolist() == [30, -1, 32]
+    assert columns["examples/title"][2].tolist() == ["title 0", "none"]
+    assert columns["query"][5] == "query 5"
+    for name, column in columns.items():
+        assert bits(ds[name][4:17:3].compute()) == bits(column[4:17:3]), name
+    some = dtf.read_tfrecord(shards, CONTEXT, example_features=ITEM, columns=["examples/tokens", "query"])
+    assert list(some) == ["examples/tokens", "query"]
+    assert bits(some["examples/tokens"].compute()) == bits(columns["examples/tokens"])
+    equal(pickle.loads(pickle.dumps(ds)).rows[[19, 3]].compute(), {name: at[[19, 3]] for name, at in columns.items()})
+    uncounted = read(shards[:1], counts=None, chunks="1 kiB").compute()
+    equal(uncounted, {name: column[:9] for name, column in columns.items()})
+
+
+def test_one_row_per_item(shards: list[str]) -> None:
+    ds = read(shards, chunks=7)
+    columns, items = ds.compute(), ds.explode("examples", repeat=["query"])
+    found = items.compute()
+    lengths = np.array([number % 4 for number in range(20)])
+    assert found["record"].tolist() == np.repeat(np.arange(20), lengths).tolist()
+    assert found["query"].tolist() == np.repeat(columns["query"], lengths).tolist()
+    for key in ("label", "scores", "title", "pixels"):
+        rows = [row for row in columns[f"examples/{key}"] if len(row)]
+        assert bits(found[f"examples/{key}"]) == bits(np.concatenate(rows)), key
+    assert [row.tolist() for row in found["examples/tokens"][:3]] == [[0], [0], []]
+    assert items.rows[[17, 4]]["examples/label"].compute().tolist() == found["examples/label"][[17, 4]].tolist()
+
+
+def test_items_share_row_splits_in_zarr_and_become_lists_again(shards: list[str], tmp_path: Path) -> None:
+    ds = read(shards)
+    wanted = ds.compute()
+    ds.to_zarr(tmp_path / "store.zarr")
+    names = {path.parent.name for path in (tmp_path / "store.zarr").glob("*/zarr.json")}
+    assert {name for name in names if name.endswith("row_splits")} == {"examples.row_splits"}
+    stored = dtf.from_zarr(tmp_path / "store.zarr")
+    equal(stored.compute(), wanted)
+    ds.to_tfrecord(tmp_path / "read.tfrecord")
+    stored.to_tfrecord(tmp_path / "stored.tfrecord")
+    payloads = read_payloads(tmp_path / "read.tfrecord")
+    assert payloads == read_payloads(tmp_path / "stored.tfrecord")
+    equal(read(str(tmp_path / "read.tfrecord")).compute(), wanted)
+    again = ExampleListWithContext.FromString(payloads[3])
+    assert [[*item.features.feature["label"].int64_list.value] for item in again.examples] == [[30], [-1], [32]]
+    assert again.context == record(3).context
+    # Without items, and without a context.
+    ds[["query"]].to_tfrecord(tmp_path / "context.tfrecord")
+    only = ExampleListWithContext.FromString(read_payloads(tmp_path / "context.tfrecord")[3])
+    assert not only.examples and only.context.features.feature["query"].bytes_list.value == [b"query 3"]
+    ds[["examples/scores"]].to_tfrecord(tmp_path / "items.tfrecord")
+    bare = ExampleListWithContext.FromString(read_payloads(tmp_path / "items.tfrecord")[3])
+    assert len(bare.examples) == 3 and not bare.HasField("context")
+
+
+def test_arrays_become_lists_of_examples(tmp_path: Path) -> None:
+    arrays = {"query": ["a", "b"], "examples/label": [[1, 2], []], "examples/words": [[[b"x"], [b"y", b"z"]], []]}
+    features = {"label": dtf.FixedLenFeature((), "int64"), "words": dtf.VarLenFeature("bytes")}
+    dtf.to_tfrecord(arrays, tmp_path / "x.tfrecord", features={"query": dtf.TextFeature()}, example_features=features)
+    first, second = map(ExampleListWithContext.FromString, read_payloads(tmp_path / "x.tfrecord"))
+    assert [[*item.features.feature["words"].bytes_list.value] for item in first.examples] == [[b"x"], [b"y", b"z"]]
+    assert not second.examples and second.context.features.feature["query"].bytes_list.value == [b"b"]
+    arrays["examples/label"] = [[1, 2], [3]]
+    with pytest.raises(
+        FeatureError, match=r"record 1: feature 'examples/words' holds 0 items; expected 1, as in 'exam"
+    ):
+        dtf.to_tfrecord(
+            arrays, tmp_path / "y.tfrecord", features={"query": dtf.TextFeature()}, example_features=features
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    schema = data.draw(schemas(max_size=3, items=ITEMS))
+    records = data.draw(st.lists(example_lists(schema), max_size=4))
+    folder = tmp_path_factory.mktemp("lists")
+    payloads = [each.SerializeToString() for each in records]
+    write_oracle(folder / "old", payloads)
+    assert Schema.from_json(schema.to_json()) == schema == pickle.loads(pickle.dumps(schema))
+    ds = dtf.read_tfrecord(folder / "old", schema)
+    wanted = expected_columns(payloads, schema)
+    equal(ds.compute(), wanted)
+    if not schema or not records:
+        return
+    ds.to_tfrecord(folder / "new")
+    read_by = ds.source.plan.schema  # type: ignore[union-attr]
+    equal(dtf.read_tfrecord(folder / "new", read_by).compute(), wanted)
+    equal(expected_columns(read_payloads(folder / "new"), read_by), wanted)
+
+
+def refused(tmp_path: Path, made: ExampleListWithContext, items: Any = ITEM, context: Any = CONTEXT) -> str:
+    """Return the error of the second of three records, without its location, which is checked."""
+    payloads = [record(2).SerializeToString(), made.SerializeToString(), record(3).SerializeToString()]
+    write_oracle(tmp_path / "x", payloads)
+    with pytest.raises(FeatureError) as caught:
+        dtf.read_tfrecord(tmp_path / "x", context, example_features=items).compute()
+    place = caught.value.place
+    assert place is not None and (place.record, place.offset) == (1, len(payloads[0]) + 16)
+    assert place.file == str(tmp_path / "x")
+    return caught.value.message
+
+
+def test_errors_name_record_feature_and_item(tmp_path: Path) -> None:
+    made = record(3)
+    made.examples[2].features.feature["scores"].float_list.value.append(1)
+    assert refused(tmp_path, made) == (
+        "feature 'examples/scores' in item 2 holds 3 values where FixedLenFeature((2,), 'float32') takes 2"
+    )
+    made = record(3)
+    del made.examples[1].features.feature["pixels"]
+    text = refused(tmp_path, made)
+    assert text.startswith("feature 'examples/pixels' in item 1 is missing where RawFeature((2, 2), 'uint8') needs it")
+    assert "other items of the record have it" in text
+    made = record(3)
+    made.examples[1].features.feature["pixels"].bytes_list.value[0] = b"abc"
+    assert refused(tmp_path, made).startswith("feature 'examples/pixels' in item 1 holds 3 bytes")
+    made = record(3)
+    put(made.examples[0], label=[1 << 40])
+    made.examples[0].features.feature["label"].int64_list.value[:] = [1 << 40]
+    assert "'examples/label' in item 0 holds 1099511627776, which int32 can't hold" in refused(tmp_path, made)
+    made = record(3)
+    made.examples[2].features.feature["title"].bytes_list.value[0] = b"\xff"
+    assert "'examples/title' in item 2 is not valid UTF-8" in refused(tmp_path, made)
+    made = record(3)
+    made.ClearField("context")
+    assert "feature 'query' is missing" in refused(tmp_path, made)
+    for context, items, hint in (
+        ({"scores": dtf.FixedLenFeature((2,), "float32")}, {}, "it is a feature of the items: specify it in example_"),
+        ({}, {"length": dtf.FixedLenFeature((), "int64")}, "it is a feature of the context: specify it in features"),
+    ):
+        write_oracle(tmp_path / "x", [record(2).SerializeToString()])
+        with pytest.raises(FeatureError, match=hint):
+            dtf.read_tfrecord(tmp_path / "x", context, example_features=items).compute()
+    partitions = {"r": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("label")])}
+    made = ExampleListWithContext()
+    put(made.examples.add(), tokens=[1], label=[1])
+    put(made.examples.add(), tokens=[1], label=[7])
+    write_oracle(tmp_path / "x", [made.SerializeToString()])
+    with pytest.raises(FeatureError, match=r"feature 'examples/r' in item 1 holds \[7\] as RowLengths"):
+        dtf.read_tfrecord(tmp_path / "x", {}, example_features=partitions).compute()
+
+
+def test_other_messages_are_refused(shards: list[str], tmp_path: Path) -> None:
+    example = Example()
+    example.features.feature[""].int64_list.value.append(1)
+    # protobuf parses this Example as a list whose item has unknown fields.
+    assert ExampleListWithContext.FromString(example.SerializeToString()).examples
+    for payload in (example.SerializeToString(), b"\x1a\x00", b"text that is no message"):
+        write_oracle(tmp_path / "x", [payload])
+        with pytest.raises(FeatureError, match="expected an ExampleListWithContext, found"):
+            dtf.read_tfrecord(tmp_path / "x", {}, example_features=ITEM).compute()
+    for options in ({}, {"sequence_features": {}}):
+        with pytest.raises(FeatureError, match="found an ExampleListWithContext"):
+            dtf.read_tfrecord(shards, {"query": dtf.TextFeature()}, **options).compute()
+
+
+def test_damage(shards: list[str]) -> None:
+    data = bytearray(Path(shards[0]).read_bytes())
+    data[len(data) // 2] ^= 1
+    Path(shards[0]).write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        read(shards).compute()
+    wanted = read(shards, errors="skip").compute()
+    filled = read(
+        shards,
+        errors="fill",
+        fill_values={"query": "lost", "length": 0},
+    ).compute()
+    assert len(filled["query"]) == 20 and len(wanted["query"]) == 19
+    (lost,) = np.flatnonzero(filled["query"] == "lost")
+    assert all(len(column[lost]) == 0 for name, column in filled.items() if name.startswith("examples/"))
+    equal({name: np.delete(column, lost) for name, column in filled.items() if column.ndim == 1}, wanted)
+
+
+def test_arguments(shards: list[str]) -> None:
+    with pytest.raises(SchemaError, match="give one of them"):
+        dtf.read_tfrecord(shards, {}, sequence_features={}, example_features={})
+    with pytest.raises(SchemaError, match=r"FixedLenSequenceFeature.* is not supported in example_features.*VarLenFe"):
+        dtf.read_tfrecord(
+            shards, {}, example_features={"x": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
+        )
+    with pytest.raises(SchemaError, match="example_features is a mapping of names to features"):
+        dtf.read_tfrecord(shards, {}, example_features=["label"])  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="'examples/x' is in both features and example_features"):
+        Schema({"examples/x": dtf.TextFeature()}, example_features={"x": dtf.TextFeature()})
+    with pytest.raises(SchemaError, match="group 'examples' is that of the items"):
+        Schema({"a": dtf.VarLenFeature("int64")}, example_features={}, groups={"examples": ["a"]})
+    schema = Schema(CONTEXT, example_features=ITEM)
+    assert schema.message == "ExampleListWithContext" and schema.sequence_features is None
+    assert schema.example_features == ITEM and schema.context_features == CONTEXT
+    assert schema.select(["examples/label"]).example_features == {"label": ITEM["label"]}
+    assert schema != Schema(CONTEXT, sequence_features={f"examples/{key}": of for key, of in ITEM.items()})
+    with pytest.raises(UnknownFeatureError, match="did you mean 'examples/label'"):
+        schema["label"]
+
+
+def test_ranking_data(corpus: Path) -> None:
+    path = corpus / RANKING
+    features = {
+        "utility": dtf.FixedLenFeature((), "int64"),
+        **{f"custom_features_{n}": dtf.FixedLenFeature((1,), "float32", 0.0) for n in range(1, 137)},
+    }
+    found = dtf.read_tfrecord(path, {}, example_features=features).explode("examples").compute()
+    records = [ExampleListWithContext.FromString(payload) for payload in read_payloads(path)]
+    items = [item.features.feature for each in records for item in each.examples]
+    assert found["examples/utility"].tolist() == [item["utility"].int64_list.value[0] for item in items]
+    for n in range(1, 137):
+        values = [[*item[f"custom_features_{n}"].float_list.value] or [0.0] for item in items]
+        assert found[f"examples/custom_features_{n}"].tolist() == np.array(values, np.float32).tolist()
