@@ -311,72 +311,57 @@ def _assembler_of_values(feature: Encoded) -> Assemble:
 
 def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
     """Plan the columns of a feature list: its steps, and their number."""
-    specs: tuple[KeySpec, ...]
-    assembler: Assemble
-    column = feature
-    match feature:
-        case FixedLenSequenceFeature():
-            each = math.prod(feature.shape)
-            specs = (steps_spec(name, feature.dtype, each, optional=feature.allow_missing),)
-            assembler = assemble.padded_steps
-        case VarLenFeature() if feature.ragged_rank == 1:
-            specs = (ragged_spec(name, feature.dtype, math.prod(feature.item_shape), steps=True),)
-            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), assemble.ragged
-        case RaggedFeature():
-            specs = _ragged_specs(name, feature, steps=True)
-            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), partitioned
-        case ImageFeature() if not feature.own_shapes and feature.count in (None, -1):
-            specs, assembler = (bytes_spec(name, steps=True),), assemble.image_values
-            column = replace(feature, shape=(-1, *feature.value_shape))
-        case RawFeature() | TensorFeature() | TextFeature() if (
-            feature.count is None
-            and not (feature.ragged_rank or feature.own_shapes)
-            and getattr(feature, "default_value", None) is None
-        ):
-            text = feature if isinstance(feature, TextFeature) else None
-            specs, assembler = (bytes_spec(name, text, steps=True),), _assembler_of_values(feature)
-            column = replace(feature, count=-1)
-        case _:
+    if isinstance(feature, FixedLenSequenceFeature):
+        spec = steps_spec(name, feature.dtype, math.prod(feature.shape), optional=feature.allow_missing)
+        plan = ColumnPlan(feature, name, feature, (spec,), assemble.padded_steps, unit="step")
+    else:
+        steps = None if getattr(feature, "default_value", None) is not None else _steps_of_feature(name, feature)
+        if steps is None:
             raise SchemaError(
                 f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
                 f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or "
                 f"ImageFeature of a known shape without count, or TextFeature without a default, per step"
             )
-    lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, specs[:1], assemble.lengths, unit="step")
-    return {name: ColumnPlan(column, name, feature, specs, assembler, unit="step"), f"{name}.lengths": lengths}
+        plan = ColumnPlan(steps[0], name, feature, *steps[1:], unit="step")
+    lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, plan.specs[:1], assemble.lengths, unit="step")
+    return {name: plan, f"{name}.lengths": lengths}
 
 
 def _plan_item(name: str, key: str, feature: Feature) -> ColumnPlan:
     """Plan the column of a feature of items: a row of items for each record."""
-    specs: tuple[KeySpec, ...]
-    assembler: Assemble
-    column = feature
+    if isinstance(feature, FixedLenFeature) and 0 not in feature.shape:
+        column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+        spec = replace(fixed_spec(key, feature), steps=True)
+        return ColumnPlan(column, name, feature, (spec,), assemble.items, unit="item")
+    steps = _steps_of_feature(key, feature)
+    if steps is None:
+        raise SchemaError(
+            f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
+            f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or ImageFeature of a "
+            f"known shape without count, or TextFeature, per item{_ITEM_HINTS.get(type(feature), '')}"
+        )
+    return ColumnPlan(steps[0], name, feature, *steps[1:], unit="item")
+
+
+def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpec, ...], Assemble] | None:
+    """Return column, key specs and assembler of steps or items of one feature; None if it is not supported."""
     match feature:
-        case FixedLenFeature() if 0 not in feature.shape:
-            specs, assembler = (replace(fixed_spec(key, feature), steps=True),), assemble.items
-            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
         case VarLenFeature() if feature.ragged_rank == 1:
-            specs = (ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True),)
-            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), assemble.ragged
+            spec = ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
+            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), assemble.ragged
         case RaggedFeature():
-            specs = _ragged_specs(key, feature, steps=True)
-            column, assembler = VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), partitioned
-        case RawFeature() if not feature.ragged_rank:
-            specs, assembler = (bytes_spec(key, steps=True),), assemble.raw_values
-            column = replace(feature, count=-1)
-        case TextFeature() if not feature.ragged_rank:
-            specs, assembler = (replace(bytes_spec(key, feature), steps=True),), assemble.text_values
-            column = TextFeature(count=-1)
-        case ImageFeature() if not feature.own_shapes and not feature.ragged_rank:
-            specs, assembler = (bytes_spec(key, steps=True),), assemble.image_values
-            column = replace(feature, shape=(-1, *feature.item_shape))
-        case _:
-            raise SchemaError(
-                f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
-                f"least one value, VarLenFeature, RaggedFeature, and one RawFeature of a known shape, TextFeature, or "
-                f"ImageFeature of a known shape per item{_ITEM_HINTS.get(type(feature), '')}"
-            )
-    return ColumnPlan(column, name, feature, specs, assembler, unit="item")
+            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+            return column, _ragged_specs(key, feature, steps=True), partitioned
+        case ImageFeature() if not feature.own_shapes and feature.count in (None, -1):
+            column_of_images = replace(feature, shape=(-1, *feature.value_shape))
+            return column_of_images, (bytes_spec(key, steps=True),), assemble.image_values
+        case TextFeature() if feature.count is None:
+            return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), assemble.text_values
+        case RawFeature() | TensorFeature() if feature.count is None and not (
+            feature.ragged_rank or feature.own_shapes
+        ):
+            return replace(feature, count=-1), (bytes_spec(key, steps=True),), _assembler_of_values(feature)
+    return None
 
 
 _ITEM_HINTS = {

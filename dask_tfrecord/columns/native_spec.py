@@ -179,10 +179,10 @@ def values_spec(key: str, count: int, *, text: bool = False) -> KeySpec:
 
 def bytes_spec(key: str, feature: TextFeature | None = None, *, steps: bool = False) -> KeySpec:
     """Return the spec of one bytes value in every record or step; text if a feature is given."""
-    if feature is None or steps:
-        return KeySpec(key, "bytes", ValueLayout.FIXED, text=feature is not None, steps=steps, optional=steps)
-    default = feature.default_value
-    return KeySpec(key, "bytes", ValueLayout.FIXED, text=True, fallback=() if default is None else (default.encode(),))
+    default = None if feature is None else feature.default_value
+    fallback = () if default is None else (default.encode(),)
+    text = feature is not None
+    return KeySpec(key, "bytes", ValueLayout.FIXED, text=text, steps=steps, optional=steps, fallback=fallback)
 
 
 def ragged_spec(key: str, dtype: str, each: int = 1, *, steps: bool = False) -> KeySpec:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
-    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -30,6 +29,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.testing.oracle_columns import column_of, columns_of
 from dask_tfrecord.testing.oracle_partitions import cut, objects
 from dask_tfrecord.testing.oracle_tensors import tensor_of
 from dask_tfrecord.testing.oracle_values import Mismatch, oracle_dtype, values_of
@@ -72,7 +72,7 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
         if schema.example_features is not None and schema.has_steps(name):
             columns[name] = objects(rows[name])
         else:
-            columns |= _columns(name, feature, rows[name], schema.has_steps(name))
+            columns |= columns_of(name, feature, rows[name], schema.has_steps(name))
     return columns
 
 
@@ -402,14 +402,7 @@ def _items(record: _Record, key: str, feature: Any, of_item: _Rule) -> NDArray[A
             items.append(of_item(item, key, feature))
         except Mismatch as mismatch:
             raise Mismatch(f"in item {number} {mismatch}") from None
-    if isinstance(feature, VarLenFeature | RaggedFeature):
-        return objects(items)
-    if isinstance(feature, TextFeature):
-        return np.array(items, np.dtypes.StringDType())
-    array = np.empty((len(items), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
-    for number, value in enumerate(items):
-        array[number, ...] = value
-    return array
+    return column_of(feature, items)
 
 
 _Rule = Callable[[_Record, str, Any], Any]
@@ -432,44 +425,7 @@ _OF_LISTS: dict[type[Any], _Rule] = {
     TextFeature: _text_steps,
 }
 # Each item is read as a record of its own.
-_OF_ITEMS = {cls: _OF_RECORDS[cls] for cls in (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TextFeature)}
-
-
-# ---- columns
-
-
-def _columns(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
-    if isinstance(feature, SparseFeature):
-        return {
-            f"{name}.indices": objects([indices for indices, _ in rows]),
-            f"{name}.values": objects([values for _, values in rows]),
-            f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
-        }
-    lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
-    if isinstance(feature, Encoded) and (is_list or feature.count == -1):
-        return {name: objects(rows), **lengths}
-    return {name: _column(feature, rows), **lengths}
-
-
-def _column(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
-    if isinstance(feature, TextFeature):
-        return np.array(rows, np.dtypes.StringDType()).reshape(len(rows), *feature.shape)
-    if isinstance(feature, FixedLenSequenceFeature):
-        return _padded(feature, rows)
-    if -1 not in feature.shape:
-        several = () if getattr(feature, "count", None) is None else (feature.count,)  # type: ignore[attr-defined]
-        column = np.empty((len(rows), *several, *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
-        for number, row in enumerate(rows):
-            column[number, ...] = row
-        return column
-    return objects(rows)
-
-
-def _padded(feature: FixedLenSequenceFeature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    length = max(map(len, rows), default=0) if feature.length is None else feature.length
-    column = np.empty((len(rows), length, *feature.shape), oracle_dtype(feature.dtype))
-    padding = b"" if feature.dtype == "bytes" else 0
-    column[...] = padding if feature.default_value is None else feature.default_value
-    for number, row in enumerate(rows):
-        column[number, : len(row)] = row
-    return column
+_OF_ITEMS = {
+    cls: _OF_RECORDS[cls]
+    for cls in (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TensorFeature, TextFeature)
+}

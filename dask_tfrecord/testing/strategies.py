@@ -141,6 +141,7 @@ _OF_ITEMS: dict[type[Feature], _Maker] = {
     VarLenFeature: _OF_RECORDS[VarLenFeature],
     RaggedFeature: _OF_RECORDS[RaggedFeature],
     RawFeature: _OF_LISTS[RawFeature],
+    TensorFeature: _OF_LISTS[TensorFeature],
     TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
 }
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
