@@ -47,6 +47,7 @@ WRITERS = {
         "stores.arrow.stream",
         "stores.arrow.parquet",
         "stores.arrow.dataframe",
+        "stores.awkward_arrays",
         "stores.batches.batch_iterator",
         "stores.batches.row_sequence",
         "stores.xarray.to_xarray",
@@ -63,6 +64,7 @@ ALLOWED = {
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
     "pyarrow": {"stores/arrow", "stores/frames.py"},
+    "awkward": {"stores/awkward_arrays.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"stores/xarray", "arrays/writers.py"},
     "PIL": {"images", "stores/preview"},

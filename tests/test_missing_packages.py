@@ -90,3 +90,14 @@ def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) ->
     assert "the compiled extension `_native` is missing" in done.stderr
     assert "run `pip install -e .`" in done.stderr
     assert "circular" not in done.stderr
+
+
+def test_a_missing_awkward_names_the_extra(shard: Path) -> None:
+    code = (
+        "import sys; sys.modules['awkward'] = None; import dask_tfrecord as dtf\n"
+        "try: dtf.read_tfrecord(sys.argv[1]).to_awkward()\n"
+        "except ImportError as error: print(error.name, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(shard)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("awkward to_awkward needs awkward"), done.stderr
+    assert "pip install 'dask-tfrecord[awkward]'" in done.stdout

@@ -92,6 +92,42 @@ class DatasetWriters(Mapping[str, da.Array]):
         """
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
+    def to_awkward(self) -> Any:
+        """Read the rows as Awkward Arrays, one record array per chunk.
+
+        Chunks are decoded ahead, as by `to_arrow_batches`. The extra ``awkward`` is needed.
+
+        Returns
+        -------
+        iterator of awkward.Array
+            Each has a field per column. Shapes are lists of fixed sizes, ragged rows are lists, text is strings and
+            bytes are bytestrings; values and offsets are not copied. The columns of a group of the schema are one field
+            of lists of records. Rows with shapes of their own are records of `data`, a list, and `shape`. `close`
+            stops the tasks early.
+
+        Raises
+        ------
+        ImportError
+            If awkward is not installed.
+        SchemaError
+            If the data set has rows and no columns, or a group has the name of a column outside of it.
+        FeatureError
+            While iterating, if columns of a group differ in their number of items.
+        TFRecordError
+            While iterating, as `compute` raises it.
+
+        Examples
+        --------
+        >>> import awkward as ak  # doctest: +SKIP
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> [ak.num(chunk["tokens"], axis=1).to_list()[:4] for chunk in ds.to_awkward()]  # doctest: +SKIP
+        [[0, 1, 2, 3], [0, 1, 2, 3]]
+        """
+        from dask_tfrecord.stores.awkward_arrays import AwkwardChunks
+
+        dataset: Any = self
+        return AwkwardChunks(dataset)
+
     def to_dataframe(self) -> Any:
         """Return a dask DataFrame of the rows, one partition per chunk.
 

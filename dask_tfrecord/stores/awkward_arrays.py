@@ -1,0 +1,165 @@
+"""Awkward arrays of a Dataset: a record array per chunk, without a copy of values and splits.
+
+Copied are text, which NumPy stores string by string, bfloat16, numbers in the other byte order, and arrays that are not
+contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.look_ahead import iterate_chunks
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
+from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.flat_arrays import check_group_lengths
+
+__all__ = ["AwkwardChunks"]
+
+
+class AwkwardChunks(Iterator[Any]):
+    """Iterator of record arrays, one per chunk, decoded ahead.
+
+    It is closed at its end, by `close`, by ``with``, and when it is deleted.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        try:
+            import awkward  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "to_awkward needs awkward, which is not installed: pip install 'dask-tfrecord[awkward]'", name="awkward"
+            ) from error
+        make = _ArrayMaker(dataset.schema)
+        make.check_names()
+        if not dataset.schema and dataset.nrecords != 0:
+            raise SchemaError("rows without a column cannot be record arrays: select one column or more")
+        self._arrays = iterate_chunks(dataset.merged(), tuple(dataset), make) if dataset.schema else iter(())
+
+    def __next__(self) -> Any:
+        return next(self._arrays)
+
+    def close(self) -> None:
+        """Stop the tasks."""
+        if hasattr(self._arrays, "close"):
+            self._arrays.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayMaker:
+    """Conversion of chunks to record arrays; it pickles.
+
+    Attributes
+    ----------
+    schema : Schema
+        Features of the columns.
+    """
+
+    schema: Schema
+
+    def check_names(self) -> None:
+        """Raise if a group has the name of a column outside of it.
+
+        Raises
+        ------
+        SchemaError
+            If a group has one.
+        """
+        for group, members in self.schema.groups.items():
+            if group in self.schema and group not in members:
+                raise SchemaError(
+                    f"group {group!r} and a column have one name, and both would be that field: select the columns of "
+                    f"one of them"
+                )
+
+    def __call__(self, chunk: Chunk) -> Any:
+        """Convert a chunk."""
+        import awkward as ak
+
+        blocks, fields = chunk.blocks, dict[str, Any]()
+        check_group_lengths(self.schema.groups, blocks, lambda row, name: Location("a chunk", row, feature=name))
+        for name in self.schema:
+            group = self.schema.group_of(name)
+            if group is None:
+                fields[name] = _content(blocks[name])
+            elif group not in fields:
+                fields[group] = _group(group, {each: blocks[each] for each in self.schema.groups[group]})
+        rows = min(map(len, blocks.values()))
+        return ak.Array(ak.contents.RecordArray(list(fields.values()), list(fields), length=rows))
+
+
+def _group(group: str, blocks: Mapping[str, Block]) -> Any:
+    """Convert columns that share their row lengths to lists of records."""
+    import awkward as ak
+
+    prefix = f"{group}/"
+    inner = all(name.startswith(prefix) for name in blocks)
+    lists = {name.removeprefix(prefix) if inner else name: _content(block) for name, block in blocks.items()}
+    first = next(iter(lists.values()))
+    records = ak.contents.RecordArray([each.content for each in lists.values()], list(lists))
+    return ak.contents.ListOffsetArray(first.offsets, records)
+
+
+def _content(block: Any) -> Any:
+    """Convert a block to a layout of awkward."""
+    import awkward as ak
+
+    if isinstance(block, RaggedBlock):
+        return ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _content(block.values))
+    if isinstance(block, ArraysBlock):
+        data = ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _content(block.values))
+        return ak.contents.RecordArray([data, _content(block.shapes)], ["data", "shape"])
+    flat = _bytes_content(block.values, block.splits, "byte") if isinstance(block, BytesBlock) else _flat(block)
+    return _nested(flat, block.shape)
+
+
+def _nested(flat: Any, shape: tuple[int, ...]) -> Any:
+    """Nest flat values in lists of fixed sizes."""
+    import awkward as ak
+
+    for axis in range(len(shape) - 1, 0, -1):
+        # A size of 0 does not determine the number of lists.
+        lists = int(np.prod(shape[:axis], dtype=np.int64))
+        flat = ak.contents.RegularArray(flat, shape[axis], zeros_length=lists)
+    return flat
+
+
+def _flat(block: NDArray[Any]) -> Any:
+    """Convert the values of a dense block."""
+    import awkward as ak
+
+    flat = np.ascontiguousarray(block).reshape(-1)
+    if flat.dtype.kind == "T":
+        texts = [text.encode() for text in flat.tolist()]
+        data = np.frombuffer(b"".join(texts), np.uint8)
+        return _bytes_content(data, splits_of(np.array([len(text) for text in texts], np.int64)), "char")
+    # awkward has no bfloat16, and no bytes in the other order.
+    dtype = np.dtype(np.float32) if flat.dtype.name == "bfloat16" else flat.dtype.newbyteorder("=")
+    return ak.contents.NumpyArray(flat.astype(dtype, copy=False))
+
+
+def _bytes_content(data: NDArray[np.uint8], splits: NDArray[np.int64], kind: str) -> Any:
+    """Return strings (`kind` "char") or bytestrings ("byte")."""
+    import awkward as ak
+
+    values = ak.contents.NumpyArray(data, parameters={"__array__": kind})
+    name = "string" if kind == "char" else "bytestring"
+    return ak.contents.ListOffsetArray(ak.index.Index64(splits), values, parameters={"__array__": name})
