@@ -118,9 +118,9 @@ def descriptions(features: Mapping[str, Feature], *, steps: bool = False) -> dic
 
 def feature_of_records(feature: Feature) -> Feature:
     """Return the feature of records that hold any number of what a step holds; other features as they are."""
-    if isinstance(feature, RawFeature | TextFeature):
+    if isinstance(feature, RawFeature | TensorFeature | TextFeature):
         return replace(feature, count=-1)
-    return replace(feature, shape=(-1, *feature.item_shape)) if isinstance(feature, ImageFeature) else feature
+    return replace(feature, shape=(-1, *feature.value_shape)) if isinstance(feature, ImageFeature) else feature
 
 
 def describe(feature: Any) -> Description:
@@ -138,11 +138,16 @@ def describe(feature: Any) -> Description:
                 default = np.array(feature.default_value, object)
                 arguments["default_value"] = np.broadcast_to(default, feature.shape).tolist()
         case TensorFeature():
-            arguments["dtype"] = feature.dtype.replace("bytes", "string")
+            dtype = feature.dtype.replace("bytes", "string")
+            arguments = {"shape": feature.shape, "dtype": dtype, "count": feature.count}
         case RawFeature():
-            arguments = {"shape": feature.shape, "dtype": SIGNED.get(feature.dtype, feature.dtype)}
+            dtype, compression = SIGNED.get(feature.dtype, feature.dtype), feature.compression_type
+            arguments = {"shape": feature.shape, "dtype": dtype, "compression": compression, "count": feature.count}
         case ImageFeature():
-            arguments = {"shape": feature.shape, "dtype": feature.dtype}
+            shape = None if feature.shape is None else feature.value_shape
+            arguments = {"shape": shape, "dtype": feature.dtype, "count": feature.count}
+        case TextFeature():
+            arguments = {"count": feature.count}
         case _:
             arguments = {}
     if isinstance(feature, SparseFeature) and len(feature.size) == 1:
@@ -154,9 +159,7 @@ def describe(feature: Any) -> Description:
             (type(one).__name__, one.key if isinstance(one, KeyedPartition) else one.length)  # type: ignore[attr-defined]
             for one in feature.partitions
         ]
-    if isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
-        return "RawList" if isinstance(feature, RawFeature) else "TextList", arguments
-    if isinstance(feature, RawFeature) and feature.ragged_rank:
+    if isinstance(feature, RawFeature) and -1 in feature.shape:
         return "RawRows", arguments
     return type(feature).__name__, arguments
 
@@ -193,7 +196,7 @@ def settled(row: NDArray[Any], indices: NDArray[Any]) -> NDArray[Any]:
 def stored(array: NDArray[Any], feature: Feature | None) -> NDArray[Any]:
     """Convert an array to TensorFlow's form: text as bytes, numbers in the stored dtype, variable lengths flat."""
     if array.dtype.kind == "T":
-        return objects([text.encode() for text in array.tolist()])
+        return objects([text.encode() for text in array.ravel().tolist()]).reshape(array.shape)
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], np.ndarray):
         return objects([stored(row, feature) for row in array])
     if array.dtype.kind != "O" and isinstance(feature, LISTED):

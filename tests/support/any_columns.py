@@ -185,7 +185,7 @@ def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
             lists[name] = feature
         elif steps and isinstance(feature, VarLenFeature) and feature.ragged_rank == 2:
             lists[name] = VarLenFeature(feature.dtype, shape=feature.shape[1:])
-        elif steps and isinstance(feature, RawFeature | TextFeature) and feature.count is not None:
+        elif steps and isinstance(feature, RawFeature | TensorFeature | TextFeature) and feature.count == -1:
             lists[name] = replace(feature, count=None)
         elif steps and isinstance(feature, ImageFeature) and feature.ragged_rank:
             lists[name] = replace(feature, shape=feature.item_shape)

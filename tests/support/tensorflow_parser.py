@@ -50,41 +50,48 @@ def features(descriptions, *, steps=False):
 
 def bytes_of(cls, arguments, *, steps):
     """Return the feature that parses the bytes to be decoded later."""
+    count = arguments.get("count")
     if steps:
         return tf.io.FixedLenSequenceFeature((), tf.string, allow_missing=True)
-    return tf.io.RaggedFeature(tf.string) if is_list(cls, arguments) else tf.io.FixedLenFeature((), tf.string)
+    return (
+        tf.io.RaggedFeature(tf.string)
+        if count == -1
+        else tf.io.FixedLenFeature(() if count is None else (count,), tf.string)
+    )
 
 
-def is_list(cls, arguments):
-    """Return whether a record holds any number of bytes values."""
-    return cls in ("RawList", "TextList") or (cls == "ImageFeature" and len(arguments["shape"] or ()) == 4)
+def decode(cls, tensor, count=None, **arguments):
+    """Decode bytes: one value per record, or several."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.with_flat_values(decode(cls, tensor.flat_values, **arguments))
+    if count is not None:
+        values = decode(cls, tf.reshape(tensor, (-1,)), **arguments)
+        return tf.reshape(values, (len(tensor), count, *values.shape[1:]))
+    return AFTERWARDS[cls](tensor, **arguments)
 
 
-def decode_raw(tensor, shape, dtype):
+def decode_raw(tensor, shape, dtype, compression):
     stored = np.dtype(dtype)
+    if compression:
+        tensor = tf.io.decode_compressed(tensor, compression)
     array = tf.io.decode_raw(tensor, tf.as_dtype(stored.name), little_endian=stored.str[0] != ">")
     return tf.reshape(array, (len(tensor), *shape))
 
 
-def decode_raw_rows(tensor, shape, dtype):
+def decode_raw_rows(tensor, **arguments):
     """Decode values of different lengths one by one, since TensorFlow rejects them as a batch."""
-    return [tf.squeeze(decode_raw(tensor[row : row + 1], shape, dtype), 0) for row in range(len(tensor))]
-
-
-def decode_raw_list(tensor, shape, dtype):
-    """Decode each value of ragged bytes."""
-    return tensor.with_flat_values(decode_raw(tensor.flat_values, shape, dtype))
+    return [tf.squeeze(decode_raw(tensor[row : row + 1], **arguments), 0) for row in range(len(tensor))]
 
 
 def parse_tensor(tensor, shape, dtype):
     sizes = [None if size in (-1, None) else size for size in shape]
     made = [tf.ensure_shape(tf.io.parse_tensor(one, dtype), sizes) for one in tensor]
-    return made if None in sizes else tf.stack(made)
+    if None in sizes:
+        return made
+    return tf.stack(made) if made else tf.zeros((0, *sizes), dtype)
 
 
 def decode_images(tensor, shape, dtype):
-    if isinstance(tensor, tf.RaggedTensor):
-        return [decode_images(row, shape[1:], dtype) for row in tensor]
     made = [tf.io.decode_image(one, dtype=tf.as_dtype(dtype), expand_animations=False) for one in tensor]
     if shape is None or -1 in shape:
         return made
@@ -99,11 +106,9 @@ def as_it_is(tensor):
 AFTERWARDS = {
     "ImageFeature": decode_images,
     "RawFeature": decode_raw,
-    "RawList": decode_raw_list,
     "RawRows": decode_raw_rows,
     "TensorFeature": parse_tensor,
     "TextFeature": as_it_is,
-    "TextList": as_it_is,
 }
 
 
@@ -141,7 +146,7 @@ def decoded(parsed, descriptions):
     """Decode the columns that were parsed as bytes."""
     for name, (cls, arguments) in descriptions.items():
         if cls in AFTERWARDS:
-            parsed[name] = AFTERWARDS[cls](parsed[name], **arguments)
+            parsed[name] = decode(cls, parsed[name], **arguments)
     return parsed
 
 
