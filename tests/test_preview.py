@@ -25,7 +25,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.stores.preview.preview import Preview
 
 HOSTILE = "</td><script>x</script>\x1b[31m\x9b2J\u202e & 'é'"
-VOID = {"img", "br", "meta", "rect", "circle", "polyline", "line"}
+VOID = {"img", "br", "meta"}
 
 
 class Page(HTMLParser):
@@ -284,3 +284,34 @@ def test_a_missing_pillow_is_one_sentence_and_imports_are_late(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.stdout == "drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'\n", done.stderr
     assert not (tmp_path / "x.png").exists()
+
+
+def test_a_report_has_bars_and_histograms(tmp_path: Path) -> None:
+    with dtf.RecordWriter(tmp_path / "a.tfrecord") as writer:
+        for number in range(8):
+            example = dtf.messages.Example()
+            example.features.feature[HOSTILE].int64_list.value.extend(range(number % 3))
+            if number < 2:
+                example.features.feature["rare"].float_list.value.append(number)
+            writer.write(example.SerializeToString())
+    report = dtf.infer_schema(tmp_path / "a.tfrecord").report
+    text = report._repr_html_()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert any("\\x1b[31m\\x9b2J" in text for text in page.texts)
+    assert re.findall(r'<i style="width: ([\d.]+)%">', text) == ["100", "25"]
+    assert {"0: 3", "1: 3", "2: 2", "2 of 8"} <= set(page.texts)  # numbers of values, and of records with them
+    heights = [float(height) for height in re.findall(r'<rect [^>]*height="([\d.]+)"', text)]
+    assert heights[0] == heights[1] > heights[2]
+
+
+def test_a_data_set_displays_its_chunks(ds: dtf.Dataset) -> None:
+    page = Page(ds._repr_html_())
+    assert page.tags.count("svg") == len(ds)
+    assert "polygon" in page.tags
+    for without in (ds.rows[:0], ds[[]]):
+        assert "svg" not in Page(without._repr_html_()).tags
+    many = dtf.Dataset.from_arrays({str(number): np.zeros((4, number % 3)) for number in range(30)})
+    page = Page(many._repr_html_())
+    assert page.tags.count("svg") == 16  # of the first 24 columns, 8 have no values
+    assert "6 more columns" in page.texts

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import plural, printable
+from dask_tfrecord.inspection.markup import fragment, table
 from dask_tfrecord.schema import Schema, align_columns, group_lines
 
 __all__ = ["html_dataset", "html_table", "stack_columns", "text_dataset"]
@@ -19,6 +20,10 @@ _INDENT = "    "
 # Code of features that a hint names, and how many of them.
 _DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
 _MOST_HINTS = 3
+# Columns whose chunks are drawn, the number up to which they are visible at once, and dask's size of a drawing.
+_MOST_PICTURES = 24
+_OPEN_PICTURES = 8
+_PICTURE = 90
 _HEADER = ("column", "dtype", "shape", "read as")
 
 
@@ -48,9 +53,9 @@ def text_dataset(dataset: _Displayed) -> str:
 
 
 def html_dataset(dataset: _Displayed) -> str:
-    """Describe a data set as `text_dataset` does, in HTML."""
+    """Describe a data set as `text_dataset` does, in HTML, with dask's picture of the chunks of each column."""
     notes = [*group_lines(dataset.schema), *_hints(dataset)]
-    return html_table(_title(dataset), _HEADER, _rows(dataset), notes)
+    return html_table(_title(dataset), _HEADER, _rows(dataset), notes, more=_chunk_pictures(dataset))
 
 
 def html_table(
@@ -59,19 +64,34 @@ def html_table(
     rows: Iterable[Sequence[str]],
     notes: Iterable[str],
     right: Collection[int] = (),
+    more: str = "",
 ) -> str:
-    """Format a table in HTML, with a title above and notes below; columns in `right` are aligned to the right."""
+    """Format a table in HTML, with a title above and notes below; columns in `right` are aligned to the right.
 
-    def row(cells: Sequence[str], tag: str) -> str:
-        styled = (
-            f'<{tag} style="text-align: {"right" if column in right else "left"}">{escape(cell)}</{tag}>'
-            for column, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(styled)}</tr>"
+    All arguments are text, except `more`: HTML that follows the notes.
+    """
+    cells = [[escape(printable(cell)) for cell in row] for row in rows]
+    paragraphs = "".join(f"<p>{escape(printable(note))}</p>" for note in notes)
+    heading = f'<p class="dtf-title">{escape(printable(title))}</p>'
+    return fragment(heading, table(list(map(escape, header)), cells, right), paragraphs, more)
 
-    head, body = row(header, "th"), "".join(row(cells, "td") for cells in rows)
-    paragraphs = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<div><p>{escape(title)}</p><table><thead>{head}</thead><tbody>{body}</tbody></table>{paragraphs}</div>"
+
+def _chunk_pictures(dataset: _Displayed) -> str:
+    """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
+    if not dataset.nrecords or not dataset.schema:
+        return ""
+    from dask.array.svg import svg
+
+    rows, figures = tuple(map(int, dataset.chunks)), []
+    for name, feature in list(dataset.schema.items())[:_MOST_PICTURES]:
+        shape = (dataset.nrecords, *feature.block_shape)
+        # dask draws no axis of length 0.
+        picture = svg((rows, *((size,) for size in feature.block_shape)), size=_PICTURE) if all(shape) else ""
+        figures.append(f"<figure><figcaption>{escape(printable(name))}</figcaption>{picture}</figure>")
+    left = len(dataset.schema) - len(figures)
+    rest = f"<p>{plural(left, 'more column')}</p>" if left else ""
+    state = " open" if len(figures) <= _OPEN_PICTURES else ""
+    return f'<details{state}><summary>chunks</summary><div class="dtf-chunks">{"".join(figures)}</div>{rest}</details>'
 
 
 def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:

@@ -38,7 +38,7 @@ _STYLE = f"""
 .dtf table {{ border-collapse: collapse; border: 0; margin: 0.4em 0; font-size: 13px; }}
 .dtf th, .dtf td {{
   padding: 4px 12px 4px 0; border: 0; border-bottom: 1px solid var(--dtf-line); vertical-align: top;
-  background: none; color: var(--dtf-text); max-width: 28em; overflow-wrap: anywhere; min-width: 3em;
+  background: none; color: var(--dtf-text); max-width: 28em; overflow-wrap: break-word;
 }}
 .dtf th {{ vertical-align: bottom; white-space: nowrap; }}
 .dtf-short {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
@@ -66,7 +66,7 @@ _BIN_WIDTH = 8
 
 def fragment(*parts: str) -> str:
     """Join parts of HTML to one element, with the style sheet."""
-    return f'<div class="dtf"><style>{_STYLE}</style>{"".join(parts)}</div>'
+    return f'<div class="dtf">{"".join(parts)}<style>{_STYLE}</style></div>'
 
 
 def page(title: str, body: str) -> str:

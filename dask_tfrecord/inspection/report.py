@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from html import escape
 from typing import Any
 
-from dask_tfrecord.errors import Location, SchemaError, plural
+from dask_tfrecord.errors import Location, SchemaError, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.inspection.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.inspection.suggestions import Suggestion, suggestions
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, Survey
 from dask_tfrecord.metadata.tfmd_writing import to_tfmd
@@ -20,6 +22,7 @@ from dask_tfrecord.schema import Sampling, Schema, align_columns
 
 __all__ = ["FeatureReport", "KindReport", "Report"]
 
+_HEADER = ("feature", "kind", "present", "values", "looks like")
 _Bins = tuple[tuple[int, int, int], ...]
 
 
@@ -181,7 +184,8 @@ def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool) -> Feature
 class Report:
     """Features of records: presence, kinds, numbers of values, conflicts and suggestions.
 
-    Printing a report shows a table and a spec.
+    Printing a report shows a table and a spec. Notebooks display it with bars of presence and histograms of the numbers
+    of values.
 
     Attributes
     ----------
@@ -315,14 +319,31 @@ class Report:
         ]
 
     def __repr__(self) -> str:
+        return "\n".join([self._title(), *align_columns([_HEADER, *self.rows()]), *self._conflict_lines()])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for cells, feature in zip(self.rows(), self.features, strict=True):
+            name, kind, present, values, looks = (escape(printable(cell)) for cell in cells)
+            bar = f"{presence_bar(feature.present, self.records)}<br><small>{present}</small>"
+            counts = f"{bins_svg(feature.counts)}<small>{values}</small>" if feature.kinds else ""
+            if feature.in_lists and feature.steps:
+                counts = f"{bins_svg(feature.steps)}<small>steps</small>{counts}"
+            rows.append((name, kind, bar, counts, looks))
+        notes = "".join(f"<p>{escape(printable(line))}</p>" for line in self._conflict_lines())
+        spec = f"<details><summary>spec</summary><pre>{escape(self.spec())}</pre></details>"
+        title = f'<p class="dtf-title">{escape(self._title())}</p>'
+        return fragment(title, table(_HEADER, rows), notes, spec)
+
+    def _title(self) -> str:
         title = f"Report on {plural(self.records, self.message)} of {plural(self.shards, 'shard')}"
         if 0 < self.sequences < self.records:
             title += f", {plural(self.records - self.sequences, 'record')} without feature lists"
-        table = [("feature", "kind", "present", "values", "looks like"), *self.rows()]
+        return title
+
+    def _conflict_lines(self) -> list[str]:
         conflicts = [f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}" for feature in self.conflicts]
-        return "\n".join(
-            [title, *align_columns(table), *(["values of several kinds:", *conflicts] if conflicts else [])]
-        )
+        return ["values of several kinds:", *conflicts] if conflicts else []
 
     def __str__(self) -> str:
         return f"{self!r}\n\n{self.spec()}"
