@@ -15,6 +15,7 @@ from support.bits import bits
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, ExampleListWithContext
+from dask_tfrecord.metadata.schema_code import schema_code
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing import example_lists, expected_columns, read_payloads, schemas, write_oracle
 from dask_tfrecord.testing.strategies import ITEMS
@@ -292,3 +293,72 @@ def test_ranking_data(corpus: Path) -> None:
     for n in range(1, 137):
         values = [[*item[f"custom_features_{n}"].float_list.value] or [0.0] for item in items]
         assert found[f"examples/custom_features_{n}"].tolist() == np.array(values, np.float32).tolist()
+
+
+def test_inferred_schemas_and_reports(shards: list[str], tmp_path: Path) -> None:
+    schema = dtf.infer_schema(shards, sample=None)
+    assert dict(schema) == {
+        "length": dtf.FixedLenFeature((), "int64"),
+        "query": dtf.FixedLenFeature((), "bytes"),
+        "examples/label": dtf.VarLenFeature("int64"),
+        "examples/pixels": dtf.FixedLenFeature((), "bytes"),
+        "examples/scores": dtf.FixedLenFeature((2,), "float32"),
+        "examples/title": dtf.VarLenFeature("bytes"),
+        "examples/tokens": dtf.VarLenFeature("int64"),
+    }
+    assert schema.message == "ExampleListWithContext"
+    payloads = [record(number).SerializeToString() for number in range(20)]
+    wanted = expected_columns(payloads, Schema(schema.context_features, example_features=schema.example_features))
+    equal(dtf.read_tfrecord(shards, schema).compute(), wanted)
+    report = dtf.inspect_records(shards, sample=None)
+    assert "Report on 20 ExampleListWithContexts of 2 shards" in str(report)
+    assert '"scores": dtf.FixedLenFeature((2,), "float32")' in report.spec().split("example_features = ")[1]
+    scores = next(each for each in report.features if each.name == "examples/scores")
+    assert (scores.present, scores.values) == (15, "2 in each of 1 to 3 items")
+    # Keys that the sample lacks are errors: of an item, and one that was never set.
+    made = record(3)
+    made.examples[1].features.feature["new"].SetInParent()
+    write_oracle(tmp_path / "new", [record(2).SerializeToString(), made.SerializeToString()])
+    with pytest.raises(FeatureError, match=r"record 1 .*feature 'examples/new' in item 1 is not in the schema"):
+        dtf.read_tfrecord(tmp_path / "new", dtf.infer_schema(tmp_path / "new", sample=1)).compute()
+    never = dtf.infer_schema(tmp_path / "new")
+    assert never.sampling is not None and never.sampling.unset == ("examples/new",)
+    assert dtf.read_tfrecord(tmp_path / "new", never).nrecords == 2
+    put(made.examples[1], new=[1])
+    write_oracle(tmp_path / "set", [made.SerializeToString()])
+    with pytest.raises(FeatureError, match="feature 'examples/new' in item 1 holds an int64 list, but no sampled"):
+        dtf.read_tfrecord(tmp_path / "set", never).compute()
+
+
+def test_messages_without_features_are_decided_by_other_records(tmp_path: Path) -> None:
+    empty = [b"", b"\x0a\x00", b"\x12\x00", b"\x0a\x00\x12\x00", b"\x0a\x00\x0a\x00"]
+    write_oracle(tmp_path / "x", [*empty, record(2).SerializeToString(), *empty])
+    schema = dtf.infer_schema(tmp_path / "x", sample=None)
+    assert schema.message == "ExampleListWithContext"
+    assert schema["examples/scores"] == dtf.VarLenFeature("float32")
+    items = dtf.read_tfrecord(tmp_path / "x", {}, example_features={"tokens": dtf.VarLenFeature("int64")})
+    lengths = [len(row) for row in items["examples/tokens"].compute()]
+    assert lengths == [0, 1, 0, 1, 2, 2, 0, 1, 0, 1, 2]
+    example = Example()
+    put(example, a=[1])
+    write_oracle(tmp_path / "y", [*empty[:2], example.SerializeToString(), *empty[:2]])
+    assert dtf.infer_schema(tmp_path / "y").message == "Example"
+    made = ExampleListWithContext()
+    put(made.examples.add(), a=[1])
+    write_oracle(tmp_path / "first", [b"\x0a\x00", made.SerializeToString()])
+    assert dtf.infer_schema(tmp_path / "first")["examples/a"] == dtf.VarLenFeature("int64")
+    for mixed in ([record(2), example], [example, record(2)]):
+        write_oracle(tmp_path / "z", [each.SerializeToString() for each in mixed])
+        with pytest.raises(FeatureError, match="is an ExampleListWithContext, and another message is at"):
+            dtf.infer_schema(tmp_path / "z")
+
+
+def test_metadata_and_code_of_schemas(shards: list[str], tmp_path: Path) -> None:
+    schema = Schema(CONTEXT, example_features=ITEM)
+    with pytest.raises(SchemaError, match="not lists of Examples"):
+        dtf.to_tfmd(schema)
+    with pytest.raises(SchemaError, match="TFDS reads Examples only, and these records are ExampleListWithContexts"):
+        read(shards).to_tfrecord(tmp_path / "tfds", tfds={"name": "x", "version": "1.0.0", "split": "train"})
+    names: dict[str, Any] = {}
+    exec(schema_code(schema), names)
+    assert names["schema"] == schema

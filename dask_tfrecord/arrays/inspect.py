@@ -32,7 +32,7 @@ def infer_schema(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Schema:
-    """Infer the features of a collection of Examples or SequenceExamples from a sample of its records.
+    """Infer the features of Examples, SequenceExamples or ExampleListWithContexts from a sample of the records.
 
     A feature with the same number of values, at least one, in every sampled record becomes a `FixedLenFeature`. A
     feature that is missing in a record, or has different numbers of values, becomes a `VarLenFeature`. A feature list
@@ -62,7 +62,8 @@ def infer_schema(
     Raises
     ------
     FeatureError
-        If a record is neither an Example nor a SequenceExample. The error names the detected type and a reader for it.
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error names the detected
+        type and a reader for it.
     SchemaError
         If a feature holds values of two kinds, or there are no records. `inspect_records` reports these cases.
     CorruptRecordError
@@ -90,7 +91,7 @@ def inspect_records(
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Report the contents of a collection of Examples or SequenceExamples, including conflicts.
+    """Report the contents of Examples, SequenceExamples or ExampleListWithContexts, including conflicts.
 
     The report lists for each feature in how many records it is set, the numbers of its values, its kinds with their
     shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is suggested if all
@@ -113,7 +114,7 @@ def inspect_records(
     Raises
     ------
     FeatureError
-        If a record is neither an Example nor a SequenceExample.
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
     CorruptRecordError
         If a sampled record is damaged.
     ShardNotFoundError

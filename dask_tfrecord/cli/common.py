@@ -37,6 +37,9 @@ _SPELLINGS = {
     "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
     "give features= and sequence_features= without it ({} for no feature lists), as inspect_records(urlpath).spec() "
     "writes them": "give --features the JSON of a Schema without it",
+    "give features= and example_features= without it, as inspect_records(urlpath).spec() writes them": (
+        "give --features the JSON of a Schema without it"
+    ),
     "give features= without it, as inspect_records(urlpath).spec() writes them": (
         "give --features the JSON of a Schema without it"
     ),
@@ -45,7 +48,8 @@ _SPELLINGS = {
     "sequence_features= for the feature lists": (
         "give --features the JSON of a Schema with both parts, context and feature lists, as Schema.to_json writes it"
     ),
-    "give read_tfrecord features= for the context and example_features= for the items": (
+    "read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context and "
+    "example_features= for the items": (
         "give --features the JSON of a Schema with both parts, context and items, as Schema.to_json writes it"
     ),
     "features= describes Examples; sequence_features= and example_features= describe other messages": (

@@ -43,7 +43,7 @@ def infer(records: Iterable[tuple[Location, bytes]], searched: Sequence[str] = (
     Raises
     ------
     FeatureError
-        If a record is neither an Example nor a SequenceExample.
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
     SchemaError
         If a feature holds values of several kinds, or no record sets a feature.
     """
@@ -73,10 +73,10 @@ def _paths(shards: Sequence[Shard]) -> Sequence[str]:
 
 
 def _examples(records: Iterable[tuple[Location, bytes]]) -> Iterator[tuple[Location, bytes]]:
-    """Yield the records; raise FeatureError for one that has feature lists."""
+    """Yield the records; raise FeatureError for one that has feature lists, or is another message."""
     for location, payload in records:
         record = parse_record(payload)
-        if record is not None and record.HasField("feature_lists"):
+        if record is None or record.HasField("feature_lists"):
             raise payload_error(payload, location)
         yield location, payload
 

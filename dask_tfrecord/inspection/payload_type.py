@@ -14,7 +14,13 @@ import struct
 from collections.abc import Callable, Iterator
 
 from dask_tfrecord.errors import FeatureError, Location, plural
-from dask_tfrecord.messages import DecodeError, Example, SequenceExample, has_dropped_entries
+from dask_tfrecord.messages import (
+    DecodeError,
+    Example,
+    ExampleListWithContext,
+    SequenceExample,
+    has_dropped_entries,
+)
 
 __all__ = [
     "NoMessageError",
@@ -22,6 +28,7 @@ __all__ = [
     "is_probably_example",
     "message_fields",
     "parse_example",
+    "parse_example_list",
     "parse_record",
     "payload_error",
     "reading_advice",
@@ -57,7 +64,10 @@ _ADVICE = {
         "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
         "sequence_features= for the feature lists"
     ),
-    "an ExampleListWithContext": ("give read_tfrecord features= for the context and example_features= for the items"),
+    "an ExampleListWithContext": (
+        "read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context and "
+        "example_features= for the items"
+    ),
     "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
     "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
     "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",
@@ -165,6 +175,25 @@ def parse_record(payload: bytes) -> SequenceExample | None:
     if not payload or payload in _EMPTY or detect_payload_type(payload) in ("an Example", "a SequenceExample"):
         return record
     return None
+
+
+def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
+    """Parse an ExampleListWithContext; return None for another payload type.
+
+    A list without features, such as ``0a00``, can be another message too: only other records decide.
+    """
+    try:
+        record = ExampleListWithContext.FromString(payload)
+    except (DecodeError, UnicodeDecodeError):
+        return None
+    if detect_payload_type(payload) == "an ExampleListWithContext":
+        return record
+    if any(example.features.feature for example in (*record.examples, record.context)):
+        return None
+    known = ExampleListWithContext()
+    known.CopyFrom(record)
+    known.DiscardUnknownFields()
+    return record if known.ByteSize() == record.ByteSize() else None
 
 
 def _known_entries(payload: bytes) -> bytes:

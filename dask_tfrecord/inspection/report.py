@@ -18,7 +18,7 @@ from dask_tfrecord.inspection.markup import bins_svg, fragment, presence_bar, ta
 from dask_tfrecord.inspection.suggestions import Suggestion, suggestions
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, Survey
 from dask_tfrecord.metadata.tfmd_writing import to_tfmd
-from dask_tfrecord.schema import Sampling, Schema, align_columns
+from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 
 __all__ = ["FeatureReport", "KindReport", "Report"]
 
@@ -69,20 +69,21 @@ class FeatureReport:
     Attributes
     ----------
     name : str
-        Key of the feature.
+        Key of the feature; ``examples/KEY`` for a feature of items of ExampleListWithContexts.
     in_lists : bool
-        True for a feature list of SequenceExamples.
+        True for a feature list of SequenceExamples, and for a feature of items.
     present : int
         Number of records that set the feature.
     unset : int
-        Number of records that have the key without a kind; for a feature list, number of steps without a kind.
+        Number of records that have the key without a kind; for a feature list, number of steps without a kind; for a
+        feature of items, number of items that have the key without a kind.
     kinds : tuple of KindReport
         Kinds of the values, the most frequent first. A column can hold only one kind.
     counts : tuple of (int, int, int)
         Histogram of the number of values per record, or per step of a feature list: first number, last number and
         frequency of each bin. Exact up to 64 distinct numbers, then by powers of two.
     steps : tuple of (int, int, int)
-        Histogram of the number of steps of a feature list.
+        Histogram of the number of steps of a feature list, or of items that have the key.
     extent : (int, int)
         Minimum and maximum number of values.
     feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature or None
@@ -90,7 +91,9 @@ class FeatureReport:
     suggestions : tuple of Suggestion
         Other features that fit all values.
     mixed : int
-        Number of records whose feature list has steps of several kinds.
+        Number of records whose steps or items have several kinds.
+    in_items : bool
+        True for a feature of items of ExampleListWithContexts.
     """
 
     name: str
@@ -104,12 +107,17 @@ class FeatureReport:
     feature: Feature | None
     suggestions: tuple[Suggestion, ...]
     mixed: int = 0
+    in_items: bool = False
 
     @classmethod
-    def from_counts(cls, name: str, counts: FeatureCounts, records: int, *, in_lists: bool) -> FeatureReport:
-        """Return the report of one feature from its counts over a number of records."""
+    def from_counts(
+        cls, name: str, counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None = None
+    ) -> FeatureReport:
+        """Return the report of one feature from its counts over a number of records, or of items."""
         kinds = sorted(counts.kinds.items(), key=lambda item: -item[1].records)
-        feature = _inferred(counts, records, in_lists=in_lists) if len(kinds) == 1 else None
+        feature = None
+        if len(kinds) == 1:
+            feature = _inferred(counts, records, in_lists) if items is None else _inferred_of_items(counts, items)
         return cls(
             name=name,
             in_lists=in_lists,
@@ -122,6 +130,7 @@ class FeatureReport:
             feature=feature,
             suggestions=() if feature is None else suggestions(counts, feature),
             mixed=counts.mixed,
+            in_items=items is not None,
         )
 
     @property
@@ -137,7 +146,8 @@ class FeatureReport:
         if not self.in_lists or not self.steps:
             return values
         fewest, most = self.steps[0][0], self.steps[-1][1]
-        steps = plural(most, "step") if fewest == most else f"{fewest:,} to {plural(most, 'step')}"
+        unit = "item" if self.in_items else "step"
+        steps = plural(most, unit) if fewest == most else f"{fewest:,} to {plural(most, unit)}"
         return f"{values} in each of {steps}"
 
     def conflict(self) -> SchemaError:
@@ -152,10 +162,11 @@ class FeatureReport:
         without = "features= without it"
         if self.in_lists:
             without = "features= and sequence_features= without it ({} for no feature lists)"
+        if self.in_items:
+            without = "features= and example_features= without it"
         if self.mixed:
-            text += (
-                f"; steps of one record differ in {plural(self.mixed, 'record')}. No column holds this feature list:"
-            )
+            units, held = ("items", "feature") if self.in_items else ("steps", "feature list")
+            text += f"; {units} of one record differ in {plural(self.mixed, 'record')}. No column holds this {held}:"
         elif len(set(files)) == len(files):
             text += ". Read the shards of one kind, or"
         else:
@@ -167,7 +178,16 @@ class FeatureReport:
         )
 
 
-def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool) -> Feature:
+def _inferred_of_items(counts: FeatureCounts, items: int) -> Feature:
+    """Infer a feature of items of one kind, without a default value."""
+    (kind,) = counts.kinds
+    low, high = counts.value_counts.extent()
+    if low == high > 0 and sum(times for _, _, times in counts.value_counts.bins()) == items:
+        return FixedLenFeature(() if low == 1 else (low,), kind)
+    return VarLenFeature(kind)
+
+
+def _inferred(counts: FeatureCounts, records: int, in_lists: bool) -> Feature:
     """Infer a feature of one kind, without a default value."""
     (kind,) = counts.kinds
     low, high = counts.value_counts.extent()
@@ -190,7 +210,7 @@ class Report:
     Attributes
     ----------
     message : str
-        "Example" or "SequenceExample".
+        "Example", "SequenceExample" or "ExampleListWithContext".
     records : int
         Number of records read.
     sequences : int
@@ -229,9 +249,16 @@ class Report:
             for counts, in_lists in ((survey.context, False), (survey.lists, True))
             for name in sorted(counts)
         ]
+        features += [
+            FeatureReport.from_counts(f"{ITEMS}/{key}", counts, survey.records, in_lists=True, items=survey.item_count)
+            for key, counts in sorted(survey.items.items())
+        ]
         message = "SequenceExample" if survey.sequences else "Example"
+        if survey.first_list is not None:
+            message = "ExampleListWithContext"
         empty = () if survey.records else tuple(searched)
-        return cls(message, survey.records, survey.sequences, len(survey.shards), tuple(features), empty)
+        sequences = survey.sequences if message == "SequenceExample" else 0
+        return cls(message, survey.records, sequences, len(survey.shards), tuple(features), empty)
 
     @property
     def conflicts(self) -> tuple[FeatureReport, ...]:
@@ -273,6 +300,9 @@ class Report:
             )
         present = tuple((feature.name, feature.present) for feature in known)
         sampling = Sampling(self.records, self.shards, present, self.unset)
+        if self.message == "ExampleListWithContext":
+            items = {split_item_name(name, self.message)[0]: feature for name, feature in lists.items()}
+            return Schema(context, sampling, example_features=items, report=self)
         sequences = lists if self.message == "SequenceExample" else None
         return Schema(context, sampling, sequence_features=sequences, report=self)
 
@@ -282,12 +312,14 @@ class Report:
         Returns
         -------
         str
-            Code that assigns `features`, and `sequence_features` for SequenceExamples, to be passed to
-            `read_tfrecord`. Features with no kind or several kinds are comments.
+            Code that assigns `features`, and `sequence_features` for SequenceExamples or `example_features` for
+            ExampleListWithContexts, to be passed to `read_tfrecord`. Features with no kind or several kinds are
+            comments.
         """
         parts = [_mapping("features", [feature for feature in self.features if not feature.in_lists])]
-        if self.message == "SequenceExample":
-            parts.append(_mapping("sequence_features", [feature for feature in self.features if feature.in_lists]))
+        if self.message != "Example":
+            argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
+            parts.append(_mapping(argument, [feature for feature in self.features if feature.in_lists]))
         return "\n".join(parts)
 
     def to_json(self) -> str:
@@ -356,7 +388,7 @@ def _mapping(name: str, features: Sequence[FeatureReport]) -> str:
 def _line(feature: FeatureReport) -> str:
     """Format one feature as a line of a dict."""
     # repr escapes every character that would end the string literal.
-    name = repr(feature.name)
+    name = repr(feature.name.removeprefix(f"{ITEMS}/") if feature.in_items else feature.name)
     if name.startswith("'") and '"' not in name:
         name = f'"{name[1:-1]}"'
     if not feature.kinds:

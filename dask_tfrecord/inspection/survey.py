@@ -7,101 +7,21 @@ library, so that inference is independent of the column decoder.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_tfrecord.errors import Location
+from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, detect_tensor, is_probably_text
-from dask_tfrecord.inspection.payload_type import parse_record, payload_error
-from dask_tfrecord.messages import Feature
+from dask_tfrecord.inspection.histogram import Histogram
+from dask_tfrecord.inspection.payload_type import parse_example_list, parse_record, payload_error
+from dask_tfrecord.messages import ExampleListWithContext, Feature
 
-__all__ = ["BytesSummary", "FeatureCounts", "Histogram", "IntegersSummary", "KindCounts", "Survey", "survey"]
+__all__ = ["BytesSummary", "FeatureCounts", "IntegersSummary", "KindCounts", "Survey", "survey"]
 
 _KINDS = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
-# Limits of a histogram's distinct numbers and of the shards that are listed by name.
-_MAX_NUMBERS = 64
+# Limit of the shards that are listed by name.
 _MAX_SHARDS = 10
-
-
-@dataclass(slots=True)
-class Histogram:
-    """Frequencies of numbers: exact for up to 64 distinct numbers, then by powers of two.
-
-    Attributes
-    ----------
-    exact : dict of int to int, or None
-        Frequency by number; None after the 65th distinct number.
-    ranges : dict of int to int
-        Frequency by bit length after that: key 3 counts the numbers 4 to 7.
-    low, high, divisor : int
-        Minimum, maximum and greatest common divisor of the numbers counted in `ranges`.
-    """
-
-    exact: dict[int, int] | None = field(default_factory=dict)
-    ranges: dict[int, int] = field(default_factory=dict)
-    low: int = 0
-    high: int = 0
-    divisor: int = 0
-
-    def add(self, number: int, times: int = 1) -> None:
-        """Count a number `times` times."""
-        exact = self.exact
-        if exact is None:
-            self._add_to_ranges(number, times)
-        elif number in exact:
-            exact[number] += times
-        else:
-            exact[number] = times
-            if len(exact) > _MAX_NUMBERS:
-                self._switch_to_ranges()
-
-    def merge(self, other: Histogram) -> None:
-        """Add the frequencies of another histogram."""
-        if other.exact is not None:
-            for number, times in other.exact.items():
-                self.add(number, times)
-            return
-        if self.exact == {}:
-            self.low = other.low
-        if self.exact is not None:
-            self._switch_to_ranges()
-        for bits, times in other.ranges.items():
-            self.ranges[bits] = self.ranges.get(bits, 0) + times
-        self._widen(other.low, other.high, other.divisor)
-
-    def extent(self) -> tuple[int, int]:
-        """Return the minimum and the maximum."""
-        return (min(self.exact), max(self.exact)) if self.exact else (self.low, self.high)
-
-    def common_divisor(self) -> int:
-        """Return the greatest common divisor, or 1 if fewer than three distinct non-zero numbers were counted."""
-        if self.exact is None:
-            return self.divisor
-        return math.gcd(*self.exact) if len(self.exact.keys() - {0}) >= 3 else 1
-
-    def bins(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (first number, last number, frequency) of each bin in ascending order."""
-        if self.exact is not None:
-            return tuple((number, number, times) for number, times in sorted(self.exact.items()))
-        return tuple((1 << bits >> 1, (1 << bits) - 1, times) for bits, times in sorted(self.ranges.items()))
-
-    def _switch_to_ranges(self) -> None:
-        exact, self.exact = self.exact or {}, None
-        if exact:
-            self.low = self.high = next(iter(exact))
-        for number, times in exact.items():
-            self._add_to_ranges(number, times)
-
-    def _add_to_ranges(self, number: int, times: int) -> None:
-        bits = number.bit_length()
-        self.ranges[bits] = self.ranges.get(bits, 0) + times
-        self._widen(number, number, number)
-
-    def _widen(self, low: int, high: int, divisor: int) -> None:
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.divisor = math.gcd(self.divisor, divisor)
 
 
 @dataclass(slots=True)
@@ -337,13 +257,24 @@ class Survey:
         Features of Examples, or of the contexts of SequenceExamples.
     lists : dict of str to FeatureCounts
         Feature lists of SequenceExamples.
+    items : dict of str to FeatureCounts
+        Features of the items of ExampleListWithContexts, whose contexts are in `context`.
+    item_count : int
+        Number of items, counting those of records that may be another message.
+    first_list, first_other : Location or None
+        First record that is an ExampleListWithContext, and first record that is another message. Messages without
+        features are neither.
     """
 
     records: int = 0
     sequences: int = 0
+    item_count: int = 0
+    first_list: Location | None = None
+    first_other: Location | None = None
     shards: dict[str, int] = field(default_factory=dict)
     context: dict[str, FeatureCounts] = field(default_factory=dict)
     lists: dict[str, FeatureCounts] = field(default_factory=dict)
+    items: dict[str, FeatureCounts] = field(default_factory=dict)
 
     def add(self, location: Location, payload: bytes) -> None:
         """Count a record.
@@ -351,26 +282,63 @@ class Survey:
         Raises
         ------
         FeatureError
-            If the record is neither an Example nor a SequenceExample.
+            If the record is not an Example, a SequenceExample or an ExampleListWithContext, or if only some records are
+            ExampleListWithContexts.
         """
         record = parse_record(payload)
-        if record is None:
+        examples = parse_example_list(payload) if self.first_list is not None or record is None else None
+        if examples is not None:
+            self._add_list(examples, location)
+        elif record is None:
             raise payload_error(payload, location)
+        else:
+            _add_each(self.context, record.context.feature, FeatureCounts.add, location)
+            if record.context.feature or record.feature_lists.feature_list:
+                self.first_other = self.first_other or location
+            elif (unclear := parse_example_list(payload)) is not None:
+                self.item_count += len(unclear.examples)
+            if record.HasField("feature_lists"):
+                self.sequences += 1
+                lists = {name: steps.feature for name, steps in record.feature_lists.feature_list.items()}
+                _add_each(self.lists, lists, FeatureCounts.add_list, location)
+        self._check_messages()
         self.records += 1
         self.shards[location.file] = self.shards.get(location.file, 0) + 1
-        _add_each(self.context, record.context.feature, FeatureCounts.add, location)
-        if record.HasField("feature_lists"):
-            self.sequences += 1
-            lists = {name: steps.feature for name, steps in record.feature_lists.feature_list.items()}
-            _add_each(self.lists, lists, FeatureCounts.add_list, location)
+
+    def _add_list(self, record: ExampleListWithContext, location: Location) -> None:
+        self.first_list = self.first_list or location
+        self.item_count += len(record.examples)
+        _add_each(self.context, record.context.features.feature, FeatureCounts.add, location)
+        items: dict[str, list[Feature]] = {}
+        for example in record.examples:
+            for key, feature in example.features.feature.items():
+                items.setdefault(key, []).append(feature)
+        _add_each(self.items, items, FeatureCounts.add_list, location)
+
+    def _check_messages(self) -> None:
+        """Refuse records of which only some are ExampleListWithContexts."""
+        if self.first_list is not None and self.first_other is not None:
+            raise FeatureError(
+                f"this record is an ExampleListWithContext, and another message is at {self.first_other}: read the "
+                f"shards of one message",
+                self.first_list,
+            )
 
     def merge(self, other: Survey) -> None:
         """Add the survey of the part of the collection that follows. The other survey must not be used afterwards."""
         self.records += other.records
         self.sequences += other.sequences
+        self.item_count += other.item_count
+        self.first_list = self.first_list or other.first_list
+        self.first_other = self.first_other or other.first_other
+        self._check_messages()
         for file, records in other.shards.items():
             self.shards[file] = self.shards.get(file, 0) + records
-        for mine, theirs in ((self.context, other.context), (self.lists, other.lists)):
+        for mine, theirs in (
+            (self.context, other.context),
+            (self.lists, other.lists),
+            (self.items, other.items),
+        ):
             for name, counts in theirs.items():
                 if name in mine:
                     mine[name].merge(counts)
@@ -407,7 +375,7 @@ def survey(payloads: Iterable[tuple[Location, bytes]]) -> Survey:
     Raises
     ------
     FeatureError
-        If a record is neither an Example nor a SequenceExample.
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
     """
     found = Survey()
     for location, payload in payloads:

@@ -43,12 +43,14 @@ def schema_code(schema: Schema) -> str:
     arguments = [_features(schema.context_features)]
     if schema.sequence_features is not None:
         arguments.append(f"sequence_features={_features(schema.sequence_features)}")
+    if schema.example_features is not None:
+        arguments.append(f"example_features={_features(schema.example_features)}")
     for option, names in (("classes", schema.classes), ("groups", schema.groups)):
         if names:
             arguments.append(f"{option}={_names(names)}")
     lines = [f"{_INDENT}{argument},".replace("\n", f"\n{_INDENT}") for argument in arguments]
-    # A Schema orders context features before feature lists; columns keep that of this schema.
-    order = [*schema.context_features, *(schema.sequence_features or ())]
+    # A Schema orders context features before those of steps; columns keep that of this schema.
+    order = [*schema.context_features, *filter(schema.has_steps, schema)]
     selected = [] if order == list(schema) else [f"schema = schema.select({_code(list(schema))})"]
     return "\n".join(["import dask_tfrecord as dtf", "", "schema = dtf.Schema(", *lines, ")", *selected])
 

@@ -187,8 +187,8 @@ def _tensor(dtype: str, sizes: Sequence[int], encoding: str = "none") -> dict[st
 
 def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of all features."""
-    if schema.message == "SequenceExample":
-        raise SchemaError("TFDS reads Examples only, and these records are SequenceExamples")
+    if schema.message != "Example":
+        raise SchemaError(f"TFDS reads Examples only, and these records are {schema.message}s")
     entries: dict[str, Any] = {}
     for group, names in schema.groups.items():
         items = {name[len(group) + 1 :]: _item_entry(name, schema, formats.get(name, "png")) for name in names}

@@ -62,6 +62,8 @@ def to_tfmd(schema: Mapping[str, Feature]) -> str:
     }
     """
     known = schema if isinstance(schema, Schema) else Schema(schema)
+    if known.message == "ExampleListWithContext":
+        raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
     return metadata_text(_TFMDWriter(known).message)
 
 

@@ -85,6 +85,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         "drop_variables",
         "features",
         "sequence_features",
+        "example_features",
         "columns",
         "split",
         "counts",
@@ -213,7 +214,7 @@ class _Opened:
     ) -> _Opened:
         """Open shards by the arguments of `open_dataset`."""
         from dask_tfrecord.arrays.read import read_tfrecord
-        from dask_tfrecord.schema import Schema
+        from dask_tfrecord.schema import ITEMS, Schema
         from dask_tfrecord.stores.xarray.to_xarray import labels_of
         from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
 
@@ -232,6 +233,9 @@ class _Opened:
                 kept[option] = features.select(name for name in features if remains(name))
             elif isinstance(features, Mapping):
                 kept[option] = {name: feature for name, feature in features.items() if remains(name)}
+        items = kept.get("example_features")
+        if isinstance(items, Mapping):
+            kept["example_features"] = {key: feature for key, feature in items.items() if remains(f"{ITEMS}/{key}")}
         rows = read_tfrecord(given, chunks="shard", **kept)
         rows = rows[[name for name in rows if remains(name)]]
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
