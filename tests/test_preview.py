@@ -124,9 +124,15 @@ def test_pixels_labels_and_class_names(
         tile = sheet[70 : 70 + 128, 16 + row * 144 : 16 + row * 144 + 128]
         np.testing.assert_array_equal(tile, photos[row].repeat(16, axis=0).repeat(16, axis=1))
     assert (sheet[70:198, 16 + 4 * 144 :] == 255).all()
+    for width in range(30, 90, 7):
+        # Every table has the numbers of all rows.
+        starts = [line.split(maxsplit=1)[0] for line in lines_of(found, monkeypatch, width) if line[:1].isdecimal()]
+        assert starts[:4] == ["0", "1", "2", "3"]
+        assert starts == starts[:4] * (len(starts) // 4)
     lines = lines_of(found, monkeypatch)
     assert lines[0] == f"First 4 of 6 records of {tmp_path}/a.tfrecord"[: len(lines[0])]
     assert re.fullmatch(r"1 +8 x 8 x 3 +1 dog +[▁▂▃▄▅▆▇█]{16} 100: .*", lines[-3])
+    assert "1 1 dog" in coloured(found)
     red, green, blue = photos[0, 0, 0].tolist()
     assert f"38;2;{red};{green};{blue}" in coloured(found)
     found.to_html(tmp_path / "a.html")

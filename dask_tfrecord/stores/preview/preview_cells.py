@@ -16,7 +16,7 @@ from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.images.decode_image import ImageError, decode_image
 from dask_tfrecord.inspection.content_detection import detect_image, is_probably_text
 
-__all__ = ["Cell", "Picture", "PreviewColumn", "PreviewContent", "Spark", "preview_column"]
+__all__ = ["Cell", "Picture", "PreviewColumn", "PreviewContent", "Spark", "averaged", "preview_column"]
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
 _SIDE = 256
@@ -243,24 +243,22 @@ def _picture(image: NDArray[Any], low: float, high: float) -> Picture:
             unit = np.nan_to_num((image.astype(np.float64) - low) / ((high - low) or 1), nan=0, posinf=1, neginf=0)
         levels = np.rint(np.clip(unit, 0, 1) * 255).astype(np.uint8)
     if reduced:
-        levels = _reduced(levels)
+        longer = max(height, width)
+        levels = averaged(levels, max(1, height * _SIDE // longer), max(1, width * _SIDE // longer))
     if channels == 2:  # gray and alpha
         levels = levels[..., [0, 0, 0, 1]]
     return Picture(np.ascontiguousarray(levels), text, reduced)
 
 
-def _reduced(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Average blocks of pixels, so that the longer side has `_SIDE` of them."""
-    averaged = pixels.astype(np.float64)
-    longer = max(pixels.shape[:2])
-    for axis in (0, 1):
+def averaged(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Average blocks of pixels to fewer ones."""
+    sums = pixels.astype(np.float64)
+    for axis, target in enumerate((height, width)):
         size = pixels.shape[axis]
-        target = max(1, size * _SIDE // longer)
         edges = np.arange(target) * size // target
-        averaged = np.add.reduceat(averaged, edges, axis=axis)
         counts = np.diff(np.append(edges, size))
-        averaged /= counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-    return np.rint(averaged).astype(np.uint8)
+        sums = np.add.reduceat(sums, edges, axis=axis) / counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+    return np.rint(sums).astype(np.uint8)
 
 
 # ---------------------------------------------------------------------------------------------------- text and numbers

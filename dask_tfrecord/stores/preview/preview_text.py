@@ -18,12 +18,15 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.stores.preview.preview_cells import Cell, Picture, PreviewContent, Spark
+from dask_tfrecord.stores.preview.preview_cells import Cell, Picture, PreviewContent, Spark, averaged
+from dask_tfrecord.stores.preview.preview_html import captions
 
 __all__ = ["rich_preview", "text_preview"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 16
+# Spaces between columns of a table.
+_APART = 3
 # Columns of a picture of the contact sheet, and letters of a cell of the table.
 _PICTURE_WIDTH = 18
 _CELL_WIDTH = 32
@@ -51,7 +54,7 @@ class _Cells:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         preview, numbers = self.preview, len(str(max(0, self.preview.nrows - 1)))
-        limit = max(1, min(_CELL_WIDTH, options.max_width - numbers - 2))
+        limit = max(1, min(_CELL_WIDTH, options.max_width - numbers - _APART))
         texts = [[_text(cell) for cell in column.cells] for column in preview.columns]
         widths = [
             min(limit, max(map(cell_len, [column.name, column.about, *cells])))
@@ -60,8 +63,8 @@ class _Cells:
         start = 0
         while start < len(widths):
             stop, left = start, options.max_width - numbers
-            while stop == start or (stop < len(widths) and left >= widths[stop] + 2):
-                left -= widths[stop] + 2
+            while stop == start or (stop < len(widths) and left >= widths[stop] + _APART):
+                left -= widths[stop] + _APART
                 stop += 1
             yield self._table(texts, widths, range(start, stop))
             if stop < len(widths):
@@ -90,7 +93,7 @@ class _ContactSheet:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         tiles = [
-            (picture, f"{row} {column.name}")
+            (picture, " ".join([str(row), *(text for _, text in captions(self.preview.columns, row))]))
             for row in range(self.preview.nrows)
             for column in self.preview.columns
             if isinstance(cell := column.cells[row], tuple)
@@ -120,7 +123,10 @@ def _half_blocks(picture: Picture) -> list[list[Segment]]:
     height, width = pixels.shape[:2]
     wide = _PICTURE_WIDTH if width >= height else max(1, _PICTURE_WIDTH * width // height)
     high = max(1, wide * height // width)
-    pixels = pixels[(np.arange(high) * height // high)[:, None], np.arange(wide) * width // wide]
+    if high <= height and wide <= width:
+        pixels = averaged(pixels, high, wide)
+    else:
+        pixels = pixels[(np.arange(high) * height // high)[:, None], np.arange(wide) * width // wide]
     colours = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
     lines = []
     for top in range(0, high, 2):
