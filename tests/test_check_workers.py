@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +122,7 @@ def test_a_worker_without_the_library_reports_all_that_differs(
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+@pytest.mark.slow
 def test_paths_that_workers_do_not_share(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
     # Each worker has a machine of its own, as far as it sees.
     for number in range(2):
@@ -147,11 +148,8 @@ def test_paths_that_workers_do_not_share(cluster: LocalCluster, client: Client, 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_a_worker_or_a_server_that_never_answers_ends_the_check(cluster: LocalCluster, client: Client) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as silent, started_worker(cluster, client) as process:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
-        began = time.monotonic()
         [problem] = dtf.check_workers(client, url, timeout=2).problems
         assert problem == f"{url} cannot be read: no answer within 2 s (all workers)"
         process.send_signal(signal.SIGSTOP)
@@ -160,7 +158,6 @@ def test_a_worker_or_a_server_that_never_answers_ends_the_check(cluster: LocalCl
         finally:
             process.send_signal(signal.SIGCONT)
         assert problem == "the worker could not be checked: TimeoutError('no answer within 6 s') (all workers)"
-        assert time.monotonic() - began < 60
 
 
 def test_no_credentials_in_the_report(cluster: LocalCluster, client: Client) -> None:
