@@ -14,6 +14,7 @@ from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.icechunk_session import check_session, convert_in_session, is_session
 from dask_tfrecord.stores.zarr.options import AxisNames, Codecs, FillValues, UserAttributes, ZarrOptions
 
 __all__ = ["Groups", "conversion_request", "to_zarr"]
@@ -57,8 +58,9 @@ def to_zarr(
     arrays : Dataset or mapping of str to array-like
         Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps the names of its dimensions, its
         coordinates along the rows and its attributes.
-    store : str, Path or zarr store
-        A path, a URL or a store.
+    store : str, Path, zarr store or icechunk.Session
+        A path, a URL or a store. A writable session of Icechunk without uncommitted changes is committed once, at the
+        end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
     component : str, optional
         Path of the group within the store.
     mode : {"w-", "w"}
@@ -164,12 +166,19 @@ def to_zarr(
     True
     """
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
-    target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
+    in_session = is_session(store)
+    if in_session:
+        check_session(store, resume=resume, compute=compute, storage_options=storage_options)
+    else:
+        target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
     chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
     codecs = Codecs(compressors, filters)
     request = conversion_request(
         arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
     )
+    if in_session:
+        convert_in_session(store, component, request, mode=mode)
+        return None
     return convert(target, request, mode=mode, resume=resume, compute=compute)
 
 

@@ -39,7 +39,7 @@ from dask_tfrecord.stores.zarr.options import ZarrOptions
 from dask_tfrecord.stores.zarr.write_task import WriteContext, write_units
 from dask_tfrecord.stores.zarr.write_units import count_tasks, plan_single_tasks, plan_tasks, plan_units
 
-__all__ = ["Conversion", "ConversionRequest", "convert", "open_target", "plan_conversion"]
+__all__ = ["Conversion", "ConversionRequest", "convert", "group_attributes", "open_target", "plan_conversion"]
 
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
@@ -286,23 +286,26 @@ def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
     """Create the group and its arrays, and write the plan to the checkpoint."""
     target, layout, identity = run.target, run.conversion.layout, run.row_tasks.token
     request, schema = run.conversion.request, run.row_tasks.schema
-    try:
-        version = metadata.version("dask-tfrecord")
-    except metadata.PackageNotFoundError:
-        version = None  # the package is imported from a source folder
-    attributes = {
-        "complete": False,
-        "written": False,
-        "id": identity,
-        "version": version,
-        "unit_rows": layout.grid.unit,
-        **request.fingerprint.to_attributes(),
-    }
+    attributes = {"complete": False, "written": False, **group_attributes(request, layout, identity)}
     group = target.create(mode, attributes, request.options.attributes.of_group(schema))
     arrays = target.create_arrays(group, request.options.create_arguments(layout, schema))
     checkpoint = Checkpoint(target.objects(group), identity)
     checkpoint.begin(layout)
     return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays, str(target))
+
+
+def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: str) -> dict[str, Any]:
+    """Return the attributes that this library writes to a group, besides those of its completion."""
+    try:
+        version = metadata.version("dask-tfrecord")
+    except metadata.PackageNotFoundError:
+        version = None  # the package is imported from a source folder
+    return {
+        "id": identity,
+        "version": version,
+        "unit_rows": layout.grid.unit,
+        **request.fingerprint.to_attributes(),
+    }
 
 
 def _reopen(run: _ConversionRun, identity: str) -> WriteContext:

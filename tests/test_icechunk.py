@@ -1,0 +1,193 @@
+"""`to_zarr` with a session of Icechunk: one commit or none, on threads and on a cluster, and virtual references."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from support.any_columns import FEATURES, dataset_of, listed, rows_like
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError, SchemaError
+from dask_tfrecord.stores.zarr import icechunk_session
+
+icechunk = pytest.importorskip("icechunk")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Any:
+    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repository")))
+
+
+def messages(repository: Any) -> list[str]:
+    return [each.message for each in repository.ancestry(branch="main")]
+
+
+def stored(repository: Any, component: str | None = None) -> dtf.Dataset:
+    return dtf.from_zarr(repository.readonly_session("main").store, component=component)
+
+
+def assert_equal(found: dtf.Dataset, expected: dtf.Dataset) -> None:
+    arrays, wanted = found.compute(), expected.compute()
+    assert list(arrays) == list(wanted)
+    for name in wanted:
+        np.testing.assert_equal(listed(arrays[name]), listed(wanted[name]), err_msg=name)
+
+
+def every_column() -> dtf.Dataset:
+    rng = np.random.default_rng(3)
+    return dataset_of({name: rows_like(each, 90, rng) for name, each in FEATURES.items()}, FEATURES, (40, 0, 50))
+
+
+def test_every_column_in_one_commit(repository: Any) -> None:
+    ds, session = every_column(), repository.writable_session("main")
+    ds.to_zarr(session, component="train/a", chunks=10, shards=20)
+    assert messages(repository)[:-1] == [f"Write 90 records of {len(FEATURES)} features with dask_tfrecord"]
+    assert session.read_only and session.snapshot_id == next(iter(repository.ancestry(branch="main"))).id
+    assert_equal(stored(repository, "train/a"), ds)
+    with pytest.raises(ValueError, match=r"session is read-only: pass repository\.writable_session"):
+        ds.to_zarr(session)
+
+
+def test_mode(repository: Any) -> None:
+    ds = dtf.Dataset.from_arrays({"a": np.arange(50), "t": [[1] * (row % 4) for row in range(50)]})
+    ds.to_zarr(repository.writable_session("main"), chunks=10)
+    session = repository.writable_session("main")
+    with pytest.raises(FileExistsError, match="mode='w' replaces it"):
+        ds.to_zarr(session)
+    assert not session.has_uncommitted_changes
+    ds[["a"]].rows[:20].to_zarr(session, mode="w", chunks=10)
+    assert list(stored(repository)) == ["a"] and stored(repository).nrecords == 20
+    assert len(messages(repository)) == 3
+
+
+@pytest.mark.cluster
+def test_shards_on_a_cluster(repository: Any, tmp_path: Path) -> None:
+    for shard in range(3):
+        arrays = {"a": np.arange(30) + shard, "t": [[shard] * (row % 5) for row in range(30)]}
+        dtf.to_tfrecord(arrays, tmp_path / f"train-{shard}.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
+        Client(cluster),
+    ):
+        ds.to_zarr(repository.writable_session("main"), chunks=10)
+    assert_equal(stored(repository), ds)
+    assert len(messages(repository)) == 2
+
+
+def test_tasks_that_run_twice(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = icechunk_session._write_in_fork
+
+    def twice(*arguments: Any) -> bytes:
+        write(*arguments)
+        return write(*arguments)
+
+    monkeypatch.setattr(icechunk_session, "_write_in_fork", twice)
+    ds = dtf.Dataset.from_arrays({"a": np.arange(50)})
+    ds.to_zarr(repository.writable_session("main"), chunks=10)
+    assert_equal(stored(repository), ds)
+
+
+def test_a_failure_commits_nothing_and_leaves_the_session_clean(
+    repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds, session = dtf.Dataset.from_arrays({"a": np.arange(50)}), repository.writable_session("main")
+
+    def fail(blocks: Any) -> Any:
+        raise OSError("no such disk")
+
+    template = dtf.Schema({"a": dtf.FixedLenFeature((), "int64")})
+    with dask.config.set(scheduler="threads"), pytest.raises(OSError, match="no such disk"):
+        ds.map_blocks(fail, template).to_zarr(session)
+    # Dask delivers the sessions of all tasks but one.
+    with monkeypatch.context() as patch:
+        patch.setattr(icechunk_session, "_sessions", lambda forks: forks[1:])
+        with pytest.raises(IncompleteStoreError, match="'a' has 4 of 5 chunks after the merge: nothing is committed"):
+            ds.to_zarr(session, chunks=10)
+    assert not session.has_uncommitted_changes and len(messages(repository)) == 1
+    ds.to_zarr(session, chunks=10)
+    assert_equal(stored(repository), ds)
+
+
+def test_a_conflict_is_resolved_by_a_rebase(repository: Any) -> None:
+    ds = dtf.Dataset.from_arrays({"a": np.arange(50)})
+    ds.to_zarr(repository.writable_session("main"), component="first")
+    late = repository.writable_session("main")
+    ds.to_zarr(repository.writable_session("main"), component="second")
+    with pytest.raises(icechunk.ConflictError):
+        ds.to_zarr(late, component="third")
+    late.rebase(icechunk.ConflictDetector())
+    late.commit("Write the third")
+    for component in ("first", "second", "third"):
+        assert_equal(stored(repository, component), ds)
+
+
+def test_options_that_a_session_refuses(repository: Any) -> None:
+    ds, session = dtf.Dataset.from_arrays({"a": np.arange(5)}), repository.writable_session("main")
+    for options, expected in (
+        ({"resume": True}, "commits all or nothing"),
+        ({"compute": False}, "compute now"),
+        ({"storage_options": {"anon": True}}, "storage_options are for URLs"),
+        ({"mode": "a"}, "mode must be 'w-'"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            ds.to_zarr(session, **options)
+    with pytest.raises(SchemaError, match="as many rows each"):
+        dtf.to_zarr({"a": np.arange(5), "b": np.arange(4)}, session)
+    import zarr
+
+    zarr.create_group(session.store, path="other")
+    with pytest.raises(ValueError, match="uncommitted changes, and cannot be forked: commit them before"):
+        ds.to_zarr(session)
+
+
+def test_virtual_references(tmp_path: Path) -> None:
+    virtualizarr = pytest.importorskip("virtualizarr")
+    import zarr
+    from obspec_utils.registry import ObjectStoreRegistry
+    from obstore.store import LocalStore
+
+    values = np.arange(40, dtype=np.float32).reshape(10, 4)
+    dtf.to_tfrecord({"vector": values}, tmp_path / "train.tfrecord")
+    url = f"file://{tmp_path}/"
+    config = icechunk.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icechunk.VirtualChunkContainer(url, icechunk.local_filesystem_store(str(tmp_path)))
+    )
+    allowed = icechunk.containers_credentials({url: None})
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
+    repository = icechunk.Repository.create(storage, config, authorize_virtual_chunk_access=allowed)
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    parser = dtf.TFRecordParser({"vector": dtf.FixedLenFeature((4,), "float32")})
+    session = repository.writable_session("main")
+    with virtualizarr.open_virtual_dataset(f"{url}train.tfrecord", registry=registry, parser=parser) as dataset:
+        dataset.vz.to_icechunk(session.store)
+    session.commit("Refer to the shard")
+    group = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    assert np.array_equal(group["vector"][:], values)
+    # No value is in the repository.
+    assert all(
+        values.tobytes()[:16] not in path.read_bytes()
+        for path in (tmp_path / "repository").rglob("*")
+        if path.is_file()
+    )
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "icechunk.md").read_text("utf-8")
+    blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    namespace: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, namespace)
