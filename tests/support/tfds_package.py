@@ -181,7 +181,7 @@ class Features:
 
 
 def leaves(feature: Any, name: str = "", lengths: tuple[Any, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the key and the description of each feature that is stored by itself."""
+    """Yield the key and the description of each feature that has a key of its own."""
     if isinstance(feature, dict | f.FeaturesDict):
         for child, inner in feature.items():
             yield from leaves(inner, f"{name}/{child}" if name else child, lengths)
