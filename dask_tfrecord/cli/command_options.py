@@ -102,7 +102,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--features",
         metavar="FILE",
         help="Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
-        "feature lists of SequenceExamples).  [default: inferred]",
+        "feature lists of SequenceExamples or items of ELWC).  [default: inferred]",
     ),
     "sample": click.option(
         "--sample",
