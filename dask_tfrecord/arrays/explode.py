@@ -191,7 +191,10 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
         return source, plan
     schema = source.plan.schema
     context = schema.context_features
-    names = tuple(name for name in plan.group if isinstance(context.get(name), ImageFeature))
+    # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
+    names = tuple(
+        name for name in plan.group if isinstance(context.get(name), ImageFeature) and not context[name].own_shapes
+    )
     if not names:
         return source, plan
     encoded = Schema(

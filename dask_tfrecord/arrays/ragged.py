@@ -38,10 +38,10 @@ def ragged_column(backing: Backing, name: str, feature: Feature) -> tuple[da.Arr
     unknown = (np.nan,) * chunks.numblocks[0]
     shape = (unknown, *feature.item_shape)
     arrays = [block_array(_values, chunks, name, f"tfrecord-values-{token}", shape, feature.item_dtype)]
-    for level in range(max(1, feature.ragged_rank)):
+    for level in range(feature.ragged_rank + bool(feature.own_shapes)):
         arrays.append(_row_splits(chunks, name, level, backing.sizes if level == 0 else unknown))
     if feature.own_shapes:
-        shape = (backing.sizes, feature.own_shapes)
+        shape = (unknown if feature.ragged_rank else backing.sizes, feature.own_shapes)
         arrays.append(block_array(_shapes, chunks, name, f"tfrecord-shapes-{token}", shape, _INT))
     return tuple(arrays)
 
@@ -150,12 +150,14 @@ def _level(chunk: Chunk, name: str, level: int) -> Any:
 
 
 def _values(chunk: Chunk, name: str) -> NDArray[Any]:
-    block = _level(chunk, name, 1)
-    return to_array(block.flat_values if isinstance(block, RaggedBlock) else block)
+    block = _level(chunk, name, 0)
+    return to_array(block.flat_values if isinstance(block, RaggedBlock) else block.values)
 
 
 def _shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
-    shapes: NDArray[np.int64] = _level(chunk, name, 0).shapes
+    block = _level(chunk, name, 0)
+    arrays: Any = block.values if isinstance(block, RaggedBlock) else block
+    shapes: NDArray[np.int64] = arrays.shapes
     return shapes
 
 

@@ -121,13 +121,14 @@ def text_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
     return _in_rows(to_text(BytesBlock(values, splits, (count,))), feature, outputs[0], rows)
 
 
-def _in_rows(values: NDArray[Any] | BytesBlock, feature: Feature, output: KeyOutput, rows: int) -> Block:
+def _in_rows(values: NDArray[Any] | BytesBlock | ArraysBlock, feature: Feature, output: KeyOutput, rows: int) -> Block:
     """Group decoded values, one for each bytes value of the output, into the rows of the records."""
     if output.row_splits is not None:
         return RaggedBlock(values, output.row_splits)
     assert isinstance(feature, Encoded)
     if feature.count is None:
         return values
+    assert not isinstance(values, ArraysBlock)
     shape = (rows, feature.count, *values.shape[1:])
     return values.reshape(shape) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, shape)
 
@@ -141,8 +142,10 @@ def value_rows(output: KeyOutput, rows: int) -> NDArray[np.int64]:
 
 
 def raw_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble rows of arrays of one shape, each from one bytes value."""
+    """Assemble rows of arrays, each from one bytes value."""
     assert isinstance(feature, RawFeature)
+    if -1 in feature.shape:
+        return raw_arrays(feature, outputs, rows, out)
     values, splits = _bytes_of(outputs[0])
     ends, sizes = value_rows(outputs[0], rows), np.diff(splits)
     if len(wrong := np.flatnonzero(sizes != feature.nbytes)):
@@ -193,9 +196,8 @@ def inflated_values(
         inflated.append(value)
     sizes = np.array([len(value) for value in inflated], np.int64)
     output = outputs[0]._replace(values=np.frombuffer(b"".join(inflated), np.uint8), value_splits=splits_of(sizes))
-    if feature.own_shapes:
-        return raw_arrays(feature, [output], rows, out)
-    return (raw_rows if feature.shape[:1] == (-1,) else raw_values)(feature, [output], rows, out)
+    is_row = output.row_splits is None and feature.shape[:1] == (-1,)
+    return (raw_rows if is_row else raw_values)(feature, [output], rows, out)
 
 
 def tensor_values(
@@ -205,7 +207,7 @@ def tensor_values(
     out: NDArray[Any] | None,
     limit: MemoryLimit | None = None,
 ) -> Block:
-    """Assemble rows of tensors of one shape, each from one bytes value."""
+    """Assemble rows of tensors, each from one bytes value."""
     assert isinstance(feature, TensorFeature)
     values, splits = _bytes_of(outputs[0])
     ends = value_rows(outputs[0], rows)
@@ -253,17 +255,23 @@ def raw_rows(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDA
 
 
 def raw_arrays(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble arrays of one open size, not the first, from bytes of any length."""
+    """Assemble arrays of one open size from bytes of any length."""
     assert isinstance(feature, RawFeature)
-    flat = raw_rows(feature, outputs, rows, out)
+    try:
+        flat = raw_rows(feature, outputs, rows, out)
+    except RowError as error:
+        if outputs[0].row_splits is None:
+            raise
+        row, item = place(outputs[0].row_splits, error.row)
+        raise RowError(row, error.message, item) from None
     assert isinstance(flat, RaggedBlock)
     each = feature.nbytes // feature.item_dtype.itemsize
-    shapes = np.tile(np.array(feature.shape, np.int64), (rows, 1))
+    shapes = np.tile(np.array(feature.shape, np.int64), (len(flat), 1))
     shapes[:, feature.shape.index(-1)] = np.diff(flat.row_splits)
     values: Any = flat.values
     # Zeros that share the memory of one stay so.
     values = values.reshape(-1) if values.size == 0 or any(values.strides) else weightless(values.dtype, values.size)
-    return ArraysBlock(values, flat.row_splits * each, shapes)
+    return _in_rows(ArraysBlock(values, flat.row_splits * each, shapes), feature, outputs[0], rows)
 
 
 def padded_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
@@ -352,9 +360,11 @@ def image_values(
     assert isinstance(feature, ImageFeature)
     values, splits = _bytes_of(outputs[0])
     files = BytesBlock(values, splits, (len(splits) - 1,))
+    single = feature.count is None and outputs[0].row_splits is None
     if feature.own_shapes:
-        return image_arrays(feature, files, limit)
-    if feature.count is None and outputs[0].row_splits is None:
+        several = None if single else value_rows(outputs[0], rows)
+        return _in_rows(image_arrays(feature, files, several, limit), feature, outputs[0], rows)
+    if single:
         return image_rows(feature, files, None, out)
     ends = value_rows(outputs[0], rows)
     if limit is not None:
@@ -368,7 +378,8 @@ def image_sizes(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
     assert isinstance(feature, ImageFeature)
     values, splits = _bytes_of(outputs[0])
     if feature.own_shapes:
-        return image_zeros(feature, BytesBlock(values, splits, (len(splits) - 1,)))
+        files = BytesBlock(values, splits, (len(splits) - 1,))
+        return _in_rows(image_zeros(feature, files, outputs[0].row_splits), feature, outputs[0], rows)
     zeros = weightless(feature.item_dtype, (len(splits) - 1, *feature.item_shape))
     return RaggedBlock(zeros, row_splits_of(outputs[0]))
 

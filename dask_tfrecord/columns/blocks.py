@@ -92,13 +92,14 @@ class RaggedBlock:
 
     Attributes
     ----------
-    values : ndarray of shape (nvalues, *inner), BytesBlock or RaggedBlock
-        Values of all rows, concatenated; a RaggedBlock if rows are nested.
+    values : ndarray of shape (nvalues, *inner), BytesBlock, ArraysBlock or RaggedBlock
+        Values of all rows, concatenated; an ArraysBlock if each is an array of its own shape, a RaggedBlock if rows
+        are nested.
     row_splits : ndarray of int64, shape (rows + 1,)
         Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, as in `tf.RaggedTensor`.
     """
 
-    values: NDArray[Any] | BytesBlock | RaggedBlock
+    values: NDArray[Any] | BytesBlock | ArraysBlock | RaggedBlock
     row_splits: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -111,8 +112,10 @@ class RaggedBlock:
 
     @property
     def flat_values(self) -> NDArray[Any] | BytesBlock:
-        """Values of the innermost rows."""
-        return self.values.flat_values if isinstance(self.values, RaggedBlock) else self.values
+        """Values of the innermost rows, or of all arrays."""
+        if isinstance(self.values, RaggedBlock):
+            return self.values.flat_values
+        return self.values.values if isinstance(self.values, ArraysBlock) else self.values
 
     @property
     def ragged_rank(self) -> int:
@@ -278,7 +281,7 @@ def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
 def frozen(block: Block) -> Block:
     """Return a read-only view of a block whose memory is shared."""
     if isinstance(block, RaggedBlock):
-        return RaggedBlock(frozen(block.values), _read_only(block.row_splits))  # type: ignore[arg-type]
+        return RaggedBlock(frozen(block.values), _read_only(block.row_splits))
     if isinstance(block, ArraysBlock):
         values: Any = frozen(block.values)
         return ArraysBlock(values, _read_only(block.row_splits), _read_only(block.shapes))
@@ -355,10 +358,10 @@ def zero_rows(feature: Feature) -> Block:
     block: Any = np.empty((0, *feature.item_shape), feature.item_dtype)
     if feature.is_bytes:
         block = BytesBlock(np.empty(0, np.uint8), np.zeros(1, np.int64), (0, *feature.item_shape))
-    for _ in range(feature.ragged_rank):
-        block = RaggedBlock(block, np.zeros(1, np.int64))
     if feature.own_shapes:
         block = ArraysBlock(block, np.zeros(1, np.int64), np.zeros((0, feature.own_shapes), np.int64))
+    for _ in range(feature.ragged_rank):
+        block = RaggedBlock(block, np.zeros(1, np.int64))
     zero: Block = block
     return zero
 

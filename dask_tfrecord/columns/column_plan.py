@@ -319,8 +319,8 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
         if steps is None:
             raise SchemaError(
                 f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
-                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or "
-                f"ImageFeature of a known shape without count, or TextFeature without a default, per step"
+                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, "
+                f"ImageFeature or TextFeature per step, without count and default_value"
             )
         plan = ColumnPlan(steps[0], name, feature, *steps[1:], unit="step")
     lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, plan.specs[:1], assemble.lengths, unit="step")
@@ -337,8 +337,8 @@ def _plan_item(name: str, key: str, feature: Feature) -> ColumnPlan:
     if steps is None:
         raise SchemaError(
             f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
-            f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature or ImageFeature of a "
-            f"known shape without count, or TextFeature, per item{_ITEM_HINTS.get(type(feature), '')}"
+            f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or "
+            f"TextFeature per item, without count{_ITEM_HINTS.get(type(feature), '')}"
         )
     return ColumnPlan(steps[0], name, feature, *steps[1:], unit="item")
 
@@ -352,14 +352,12 @@ def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpe
         case RaggedFeature():
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
             return column, _ragged_specs(key, feature, steps=True), partitioned
-        case ImageFeature() if not feature.own_shapes and feature.count in (None, -1):
+        case ImageFeature() if feature.count in (None, -1):
             column_of_images = replace(feature, shape=(-1, *feature.value_shape))
             return column_of_images, (bytes_spec(key, steps=True),), assemble.image_values
         case TextFeature() if feature.count is None:
             return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), assemble.text_values
-        case RawFeature() | TensorFeature() if feature.count is None and not (
-            feature.ragged_rank or feature.own_shapes
-        ):
+        case RawFeature() | TensorFeature() if feature.count is None:
             return replace(feature, count=-1), (bytes_spec(key, steps=True),), _assembler_of_values(feature)
     return None
 

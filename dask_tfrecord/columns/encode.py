@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.columns import disassemble
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, place, splits_of
 from dask_tfrecord.columns.casting import cast, castable, to_bytes
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.disassemble import KeyedValues
@@ -273,7 +273,9 @@ def _check(column: str, given: Feature, wanted: Feature) -> None:
         size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
     ):
         raise SchemaError(f"column {column!r} has rows of shape {has} where {wanted} takes {takes}")
-    if (given.own_shapes and not wanted.own_shapes) or (given.ragged_rank > 1 and wanted.own_shapes):
+    if (given.own_shapes and not wanted.own_shapes) or (
+        given.ragged_rank > 1 + wanted.ragged_rank and wanted.own_shapes
+    ):
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {wanted} does not hold")
 
 
@@ -286,13 +288,16 @@ def _sizes(feature: Feature) -> tuple[int, ...]:
     if isinstance(feature, FixedLenSequenceFeature):
         return (-1, *feature.shape)
     if feature.own_shapes:
-        return tuple(feature.shape or (-1,) * feature.own_shapes)
+        assert isinstance(feature, Encoded)
+        return (*(-1,) * feature.ragged_rank, *feature.value_shape)
     return (*(-1,) * feature.ragged_rank, *feature.item_shape)
 
 
 def _formed(wanted: Feature, block: Block) -> Block:
     """Convert a block to the form and dtype that reading it returns."""
-    if wanted.own_shapes:
+    if wanted.own_shapes and wanted.ragged_rank:
+        block = _rows_of_arrays(block, wanted)
+    elif wanted.own_shapes:
         block = _arrays(block, wanted)
     elif not isinstance(wanted, FixedLenSequenceFeature):
         block = _nested(block, wanted.ragged_rank)
@@ -311,10 +316,23 @@ def _nested(block: Any, levels: int) -> Any:
     return RaggedBlock(_nested(values, levels - 1), np.arange(rows + 1, dtype=np.int64) * length)
 
 
+def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
+    """Return rows of arrays with their own shapes; arrays of one axis more are cut along the first."""
+    if isinstance(block, ArraysBlock):
+        splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
+        block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
+    rows: RaggedBlock = _nested(block, 1)
+    try:
+        return RaggedBlock(_arrays(rows.values, wanted), rows.row_splits)
+    except RowError as error:
+        row, value = place(rows.row_splits, error.row)
+        raise RowError(row, f"{error.message}, in value {value}") from None
+
+
 def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
     """Return rows that are arrays with their own shapes."""
     if isinstance(block, ArraysBlock):
-        sizes = np.array(_sizes(wanted))
+        sizes = np.array(_sizes(wanted)[wanted.ragged_rank :])
         wrong = np.flatnonzero(((sizes != -1) & (block.shapes != sizes)).any(axis=1))
         if len(wrong):
             shape = tuple(block.shapes[wrong[0]].tolist())

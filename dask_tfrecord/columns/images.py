@@ -62,36 +62,38 @@ def image_rows(
     return array
 
 
-def image_arrays(feature: ImageFeature, files: BytesBlock, limit: MemoryLimit | None = None) -> ArraysBlock:
-    """Decode images of any shape, one per row. All headers are read first, to allocate one array for the pixels."""
-    shapes = _shapes(feature, files)
+def image_arrays(
+    feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None, limit: MemoryLimit | None = None
+) -> ArraysBlock:
+    """Decode images of any shape. All headers are read first, to allocate one array for the pixels."""
+    shapes = _shapes(feature, files, row_splits)
     splits = splits_of(shapes.prod(axis=1))
     if limit is not None:
-        limit.check_ends(splits[1:], feature.item_dtype.itemsize)
+        limit.check_ends(splits[1:] if row_splits is None else splits[row_splits[1:]], feature.item_dtype.itemsize)
     values = np.empty(int(splits[-1]), feature.item_dtype)
     for number, file in enumerate(_iter_files(files)):
         slot = values[splits[number] : splits[number + 1]].reshape(shapes[number])
-        with _naming_row(None, number):
+        with _naming_row(row_splits, number):
             decode_image(file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=slot)
     return ArraysBlock(values, splits, shapes)
 
 
-def image_zeros(feature: ImageFeature, files: BytesBlock) -> ArraysBlock:
+def image_zeros(feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None) -> ArraysBlock:
     """Return zeros in the shapes that the headers of the images have, without allocating them."""
-    shapes = _shapes(feature, files)
+    shapes = _shapes(feature, files, row_splits)
     splits = splits_of(shapes.prod(axis=1))
     return ArraysBlock(weightless(feature.item_dtype, int(splits[-1])), splits, shapes)
 
 
-def _shapes(feature: ImageFeature, files: BytesBlock) -> NDArray[np.int64]:
+def _shapes(feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """Read the shape of each decoded image, and compare it with the shape of the feature."""
     shapes = np.empty((len(files), 3), np.int64)
     expected = np.array(feature.value_shape)
     for number, file in enumerate(_iter_files(files)):
-        with _naming_row(None, number):
+        with _naming_row(row_splits, number):
             shapes[number] = image_shape(file, channels=feature.channels, size=feature.size)
             if ((expected != -1) & (expected != shapes[number])).any():
-                raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.shape}")
+                raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.value_shape}")
     return shapes
 
 

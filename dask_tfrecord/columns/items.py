@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,12 @@ def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> 
         The items; it shares memory with the block unless rows are padded.
     """
     if isinstance(block, RaggedBlock):
-        return block.values
+        values = block.values
+        if isinstance(values, ArraysBlock) and not feature.own_shapes:
+            # The only open size is that of ragged rows.
+            each = math.prod(feature.item_shape)
+            return RaggedBlock(to_array(values.values).reshape(-1, *feature.item_shape), values.row_splits // each)
+        return values
     if isinstance(block, ArraysBlock):
         return _array_items(block, lengths, feature)
     kept = np.arange(block.shape[1]) < lengths[:, None]

@@ -78,8 +78,8 @@ def read_tensors(
     row_splits: NDArray[np.int64],
     out: NDArray[Any] | None,
     limit: MemoryLimit | None,
-) -> NDArray[Any] | BytesBlock:
-    """Parse tensors of one shape, straight into an array for numbers.
+) -> NDArray[Any] | BytesBlock | ArraysBlock:
+    """Parse tensors; those of one shape straight into an array.
 
     Parameters
     ----------
@@ -96,8 +96,8 @@ def read_tensors(
 
     Returns
     -------
-    ndarray or BytesBlock of shape (messages, *shape)
-        `out`, or a new array; a BytesBlock for strings.
+    ndarray or BytesBlock of shape (messages, *shape), or ArraysBlock
+        `out`, or a new array; a BytesBlock for strings; an ArraysBlock if a size is open.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def read_tensors(
     """
     shape = (len(messages), *feature.shape)
     array = None
-    if feature.dtype != "bytes":
+    if feature.dtype != "bytes" and not feature.own_shapes:
         if limit is not None:
             limit.check_ends(row_splits[1:], math.prod(feature.shape) * feature.item_dtype.itemsize)
         array = np.empty(shape, feature.item_dtype) if out is None else out
@@ -125,8 +125,16 @@ def read_tensors(
         raise RowError(row, f"holds {found} where {feature} takes tensors of its dtype and shape", item)
     if array is not None:
         return array
-    assert output.values is not None and output.value_splits is not None
-    return BytesBlock(output.values, output.value_splits, shape)
+    assert output.values is not None
+    values: Any = output.values.view(np.uint8 if feature.dtype == "bytes" else feature.item_dtype)
+    if output.value_splits is not None:
+        items = (len(output.value_splits) - 1,) if feature.own_shapes else shape
+        values = BytesBlock(values, output.value_splits, items)
+    if not feature.own_shapes:
+        strings: BytesBlock = values
+        return strings
+    assert output.row_splits is not None and output.shapes is not None
+    return ArraysBlock(values, output.row_splits, output.shapes.reshape(-1, feature.own_shapes))
 
 
 def tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:

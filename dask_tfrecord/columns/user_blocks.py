@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
 from dask_tfrecord.columns.casting import cast, castable
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
+from dask_tfrecord.features import (
+    Encoded,
+    Feature,
+    FixedLenFeature,
+    RawFeature,
+    TensorFeature,
+    TextFeature,
+    VarLenFeature,
+)
 
 __all__ = [
     "MISSING",
@@ -34,6 +42,9 @@ def feature_of(array: Any, owner: str) -> Feature:
     SchemaError
         If it is not an array of rows, or has a dtype that no feature has, or holds objects of unknown type.
     """
+    if isinstance(array, RaggedBlock) and isinstance(array.values, ArraysBlock):
+        arrays = feature_of(array.values, owner)
+        return TensorFeature(arrays.shape, arrays.dtype, count=-1)
     if isinstance(array, RaggedBlock):
         values = array.flat_values
         inner = values.shape[1:]
@@ -210,6 +221,8 @@ def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
     values, splits = block.values, np.asarray(block.row_splits)
     if isinstance(values, RaggedBlock):
         values = _check_ragged_block(values, owner)
+    elif isinstance(values, ArraysBlock):
+        pass
     elif not isinstance(values, BytesBlock):
         values = np.asarray(unmasked(values, f"{owner}: values"))
         values = _bytes(values, owner) if values.dtype.kind == "O" else values
@@ -224,6 +237,10 @@ def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
 
 def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBlock:
     """Convert rows of arrays, an object array or a list, to flat buffers."""
+    if feature.own_shapes:
+        lengths = np.array([len(row) for row in rows], np.int64)
+        arrays = [array for row in rows for array in row]
+        return RaggedBlock(_arrays(feature, arrays, owner, lossless), splits_of(lengths))
     levels, nested = [], list(rows)
     numbers: Any = range(len(nested))
     for _ in range(feature.ragged_rank - 1):
@@ -247,7 +264,7 @@ def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBl
 def _arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
     """Convert arrays of different shapes, an object array or a list, to flat buffers."""
     axes = feature.own_shapes
-    shape = feature.shape or (-1,) * axes
+    shape = feature.value_shape if isinstance(feature, Encoded) else (-1,) * axes
     items = [_item(feature, number, row, shape, owner, lossless) for number, row in enumerate(rows)]
     values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
     shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)

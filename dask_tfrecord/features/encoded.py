@@ -127,8 +127,8 @@ class RawFeature(Encoded):
             )
         if -1 in shape and 0 in shape:
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
-        if count is not None and -1 in shape:
-            raise SchemaError(f"RawFeature: several arrays per record need a known shape; got {shape}")
+        if count not in (None, -1) and -1 in shape:
+            raise SchemaError(f"RawFeature: a fixed number of arrays per record needs a known shape; got {shape}")
         self._set(shape=shape, dtype=dtype, count=count, compression_type=self.compression_type or None)
 
     @property
@@ -148,18 +148,23 @@ class RawFeature(Encoded):
 
     @property
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of one array, without an open length."""
-        return self.shape[self.shape[:1] == (-1,) :]
+        """Shape of one array, without the open length of ragged rows."""
+        return self.shape[self._has_ragged_rows :]
+
+    @property
+    def _has_ragged_rows(self) -> bool:
+        """Return whether a record holds one array of an open length."""
+        return self.count is None and self.shape[:1] == (-1,)
 
     @property
     def ragged_rank(self) -> int:
         """1 if the length or the number of arrays is open, otherwise 0."""
-        return int(self.shape[:1] == (-1,) or self.count == -1)
+        return int(self._has_ragged_rows or self.count == -1)
 
     @property
     def own_shapes(self) -> int:
-        """Number of axes if a size other than the first is open, otherwise 0."""
-        return len(self.shape) if -1 in self.shape[1:] else 0
+        """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
+        return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -196,8 +201,8 @@ class TensorFeature(Encoded):
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "TensorFeature", open_sizes=100)
         count = _checked_count(self.count, "TensorFeature")
-        if count is not None and -1 in shape:
-            raise SchemaError(f"TensorFeature: several tensors per record need a known shape; got {shape}")
+        if count not in (None, -1) and -1 in shape:
+            raise SchemaError(f"TensorFeature: a fixed number of tensors per record needs a known shape; got {shape}")
         dtype: Any = self.dtype
         name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
         if dtype in (bytes, object) or name in ("bytes", "string", "object"):
@@ -235,7 +240,7 @@ class ImageFeature(Encoded):
     shape : tuple of int or None, optional
         ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error. By
         default, or if one is None, each row is an array of its own shape. With shape ``(count, height, width,
-        channels)``, a record holds `count` images of one shape; -1 for any number.
+        channels)``, a record holds `count` images; -1 for any number, whose sizes may be open, too.
     dtype : str or dtype, default "uint8"
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
         `tf.image.convert_image_dtype`. JPEG is decoded with the accurate DCT, TensorFlow's
@@ -287,8 +292,8 @@ class ImageFeature(Encoded):
             raise SchemaError(
                 f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}, which set its sizes"
             )
-        if images and -1 in decoded:
-            raise SchemaError(f"ImageFeature: several images per record need a known shape; got {shape}")
+        if images and images[0] > 0 and -1 in decoded:
+            raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
         shape = (*images, *decoded)
         open_shape = None if shape == (-1, -1, -1) else shape
         self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels))

@@ -242,7 +242,7 @@ class _FeatureCollector:
         channels = shape[2] if shape[2] in (1, 3, 4) else 0
         if not lengths:
             self._add(name, ImageFeature(shape, dtype, channels=channels))
-        elif len(lengths) == 1 and lengths[0] and -1 not in shape:
+        elif lengths == (-1,) or (len(lengths) == 1 and lengths[0] and -1 not in shape):
             self._add(name, ImageFeature((*lengths, *shape), dtype, channels=channels))
         else:
             self._values(name, "bytes", (), lengths)
@@ -256,7 +256,7 @@ class _FeatureCollector:
             name = f"{name}/value"
         if encoding == "none":
             self._values(name, dtype, shape, lengths, _default(dtype) if content.get("optional") else None)
-        elif dtype == "bytes" or len(lengths) > 1 or 0 in lengths or (lengths and -1 in shape):
+        elif dtype == "bytes" or len(lengths) > 1 or 0 in lengths or (lengths not in ((), (-1,)) and -1 in shape):
             self._values(name, "bytes", (), lengths)
         else:
             self._add(

@@ -23,7 +23,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 
-__all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat"]
+__all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat", "shapes_of"]
 
 _Ints = NDArray[np.int64]
 
@@ -41,13 +41,21 @@ class Levels:
     item_nbytes : int
         Decoded bytes of an item of the last level.
     axes : int
-        Axes of rows with shapes of their own, stored in ``NAME.shapes``; else 0.
+        Axes of arrays with shapes of their own; else 0.
+    shapes_level : int
+        Level whose items have these shapes: 0 if rows are arrays, 1 if rows are lists of arrays.
     """
 
     splits: tuple[str, ...]
     strides: tuple[int, ...]
     item_nbytes: int
     axes: int
+    shapes_level: int
+
+    @property
+    def shapes(self) -> str | None:
+        """Suffix of the array of shapes: ``"shapes"`` of rows, ``"item_shapes"`` of their items; None without."""
+        return None if not self.axes else "item_shapes" if self.shapes_level else "shapes"
 
     @classmethod
     @lru_cache
@@ -61,14 +69,18 @@ class Levels:
         names = ["row_splits" if level == 0 else f"row_splits_{level}" for level in range(len(strides))]
         if feature.is_bytes and len(names) > 1:
             names[-1] = "byte_splits"
-        return cls(tuple(names), tuple(strides), item_nbytes, feature.own_shapes)
+        return cls(tuple(names), tuple(strides), item_nbytes, feature.own_shapes, feature.ragged_rank)
+
+    def row_nbytes(self) -> tuple[float, float]:
+        """Return the bytes of a row in the arrays along the rows: splits and shapes."""
+        return 8.0 * self.strides[0], 0.0 if self.shapes_level else 8.0 * self.axes
 
     def level_and_stride(self, suffix: str) -> tuple[int, int]:
         """Return the level of an array of the column, and its entries per item of that level."""
         if suffix in self.splits:
             level = self.splits.index(suffix)
             return level, self.strides[level]
-        return (len(self.splits) if suffix == "values" else 0), 1
+        return (len(self.splits) if suffix == "values" else self.shapes_level), 1
 
     def entries(self, suffix: str, items: Sequence[int]) -> int:
         """Return the entries of an array for these items of each level, without the final split."""
@@ -86,9 +98,9 @@ class Levels:
     def nbytes(self, items: Sequence[_Ints]) -> _Ints:
         """Return the decoded bytes of these items of each level."""
         nbytes: _Ints = items[-1] * self.item_nbytes
-        for level, stride in zip(items, (self.strides[0] + self.axes, *self.strides[1:]), strict=False):
+        for level, stride in zip(items, self.strides, strict=False):
             nbytes += level * (8 * stride)
-        return nbytes
+        return nbytes + items[self.shapes_level] * (8 * self.axes)
 
     def to_block(
         self, feature: Feature, rows: int, splits: Sequence[_Ints], values: NDArray[Any], shapes: _Ints | None
@@ -105,8 +117,8 @@ class Levels:
             Splits, outermost first, each starting at 0.
         values : ndarray
             Items of the last level.
-        shapes : ndarray of int64, shape (rows, axes), or None
-            Shapes of rows; None if rows share one.
+        shapes : ndarray of int64, shape (arrays, axes), or None
+            Shapes of the arrays; None if they share one.
         """
         block: Any = values
         *outer, last = splits
@@ -116,7 +128,7 @@ class Levels:
         else:
             outer.append(last)
         if shapes is not None:
-            return ArraysBlock(block, outer[0], shapes)
+            block = ArraysBlock(block, outer.pop(), shapes)
         for ends in reversed(outer):
             block = RaggedBlock(block, ends)
         made: Block = block
@@ -133,6 +145,13 @@ def flatten_block(block: Block) -> tuple[list[_Ints], NDArray[Any]]:
         splits.append(block.splits)
         block = block.values
     return splits, block
+
+
+def shapes_of(block: Block) -> _Ints:
+    """Return the shapes of the arrays of a block, rows or items of rows."""
+    arrays = block.values if isinstance(block, RaggedBlock) else block
+    assert isinstance(arrays, ArraysBlock)
+    return arrays.shapes
 
 
 def is_flat(feature: Feature) -> bool:

@@ -220,7 +220,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
         offsets = np.asarray(array.offsets, np.int64)
         inner = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         values = _block(inner, owner, lambda: np.repeat(rows(), np.diff(offsets)))
-        fits = isinstance(values, np.ndarray | BytesBlock | RaggedBlock)
+        fits = isinstance(values, np.ndarray | BytesBlock | ArraysBlock | RaggedBlock)
         return RaggedBlock(values, offsets - offsets[0]) if fits else None
     if pa.types.is_struct(kind) and [field.name for field in kind] == ["data", "shape"]:
         data, shapes = (_block(array.field(name), owner, rows) for name in ("data", "shape"))

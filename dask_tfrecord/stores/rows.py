@@ -238,7 +238,7 @@ class RowTasks:
         by_rows = [
             nbytes
             for name, each in levels.items()
-            for nbytes in ((8.0 * each.strides[0], 8.0 * each.axes) if each.splits else (sizes[name],))
+            for nbytes in (each.row_nbytes() if each.splits else (sizes[name],))
             if name not in shared_splits
         ]
         read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows or 1, 1) if self.source else 1

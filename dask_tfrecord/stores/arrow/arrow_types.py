@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.features import Feature
+from dask_tfrecord.features import Encoded, Feature
 from dask_tfrecord.schema import Schema
 
 __all__ = ["arrow_schema", "arrow_type", "fixed_type", "number_dtype"]
@@ -62,7 +62,7 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
     feature = schema[name]
-    own = tuple(feature.shape) if feature.own_shapes and feature.shape else (-1,) * feature.own_shapes
+    own = feature.value_shape if feature.own_shapes and isinstance(feature, Encoded) else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
     metadata = {
         "feature": repr(feature),
@@ -89,7 +89,8 @@ def arrow_type(feature: Feature, *, tensors: bool = True) -> pa.DataType:
         shape = (*shape, 2)
     if feature.own_shapes:
         data, sizes = pa.large_list(fixed_type(value, shape)), pa.list_(pa.int64(), feature.own_shapes)
-        return pa.struct([pa.field("data", data), pa.field("shape", sizes)])
+        arrays = pa.struct([pa.field("data", data), pa.field("shape", sizes)])
+        return pa.large_list(arrays) if feature.ragged_rank else arrays
     # pyarrow reads no tensors of bool.
     is_number = pa.types.is_integer(value) or pa.types.is_floating(value)
     if tensors and is_number and not feature.ragged_rank and len(shape) > 1 and 0 not in shape:

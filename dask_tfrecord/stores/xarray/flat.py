@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.graph import Chunk, block_array
 from dask_tfrecord.metadata.labels import Labels
-from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat
+from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, zarr_layout
 
@@ -117,9 +117,8 @@ def _part(
     """Return an array of a chunk; splits begin where the previous chunk ends, and with 0 in the first chunk."""
     name, part, number = option
     block: Any = chunk.blocks[name]
-    if part == "shapes":
-        shapes: NDArray[Any] = block.shapes
-        return shapes
+    if part in ("shapes", "item_shapes"):
+        return shapes_of(block)
     splits, values = flatten_block(block)
     if number is None:
         return values

@@ -41,7 +41,7 @@ FLAT_UNITS = 4
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")
 _BY_ROWS = ("dense", "row_splits", "shapes")
 # Suffixes of the names of flat arrays.
-_SUFFIX = re.compile("values|shapes|byte_splits|row_splits(_[0-9]+)?")
+_SUFFIX = re.compile("values|shapes|item_shapes|byte_splits|row_splits(_[0-9]+)?")
 # Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
 _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
@@ -141,7 +141,7 @@ class ArraySpec:
         Feature that the array belongs to.
     part : str
         ``"dense"``, or the suffix of the name: ``"values"``, ``"row_splits"``, ``"row_splits_1"`` and so on,
-        ``"byte_splits"``, ``"shapes"``.
+        ``"byte_splits"``, ``"shapes"``, ``"item_shapes"``.
     shape : tuple of int
         Shape.
     dtype : str
@@ -374,8 +374,13 @@ class _FlatLayout:
             elif feature_name == self.schema.groups[group][0]:
                 path = splits_name(feature_name, self.schema)
                 yield replace(splits, name=path, dimensions=(path.removesuffix("s"),), group=group)
-        if levels.axes:
+        if levels.shapes == "shapes":
             yield spec("shapes", self.nrows, "<i8", rows, levels.axes)
+        elif levels.shapes is not None:
+            grid = self._flat_grid(feature_name, levels.shapes, 8 * levels.axes)
+            shapes = spec(levels.shapes, items[levels.shapes_level], "<i8", grid, levels.axes)
+            items_dimension = f"{name}.item" if group is None else self._dimension(group)
+            yield replace(shapes, dimensions=(items_dimension, f"{name}.axis"))
 
     def _items(self, feature_name: str) -> list[int]:
         found: list[int] = self.border_counts.items[feature_name][-1].tolist()
@@ -387,7 +392,7 @@ class _FlatLayout:
     def _flat_grid(self, feature_name: str, part: str, item_nbytes: int) -> tuple[int, int]:
         """Return the entries of a chunk and of a unit of an array of one feature."""
         levels, (chunk, unit) = Levels.from_feature(self.schema[feature_name]), self._rows(feature_name)
-        length = levels.entries(part, self._items(feature_name)) + (part != "values")
+        length = levels.entries(part, self._items(feature_name)) + (part in levels.splits)
         name, units = f"{array_name(feature_name)}.{part}", self.nrows / self.grid.unit
         return self.overrides.flat_grid(name, item_nbytes, length, units, chunk != unit)
 

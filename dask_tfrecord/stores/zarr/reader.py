@@ -183,8 +183,8 @@ def _arrays(
         yield f"{path}.{suffix}" if level else splits, (None if level else records * stride + 1,), int64
     dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
     yield f"{path}.values", (None, *inner), None if isinstance(feature, TextFeature) else dtype
-    if levels.axes:
-        yield f"{path}.shapes", (records, levels.axes), int64
+    if levels.shapes is not None:
+        yield f"{path}.{levels.shapes}", (None if levels.shapes_level else records, levels.axes), int64
 
 
 def _typed(
@@ -344,13 +344,15 @@ class ZarrSource:
             return read(path, start, stop)
         first, last = start, stop
         splits: list[NDArray[np.int64]] = []
-        for suffix, stride in zip(levels.splits, levels.strides, strict=True):
+        shapes = None
+        for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
+            if levels.shapes is not None and level == levels.shapes_level:
+                shapes = read(f"{path}.{levels.shapes}", first, last)
             array = f"{path}.{suffix}" if splits else splits_name(name, self.schema)
             ends = read(array, first * stride, last * stride + 1)
             first, last = int(ends[0]), int(ends[-1])
             splits.append(ends - first)
         values = read(f"{path}.values", first, last)
-        shapes = read(f"{path}.shapes", start, stop) if levels.axes else None
         return levels.to_block(feature, stop - start, splits, values, shapes)
 
 

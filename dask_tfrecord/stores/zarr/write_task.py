@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.sources import OutputBuffer
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, block_nbytes, concatenate, zero_rows
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import run_write
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block
+from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
 from dask_tfrecord.stores.rows import RowSource, locate_row
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
@@ -281,8 +281,8 @@ class _FlatEntries:
         block = blocks[self.spec.feature]
         splits, values = flatten_block(block)
         entries: NDArray[Any] = values
-        if self.spec.part == "shapes" and isinstance(block, ArraysBlock):
-            entries = block.shapes
+        if self.spec.part == self._levels.shapes:
+            entries = shapes_of(block)
         elif self.spec.part in self._levels.splits:
             entries = splits[self._level][:-1] + self._items[self._level + 1]
         at = self._items[self._level] * self._stride
