@@ -147,7 +147,7 @@ def test_dtype_and_shape_of_blocks(
         ("TensorFeature", [(2,), "U3"], "expected a numeric or bool dtype"),
         ("ImageFeature", [(4, 5)], "height, width, channels"),
         ("ImageFeature", [(0, 4, 5, 3)], "any number"),
-        ("ImageFeature", [(-1, 4, None, 3)], "need a known shape"),
+        ("ImageFeature", [(2, 4, None, 3)], "needs a known shape"),
         ("ImageFeature", [None, "int32"], "expected dtype uint8"),
         ("ImageFeature", [None, "uint8", (4,)], r"expected size \(height, width\)"),
         ("ImageFeature", [None, "uint8", None, 2], "expected channels 0"),

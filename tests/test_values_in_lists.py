@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -186,6 +187,56 @@ def test_any_number_of_arrays_is_ragged(tmp_path: Path, name: str) -> None:
         assert items["record"].compute().tolist() == np.repeat(np.arange(5), np.diff(splits)).tolist()
 
 
+# Arrays of several sizes, as the items of lists and as steps.
+SIZES = {
+    "image": (dtf.ImageFeature(), lambda n: np.full((n + 1, 2, 3), n, np.uint8)),
+    "tensor": (dtf.TensorFeature((-1, 2), "float64"), lambda n: np.full((n, 2), n / 3)),
+    "strings": (dtf.TensorFeature((-1,), "bytes"), lambda n: np.array([b"\0" * n] * n, object)),
+    "raw": (dtf.RawFeature((-1, 2), "<i4"), lambda n: np.full((n, 2), n, np.int32)),
+    "zlib": (dtf.RawFeature((2, -1), "<i4", compression_type="ZLIB"), lambda n: np.full((2, n), n, np.int32)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_arrays_of_any_size_in_lists_and_steps(tmp_path: Path, name: str) -> None:
+    feature, array = SIZES[name]
+    rows = np.empty(5, object)
+    for row, sizes in enumerate([[2, 0, 3], [], [1], [4, 4], [0, 0, 5]]):
+        rows[row] = np.empty(len(sizes), object)
+        rows[row][:] = [array(size) for size in sizes] or None
+    listed = several(feature, -1)
+    dtf.to_tfrecord({"x": rows}, tmp_path / "list", features={"x": listed})
+    dtf.to_tfrecord({"x": rows}, tmp_path / "steps", sequence_features={"x": feature})
+
+    def check(found: Any) -> None:
+        for arrays, expected in zip(found, rows, strict=True):
+            assert arrays.shape == expected.shape
+            same(arrays, expected, name)
+
+    for ds in (
+        dtf.read_tfrecord(tmp_path / "list", {"x": listed}, chunks=2),
+        dtf.read_tfrecord(tmp_path / "steps", sequence_features={"x": feature}, chunks=2)[["x"]],
+    ):
+        assert ds.schema["x"] == listed
+        ds.to_zarr(tmp_path / "x.zarr", chunks=2, mode="w", groups={"g": ["x"]})
+        stored = dtf.from_zarr(tmp_path / "x.zarr")
+        assert stored.schema.groups == {"g": ("x",)}
+        for columns in (ds, stored, ds.persist(), dtf.from_dataframe(ds.to_dataframe())):
+            check(columns["x"].compute())
+        assert [len(row) for row in stored["x"][[4, 1]].compute()] == [3, 0]
+        values, splits, arrays, shapes = dask.compute(*ds.ragged("x"))
+        assert splits.tolist() == [0, 3, 3, 4, 6, 9]
+        assert len(shapes) == len(arrays) - 1 == 9
+        assert arrays[-1] == len(values) == shapes.prod(axis=1).sum()
+        with pytest.raises(SchemaError, match="of arrays: only rows of differing length are padded"):
+            ds.padded("x", 3)
+        items = ds.explode("x")
+        items.to_zarr(tmp_path / "items.zarr", mode="w")
+        for exploded in (items, dtf.from_zarr(tmp_path / "items.zarr")):
+            assert exploded.schema["x"] == feature
+            same(exploded["x"].compute(), np.concatenate([np.asarray(row, object) for row in rows]), name)
+
+
 def test_one_size_of_raw_arrays_is_open_at_any_position(tmp_path: Path) -> None:
     rows = np.empty(4, object)
     rows[:] = [np.arange(6 * n, dtype=np.float32).reshape(3, n, 2) for n in (2, 0, 5, 1)]
@@ -236,9 +287,9 @@ def test_combinations_without_a_meaning_are_refused() -> None:
     for make, says in [
         (lambda: dtf.TextFeature(count=0), "expected count=-1"),
         (lambda: dtf.TextFeature("x", count=-1), "default_value is for one string"),
-        (lambda: dtf.TensorFeature((-1,), "int8", count=2), "need a known shape"),
+        (lambda: dtf.TensorFeature((-1,), "int8", count=2), "needs a known shape"),
         (lambda: dtf.RawFeature((2,), "int8", compression_type="LZ4"), "'ZLIB', 'GZIP' or None"),
-        (lambda: dtf.RawFeature((-1, 2), "int8", count=-1), "need a known shape"),
+        (lambda: dtf.RawFeature((-1, 2), "int8", count=3), "needs a known shape"),
         (lambda: dtf.RawFeature((2,), "int8", count=True), "expected count=-1"),
     ]:
         with pytest.raises(SchemaError, match=says):

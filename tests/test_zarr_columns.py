@@ -150,6 +150,8 @@ def test_names_of_levels(every: dtf.Dataset, tmp_path: Path) -> None:
         "words": ["byte_splits", *ragged],
         "grid": ["byte_splits", *ragged],
         **dict.fromkeys(("image", "tensor", "columns"), own),
+        **{key: ["item_shapes", "row_splits", "row_splits_1", "values"] for key in ("crops", "blocks", "tables")},
+        "lines": ["byte_splits", "item_shapes", "row_splits", "row_splits_1", "values"],
         "nested": ["row_splits", "row_splits_1", "values"],
         "deep": ["byte_splits", "row_splits", "row_splits_1", "row_splits_2", "values"],
         "strings": ["byte_splits", *own],

@@ -294,8 +294,9 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         *row_splits : dask arrays of int64, shape (nrecords + 1,) for the first
             One array per level, the outermost first. Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
             rows of the next level, as in `tf.RaggedTensor`.
-        shapes : dask array of int64, shape (nrecords, axes)
-            Only for arrays with a shape per row, whose values are flattened.
+        shapes : dask array of int64, shape (nrecords, axes), or (narrays, axes) for lists of arrays
+            Only for arrays with shapes of their own, whose values are flattened. The last row splits divide the values
+            among the arrays.
         """
         self._check_names([name])
         return ragged_column(self._backing, name, self.schema[name])

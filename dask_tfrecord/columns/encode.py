@@ -273,9 +273,8 @@ def _check(column: str, given: Feature, wanted: Feature) -> None:
         size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
     ):
         raise SchemaError(f"column {column!r} has rows of shape {has} where {wanted} takes {takes}")
-    if (given.own_shapes and not wanted.own_shapes) or (
-        given.ragged_rank > 1 + wanted.ragged_rank and wanted.own_shapes
-    ):
+    levels = given.ragged_rank - wanted.ragged_rank
+    if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {wanted} does not hold")
 
 

@@ -288,6 +288,8 @@ def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
 
 
 def _arrays(arrays: Sequence[NDArray[Any]], feature: RawFeature | TensorFeature) -> NDArray[Any]:
+    if -1 in feature.shape:
+        return objects(arrays)
     result = np.empty((len(arrays), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
     for number, array in enumerate(arrays):
         result[number, ...] = array

@@ -108,7 +108,7 @@ def _ragged(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
 @st.composite
 def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     sizes = draw(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=3))
-    count = None if -1 in sizes else draw(st.none() | _COUNTS)
+    count = draw(st.none() | (st.just(-1) if -1 in sizes else _COUNTS))
     return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES), count=count)
 
 
@@ -124,6 +124,7 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
     RawFeature: lambda key: st.one_of(
         st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
         st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=_COUNTS, compression_type=_COMPRESSION),
+        st.builds(RawFeature, _ONE_OPEN, _RAW_DTYPES, count=st.just(-1), compression_type=_COMPRESSION),
     ),
     TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES) | st.builds(TextFeature, count=_COUNTS),
     TensorFeature: lambda key: _tensor(key),
@@ -132,8 +133,8 @@ _OF_LISTS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
     RaggedFeature: _OF_RECORDS[RaggedFeature],
-    RawFeature: lambda key: st.builds(RawFeature, _SHAPES, _RAW_DTYPES, compression_type=_COMPRESSION),
-    TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES, _TENSOR_DTYPES),
+    RawFeature: lambda key: st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
+    TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES | _ONE_OPEN, _TENSOR_DTYPES),
     TextFeature: lambda key: st.just(TextFeature()),
 }
 _OF_ITEMS: dict[type[Feature], _Maker] = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -53,6 +54,10 @@ FEATURES: dict[str, Feature] = {
     "captions": TextFeature(count=2),
     "grids": TensorFeature((2, 2), "int16", count=-1),
     "labels": TensorFeature((2,), "bytes", count=3),
+    "crops": ImageFeature((-1, -1, -1, 3)),
+    "blocks": TensorFeature((-1, 2), "float32", count=-1),
+    "tables": RawFeature((-1, 3), "int16", count=-1),
+    "lines": TensorFeature((-1,), "bytes", count=-1),
     "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
     "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
     "image": ImageFeature(),
@@ -79,6 +84,8 @@ def any_features() -> st.SearchStrategy[Feature]:
         st.builds(RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=counts),
         st.builds(TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
         st.sampled_from([RawFeature((2, -1), "int8"), RawFeature((-1,), "int8", compression_type="GZIP")]),
+        st.builds(TensorFeature, open_shapes, st.sampled_from(["int16", "bytes"]), count=st.just(-1)),
+        st.sampled_from([RawFeature((2, -1), "int8", count=-1), ImageFeature((-1, -1, 2, 3))]),
         st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
         st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
         st.builds(
@@ -104,13 +111,14 @@ def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
         count = int(splits[-1][-1])
     if feature.own_shapes:
         shapes = rng.choice([0, 1, 2, 3], (count, feature.own_shapes))
-        known = getattr(feature, "shape", None) or (-1,) * feature.own_shapes
+        assert isinstance(feature, Encoded)
+        known = feature.value_shape
         shapes = np.where(np.array(known) == -1, shapes, known)
         splits.append(splits_of(shapes.prod(axis=1)))
         count = int(splits[-1][-1])
     block = _values(feature, (count, *feature.item_shape), sizes, rng)
     if shapes is not None:
-        return ArraysBlock(block, splits[0], shapes)
+        block = ArraysBlock(block, splits.pop(), shapes)
     for ends in reversed(splits):
         block = RaggedBlock(block, ends)
     made: Block = block
@@ -154,9 +162,13 @@ def listed(value: Any) -> Any:
 def fitting_rows(feature: Feature, count: int, rng: np.random.Generator) -> Block:
     """Generate rows like `rows_like` that records can store: listed values fit, images have pixels."""
     if isinstance(feature, ImageFeature) and feature.own_shapes:
-        shapes = np.stack([*rng.integers(1, 5, (2, count)), rng.choice([1, 3, 4], count)], axis=1)
+        rows = splits_of(rng.choice([0, 0, 1, 3], count)) if feature.ragged_rank else None
+        images = count if rows is None else int(rows[-1])
+        shapes = np.stack([*rng.integers(1, 5, (2, images)), rng.choice([1, 3, 4], images)], axis=1)
+        shapes = np.where(np.array(feature.value_shape) == -1, shapes, feature.value_shape)
         ends = splits_of(shapes.prod(axis=1))
-        return ArraysBlock(rng.integers(0, 256, int(ends[-1]), np.uint8), ends, shapes)
+        block = ArraysBlock(rng.integers(0, 256, int(ends[-1]), np.uint8), ends, shapes)
+        return block if rows is None else RaggedBlock(block, rows)
     block = rows_like(feature, count, rng)
     return _listable(block) if isinstance(feature, _LISTED) else block
 
@@ -168,6 +180,8 @@ def _listable(block: Any) -> Any:
     """Restrict numbers to those that float32 or int64 represent."""
     if isinstance(block, RaggedBlock):
         return RaggedBlock(_listable(block.values), block.row_splits)
+    if isinstance(block, ArraysBlock):
+        return ArraysBlock(_listable(block.values), block.row_splits, block.shapes)
     if isinstance(block, BytesBlock) or block.dtype.name not in ("float64", "uint64"):
         return block
     if block.dtype.name == "uint64":

@@ -49,7 +49,8 @@ def to_zarr(
     Dense and text columns become one array each. Columns of bytes and ragged columns become ``NAME.values`` and
     ``NAME.row_splits``; nested rows add ``NAME.row_splits_1`` and so on, and rows of bytes add ``NAME.byte_splits``.
     Columns of a group, which share their row lengths, share one ``GROUP.row_splits`` and one dimension ``GROUP``.
-    Columns whose rows have shapes of their own store these in ``NAME.shapes``. ``/`` in a name becomes ``.``. The
+    Columns whose rows have shapes of their own store these in ``NAME.shapes``, lists of arrays in
+    ``NAME.item_shapes``. ``/`` in a name becomes ``.``. The
     attributes of the group keep the true names, the schema with its class names, the sources and the version of this
     library. Each array has the attributes ``feature``, ``feature_class`` and ``class_names``.
 
