@@ -473,7 +473,7 @@ def test_counting_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_sizes_of_images_take_no_memory() -> None:
     file = picture(1000, 1000)
     files = BytesBlock(np.frombuffer(20 * file, np.uint8), len(file) * np.arange(21), (20,))
-    values = images.image_zeros(dtf.ImageFeature(), files).values
+    values = images.image_zeros(dtf.ImageFeature(), files, None).values
     assert isinstance(values, np.ndarray)
     assert values.shape == (20 * 3_000_000,)
     assert values.strides == (0,)

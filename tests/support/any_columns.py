@@ -202,7 +202,7 @@ def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
         elif steps and isinstance(feature, RawFeature | TensorFeature | TextFeature) and feature.count == -1:
             lists[name] = replace(feature, count=None)
         elif steps and isinstance(feature, ImageFeature) and feature.ragged_rank:
-            lists[name] = replace(feature, shape=feature.item_shape)
+            lists[name] = replace(feature, shape=feature.value_shape)
         else:
             context[name] = _of_record(name, feature)
     return dtf.Schema(context, sequence_features=lists if steps else None)

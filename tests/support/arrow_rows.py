@@ -46,6 +46,8 @@ def column_rows(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     rows = column.to_pylist()
     if pa.types.is_struct(field.type):
         return [shaped(row["data"], [*row["shape"], *pair]) for row in rows]
+    if pa.types.is_large_list(field.type) and pa.types.is_struct(field.type.value_type):
+        return [[shaped(item["data"], [*item["shape"], *pair]) for item in row] for row in rows]
     if pa.types.is_fixed_size_list(field.type):
         # Nested lists have the shape of a row.
         assert not rows or list(np.asarray(rows[0], object).shape) == [*shape, *pair]
