@@ -24,6 +24,7 @@ __all__ = [
     "group_lines",
     "near_misses",
     "split_item_name",
+    "unset_keys",
 ]
 
 
@@ -346,6 +347,11 @@ def split_item_name(name: str, message: str) -> tuple[str, bool]:
     """Return the key of a feature of a record of type `message`, and whether it is a feature of items by its name."""
     is_item = message == "ExampleListWithContext" and name.startswith(f"{ITEMS}/")
     return (name.removeprefix(f"{ITEMS}/"), True) if is_item else (name, False)
+
+
+def unset_keys(name: str, message: str) -> list[tuple[str, bool]]:
+    """Return the keys that `Sampling.unset` may mean by a name, each with True for a feature list or items."""
+    return [(name, False), (name, True)] if message == "SequenceExample" else [split_item_name(name, message)]
 
 
 def _from_pickle(*arguments: Any) -> Schema:

@@ -14,7 +14,7 @@ from support.bits import bits
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example, ExampleListWithContext
+from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
 from dask_tfrecord.metadata.schema_code import schema_code
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.testing import example_lists, expected_columns, read_payloads, schemas, write_oracle
@@ -362,3 +362,22 @@ def test_metadata_and_code_of_schemas(shards: list[str], tmp_path: Path) -> None
     names: dict[str, Any] = {}
     exec(schema_code(schema), names)
     assert names["schema"] == schema
+
+
+def test_feature_lists_that_are_never_set(tmp_path: Path) -> None:
+    made = SequenceExample()
+    made.context.feature["both"].SetInParent()
+    lists = made.feature_lists.feature_list
+    for count in (1, 2):
+        lists["both"].feature.add().int64_list.value.extend([7] * count)
+        lists["never"].feature.add()
+    write_oracle(tmp_path / "x", [made.SerializeToString()])
+    schema = dtf.infer_schema(tmp_path / "x")
+    assert schema.sampling is not None and schema.sampling.unset == ("both", "never")
+    (steps,) = dtf.read_tfrecord(tmp_path / "x", schema)["both"].compute()
+    assert [step.tolist() for step in steps] == [[7], [7, 7]]
+    assert dtf.read_tfrecord(tmp_path / "x", schema).compute()["both.lengths"].tolist() == [2]
+    lists["never"].feature[1].int64_list.value.append(1)
+    write_oracle(tmp_path / "y", [made.SerializeToString()])
+    with pytest.raises(FeatureError, match="feature 'never' in step 1 holds an int64 list, but no sampled record"):
+        dtf.read_tfrecord(tmp_path / "y", schema).compute()

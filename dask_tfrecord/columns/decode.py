@@ -41,7 +41,7 @@ from dask_tfrecord.records.byte_splits import check_following_splits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import truncation_error
 from dask_tfrecord.records.runs import Run
-from dask_tfrecord.schema import split_item_name
+from dask_tfrecord.schema import unset_keys
 
 __all__ = ["decode", "decode_blocks"]
 
@@ -156,9 +156,14 @@ class _Request:
         # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
         # would be lost.
         sampling = schema.sampling if len(names) == len(parser.plans) else None
-        self.unset = sampling.unset if sampling else ()
-        unset = (unset_column(*split_item_name(name, schema.message)) for name in self.unset)
-        self._columns = [*(spec.to_native() for spec in self.key_specs), *unset]
+        known = {(spec.key, spec.steps) for spec in self.key_specs}
+        unset = [
+            (name, *key) for name in (sampling.unset if sampling else ()) for key in unset_keys(name, schema.message)
+        ]
+        unset = [(name, key, steps) for name, key, steps in unset if (key, steps) not in known]
+        self.unset = [name for name, _, _ in unset]
+        self._columns = [spec.to_native() for spec in self.key_specs]
+        self._columns += [unset_column(key, steps) for _, key, steps in unset]
         self._options = check_crc, sampling is not None, MESSAGES[schema.message]
 
     def decoder(self) -> _native.Decoder:

@@ -53,7 +53,8 @@ def unknown_error(key: str, refused: Refused, schema: Schema, location: Location
     else:
         name = key
         message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
-    text = f"feature {name!r}{_place(refused, 'item')} {message}{_hint(schema.sampling)}"
+    unit = "item" if schema.message == "ExampleListWithContext" else "step"
+    text = f"feature {name!r}{_place(refused, unit)} {message}{_hint(schema.sampling)}"
     return FeatureError(text, Location(location.file, location.record, location.offset, name))
 
 

@@ -456,17 +456,19 @@ private:
         if (found_ != spec_.kind && found_ != Kind::none) {
             return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         }
+        if (spec_.layout == ValueLayout::unset) return true;
         const bool counts = ragged ? values_found_ % spec_.count == 0 : values_found_ == spec_.count;
         return counts || fail(problem, Fault::count, values_found_);
     }
 
     bool close_list(Problem& problem) {
-        if (!there_ && !spec_.optional) return fail(problem, Fault::missing, 0);
+        const bool unset = spec_.layout == ValueLayout::unset;
+        if (!there_ && !spec_.optional && !unset) return fail(problem, Fault::missing, 0);
         if (step_fault_ != Fault::none) {
             problem.step = static_cast<std::int64_t>(bad_step_);
             return fail(problem, step_fault_, step_found_);
         }
-        if (spec_.layout == ValueLayout::unset) return true;
+        if (unset) return true;
         return check_text(problem) && end_row(steps_) && finish(problem);
     }
 
