@@ -645,7 +645,8 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
         {"layout": ValueLayout.FIXED, "fallback": [b"1234"]},
         {"layout": ValueLayout.FIXED, "fallback": [b"12345678", b"12345678"]},
         {"layout": ValueLayout.FIXED, "fallback": ["12345678"]},
-        {"layout": ValueLayout.FIXED, "list": True, "fallback": [b"12345678"]},
+        {"list": True, "fallback": [b"12345678"]},  # of ragged items
+        {"layout": ValueLayout.FIXED, "list": True, "fallback": [b"1234"]},
         {"kind": BYTES, "layout": ValueLayout.FIXED, "count": 2, "fallback": [b""]},
         {"layout": ValueLayout.FIXED, "counted": True},  # a column without splits
         {"layout": ValueLayout.SKIPPED, "counted": True},
