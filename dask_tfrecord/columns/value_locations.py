@@ -63,7 +63,8 @@ def why_not_located(name: str, schema: Schema) -> str | None:
     """
     feature = schema[name]
     if schema.has_steps(name):
-        return "the steps of a feature list, and items, are not contiguous"
+        values = "steps of a feature list" if schema.message == "SequenceExample" else "items of a list of Examples"
+        return f"the {values} are not contiguous"
     reason = _why(feature)
     if reason is None and location_nbytes(feature) == 0:
         return "its values take no bytes"
