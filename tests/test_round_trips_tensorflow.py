@@ -287,6 +287,8 @@ def schemas_for_tensorflow(draw: st.DrawFn) -> dtf.Schema:
     steps = STEPS if draw(st.booleans()) else None
     schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, of=CLASSES if steps is None else CONTEXT, steps=steps))
     assume('""' not in schema.to_json())
+    # Two steps in TensorFlow, which the parser of this comparison does not take for partitions.
+    assume(not any(getattr(feature, "values", None) for feature in schema.values()))
     # TensorFlow can't read float16 from the original, which this library rounds.
     assume(not any(isinstance(feature, LISTED) and feature.dtype == "float16" for feature in schema.values()))
     if steps is None:

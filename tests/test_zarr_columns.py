@@ -153,6 +153,8 @@ def test_names_of_levels(every: dtf.Dataset, tmp_path: Path) -> None:
         **{key: ["item_shapes", "row_splits", "row_splits_1", "values"] for key in ("crops", "blocks", "tables")},
         "lines": ["byte_splits", "item_shapes", "row_splits", "row_splits_1", "values"],
         "nested": ["row_splits", "row_splits_1", "values"],
+        "poses": ["row_splits", "row_splits_1", "values"],
+        "notes": ["row_splits", "row_splits_1", "row_splits_2", "values"],
         "deep": ["byte_splits", "row_splits", "row_splits_1", "row_splits_2", "values"],
         "strings": ["byte_splits", *own],
     }

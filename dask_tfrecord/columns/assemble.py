@@ -42,6 +42,7 @@ from dask_tfrecord.features import (
     RawFeature,
     SparseFeature,
     TensorFeature,
+    TextFeature,
     default_array,
 )
 from dask_tfrecord.features.encoded import COMPRESSION_WBITS
@@ -72,6 +73,7 @@ __all__ = [
     "text",
     "text_values",
     "value_steps",
+    "values_assembler",
 ]
 
 Assemble = Callable[[Feature, Sequence[KeyOutput], int, NDArray[Any] | None], Block]
@@ -160,6 +162,18 @@ def raw_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: N
     numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
     block = _in_rows(numbers.reshape(shape), feature, outputs[0], rows)
     return _into(block, out) if isinstance(block, np.ndarray) else block
+
+
+def values_assembler(feature: Encoded) -> Callable[..., Block]:
+    """Return the assembler of several bytes values per record."""
+    match feature:
+        case RawFeature():
+            return raw_values if feature.compression_type is None else inflated_values
+        case TensorFeature():
+            return tensor_values
+        case TextFeature():
+            return text_values
+    return image_values
 
 
 def inflated_values(

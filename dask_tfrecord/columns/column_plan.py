@@ -190,7 +190,7 @@ def _needed_specs(plan: ColumnPlan) -> tuple[KeySpec, ...]:
         case SparseFeature():
             return plan.specs[:-1]
         case RaggedFeature():
-            return plan.specs[1:]
+            return plan.specs[1:] if plan.parsed.values is None else plan.specs
     return ()
 
 
@@ -277,7 +277,7 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return _ragged_specs(name, feature, steps=False), partitioned
         case Encoded() if feature.count is not None:
             spec = values_spec(name, feature.count, text=isinstance(feature, TextFeature))
-            return (spec,), _assembler_of_values(feature)
+            return (spec,), assemble.values_assembler(feature)
         case RawFeature() if feature.compression_type is not None:
             return (bytes_spec(name),), assemble.inflated_values
         case RawFeature() if feature.own_shapes:
@@ -295,18 +295,6 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return (bytes_spec(name, feature),), assemble.text
     hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
     raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
-
-
-def _assembler_of_values(feature: Encoded) -> Assemble:
-    """Return the assembler of several bytes values per record."""
-    match feature:
-        case RawFeature():
-            return assemble.raw_values if feature.compression_type is None else assemble.inflated_values
-        case TensorFeature():
-            return assemble.tensor_values
-        case TextFeature():
-            return assemble.text_values
-    return assemble.image_values
 
 
 def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
@@ -349,7 +337,7 @@ def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpe
         case VarLenFeature() if feature.ragged_rank == 1:
             spec = ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
             return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), assemble.ragged
-        case RaggedFeature():
+        case RaggedFeature() if feature.values is None:
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
             return column, _ragged_specs(key, feature, steps=True), partitioned
         case ImageFeature() if feature.count in (None, -1):
@@ -358,7 +346,7 @@ def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpe
         case TextFeature() if feature.count is None:
             return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), assemble.text_values
         case RawFeature() | TensorFeature() if feature.count is None:
-            return replace(feature, count=-1), (bytes_spec(key, steps=True),), _assembler_of_values(feature)
+            return replace(feature, count=-1), (bytes_spec(key, steps=True),), assemble.values_assembler(feature)
     return None
 
 
@@ -371,8 +359,9 @@ _ITEM_HINTS = {
 def _ragged_specs(name: str, feature: RaggedFeature, *, steps: bool) -> tuple[KeySpec, ...]:
     """Return the spec of the values, then those of the keyed partitions."""
     keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
+    values = ragged_spec(name if feature.value_key is None else feature.value_key, feature.dtype, steps=steps)
     return (
-        ragged_spec(name if feature.value_key is None else feature.value_key, feature.dtype, steps=steps),
+        replace(values, text=isinstance(feature.values, TextFeature)),
         *(ragged_spec(key, "int64", steps=steps) for key in keys),
     )
 

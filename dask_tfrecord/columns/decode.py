@@ -26,6 +26,7 @@ from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan
 from dask_tfrecord.columns.decode_errors import Refused, feature_error, unknown_error
 from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError, allocating, decoding
 from dask_tfrecord.columns.native_spec import MESSAGES, KeyOutput, KeySpec, unset_column
+from dask_tfrecord.columns.ragged_partitions import partitioned
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -248,7 +249,7 @@ class _DecodeJob:
             if out is None and self.request.limit is not None:
                 self.request.limit.check_rows(self.records, plan.feature)
             assemble: Any = plan.assembler
-            if assemble in (image_values, inflated_values, tensor_values):
+            if assemble in (image_values, inflated_values, partitioned, tensor_values):
                 # Their sizes follow from the encoded values.
                 assemble = partial(assemble, limit=self.request.limit)
             with allocating(plan.source, plan.feature, [run for _, run in self.runs]):

@@ -269,8 +269,12 @@ def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> li
     return [*axes, flatten_ragged(feature.value_key, values)]
 
 
-def flatten_partitioned(name: str, feature: RaggedFeature, block: Block) -> list[KeyedValues]:
+def flatten_partitioned(
+    name: str, feature: RaggedFeature, block: Block, of_values: Callable[[Any], Sequence[KeyedValues]] | None = None
+) -> list[KeyedValues]:
     """Disassemble nested rows into their values and the entries of each partition.
+
+    `of_values` encodes arrays as bytes values, one per row.
 
     Raises
     ------
@@ -293,8 +297,18 @@ def flatten_partitioned(name: str, feature: RaggedFeature, block: Block) -> list
                 row, f"holds a row of {np.diff(splits)[other[0]]} items, which {partition!r} cannot represent"
             )
         ends, inside = splits[ends], inside.values
-    key = name if feature.value_key is None else feature.value_key
-    return [_rows_of(key, RaggedBlock(inside, np.ascontiguousarray(ends))), *result]
+    key, ends = name if feature.value_key is None else feature.value_key, np.ascontiguousarray(ends)
+    if of_values is None:
+        return [_rows_of(key, RaggedBlock(inside, ends)), *result]
+    each = math.prod(feature.uniform_sizes)
+    (values,) = in_rows(RaggedBlock(_merged_rows(inside, len(feature.uniform_sizes)), ends * each), -1, of_values)
+    return [replace(values, key=key), *result]
+
+
+def _merged_rows(block: Any, axes: int) -> Any:
+    """Return the rows of a block whose first `axes` axes after that of rows are merged with it."""
+    shape = (math.prod(block.shape[: axes + 1]), *block.shape[axes + 1 :])
+    return block.reshape(shape) if isinstance(block, np.ndarray) else BytesBlock(block.values, block.splits, shape)
 
 
 # Each function returns the entries of a partition, and the offsets between groups of entries. `splits` are the offsets

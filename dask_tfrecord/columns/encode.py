@@ -7,7 +7,7 @@ reused, so memory is the given rows and one buffer.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from dask_tfrecord.features import (
     RawFeature,
     SparseFeature,
     TensorFeature,
-    TextFeature,
     VarLenFeature,
 )
 from dask_tfrecord.images.encode_image import ImageEncoding
@@ -300,7 +299,7 @@ def _formed(wanted: Feature, block: Block) -> Block:
         block = _arrays(block, wanted)
     elif not isinstance(wanted, FixedLenSequenceFeature):
         block = _nested(block, wanted.ragged_rank)
-    return to_bytes(block) if wanted.is_bytes or isinstance(wanted, TextFeature) else cast(block, wanted.item_dtype)
+    return to_bytes(block) if wanted.is_bytes or wanted.item_dtype.kind == "T" else cast(block, wanted.item_dtype)
 
 
 def _nested(block: Any, levels: int) -> Any:
@@ -371,9 +370,13 @@ def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEnco
 
 def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Sequence[KeyedValues]:
     """Return the values of the keys of rows, of steps, or of single arrays."""
-    if isinstance(plan.feature, ImageFeature):
+    feature = plan.feature
+    if isinstance(feature, ImageFeature):
         block = encode_images(encoding, block)
-    return _rows(plan.key, plan.feature, block)
+    if isinstance(feature, RaggedFeature) and feature.values is not None:
+        inner = replace(plan, feature=feature.values)
+        return disassemble.flatten_partitioned(plan.key, feature, block, lambda rows: _values(inner, encoding, rows))
+    return _rows(plan.key, feature, block)
 
 
 def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:

@@ -26,9 +26,12 @@ from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
+    RaggedFeature,
     RawFeature,
+    RowLengths,
     TensorFeature,
     TextFeature,
+    UniformRowLength,
     VarLenFeature,
 )
 from dask_tfrecord.features.encoded import Encoded
@@ -58,9 +61,21 @@ def item_feature(feature: Feature) -> Feature | None:
         if feature.ragged_rank or (isinstance(feature, TensorFeature) and feature.own_shapes and feature.shape[0] < 0):
             return type(feature)(**{**feature.arguments(), "shape": feature.shape[1:]})
         return None
+    if isinstance(feature, RaggedFeature) and feature.values is not None:
+        return _item_of_decoded(feature.values, feature)
     if feature.ragged_rank > 1:
         return VarLenFeature(feature.dtype, shape=feature.shape[1:])
     return FixedLenFeature(feature.item_shape, feature.dtype) if feature.ragged_rank else None
+
+
+def _item_of_decoded(values: Encoded, feature: RaggedFeature) -> Feature:
+    """Return the feature of the rows within rows of decoded values."""
+    levels, sizes = feature.ragged_rank - 1, tuple(map(UniformRowLength, feature.uniform_sizes))
+    if levels or sizes:
+        # One level of rows less; keys are those of no record.
+        outer = tuple(RowLengths(f"{level}") for level in range(levels - 1))
+        return RaggedFeature("bytes", partitions=(*outer, *sizes), values=values)
+    return values
 
 
 def _row_lengths(block: Block) -> NDArray[np.int64]:

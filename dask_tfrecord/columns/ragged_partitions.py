@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.assemble import flat_values, row_splits_of
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.assemble import flat_values, raw_values, row_splits_of, text_values, values_assembler
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.memory_limit import MemoryLimit
 from dask_tfrecord.columns.native_spec import KeyOutput
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     KeyedPartition,
     RaggedFeature,
@@ -36,7 +38,13 @@ _Ints = NDArray[np.int64]
 MAX_ROWS = 1 << 24
 
 
-def partitioned(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+def partitioned(
+    feature: Feature,
+    outputs: Sequence[KeyOutput],
+    rows: int,
+    out: NDArray[Any] | None,
+    limit: MemoryLimit | None = None,
+) -> Block:
     """Assemble nested rows of values.
 
     Raises
@@ -49,11 +57,15 @@ def partitioned(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
     groups = _Groups(values)
     partitions = list(feature.partitions)
     counts = np.diff(groups.splits)
-    inner = feature.item_shape
+    inner = feature.uniform_sizes
     if inner:
         counts = groups.divided(counts, math.prod(inner), feature)
         del partitions[-len(inner) :]
-    block: Any = flat_values(values, feature.item_dtype, inner)
+    block: Any
+    if feature.values is None:
+        block = flat_values(values, feature.item_dtype, inner)
+    else:
+        block = _decoded(feature.values, values, rows, limit, inner)
     for partition in reversed(partitions):
         if isinstance(partition, UniformRowLength):
             counts = groups.divided(counts, partition.length, feature)
@@ -64,6 +76,19 @@ def partitioned(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: 
         block = RaggedBlock(block, splits_of(lengths))
     block = RaggedBlock(block, splits_of(counts))
     return block if values.step_splits is None else RaggedBlock(block, row_splits_of(values))
+
+
+def _decoded(
+    feature: Encoded, output: KeyOutput, rows: int, limit: MemoryLimit | None, inner: tuple[int, ...]
+) -> NDArray[Any] | BytesBlock:
+    """Decode each bytes value, and group the arrays by the innermost uniform partitions."""
+    assembler = values_assembler(feature)
+    options = {} if assembler in (raw_values, text_values) else {"limit": limit}
+    decoded = assembler(feature, [output], rows, None, **options)
+    assert isinstance(decoded, RaggedBlock)
+    values: Any = decoded.values
+    shape = (len(values) // math.prod(inner), *inner, *values.shape[1:])
+    return values.reshape(shape) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, shape)
 
 
 class _Groups:

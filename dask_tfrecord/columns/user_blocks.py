@@ -14,7 +14,9 @@ from dask_tfrecord.features import (
     Encoded,
     Feature,
     FixedLenFeature,
+    RaggedFeature,
     RawFeature,
+    RowLengths,
     TensorFeature,
     TextFeature,
     VarLenFeature,
@@ -53,7 +55,10 @@ def feature_of(array: Any, owner: str) -> Feature:
         if isinstance(values, BytesBlock) or values.dtype.kind in "biuf" or values.dtype.name == "bfloat16":
             dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
             return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))
-        array = array.values
+        levels, array = tuple(RowLengths(str(level)) for level in range(array.ragged_rank - 1)), array.values
+        if levels and values.dtype.kind in "cT" and not (values.dtype.kind == "T" and inner):
+            of_value = TextFeature() if values.dtype.kind == "T" else RawFeature(inner, values.dtype.name)
+            return RaggedFeature("bytes", partitions=levels, values=of_value)
         if isinstance(array, np.ndarray) and array.dtype.kind == "T" and not inner:
             return TextFeature(count=-1)
         if isinstance(array, np.ndarray) and array.dtype.kind == "c":
@@ -276,7 +281,7 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
     """Convert one row to an array of the feature's dtype; known sizes of `shape` must match."""
     dtype, listed = feature.item_dtype, isinstance(row, list | tuple)
     try:
-        if isinstance(feature, TextFeature):
+        if feature.item_dtype.kind == "T":
             return as_text(np.asarray(unmasked(row, f"{owner}: row {number}"), object), f"{owner}: row {number}")
         item = objects(row) if feature.is_bytes else np.asarray(unmasked(row, f"{owner}: row {number}"))
     except ValueError as error:

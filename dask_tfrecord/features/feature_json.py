@@ -27,7 +27,7 @@ def feature_of_json(entry: dict[str, Any]) -> Feature:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert arguments of features to JSON values; bytes, NaN, infinities and partitions become objects."""
+    """Convert arguments of features to JSON values; bytes, NaN, infinities, partitions and features become objects."""
     if isinstance(value, dict):
         return {name: _to_json(item) for name, item in value.items()}
     if isinstance(value, tuple):
@@ -40,6 +40,8 @@ def _to_json(value: Any) -> Any:
         return {"partition": "UniformRowLength", "length": value.length}
     if isinstance(value, feature_classes.KeyedPartition):
         return {"partition": type(value).__name__, "key": value.key}
+    if isinstance(value, Feature):
+        return json_of_feature(value)
     return value
 
 
@@ -53,4 +55,6 @@ def _from_json(value: Any) -> Any:
         return base64.b64decode(value["base64"])
     if "float" in value:
         return float(value["float"])
+    if "class" in value:
+        return feature_of_json(dict(value))
     return getattr(feature_classes, value["partition"])(value["key"] if "key" in value else value["length"])

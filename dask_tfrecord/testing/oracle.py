@@ -254,9 +254,20 @@ def _sparse(record: _Record, key: str, feature: SparseFeature) -> tuple[NDArray[
 
 def _ragged(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
     values = record.values(key if feature.value_key is None else feature.value_key, feature.dtype)
+    if feature.values is not None:
+        values = _decoded(values, feature.values)
     # Read every partition first: a list of another kind is an error even if its values are not needed.
     lengths = {key: record.values(key, "int64").tolist() for key in _partition_keys(feature)}
     return cut(values, feature.partitions, lengths.__getitem__)
+
+
+def _decoded(values: Iterable[bytes], feature: Any) -> NDArray[Any]:
+    """Decode each bytes value."""
+    if isinstance(feature, TextFeature):
+        return _texts(values)
+    if isinstance(feature, TensorFeature):
+        return _tensors(values, feature)
+    return _arrays([_raw_array(value, feature) for value in values], feature)
 
 
 def _partition_keys(feature: RaggedFeature) -> list[str]:

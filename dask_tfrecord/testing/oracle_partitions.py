@@ -64,7 +64,7 @@ def cut(
     inner = uniform_sizes(partitions)
     if len(values) % math.prod(inner):
         raise Mismatch(f"holds {len(values)} values, which do not divide into rows of {inner}")
-    rows = values.reshape(-1, *inner)
+    rows = values.reshape(len(values) // math.prod(inner), *inner, *values.shape[1:])
     for partition in reversed(partitions[: len(partitions) - len(inner)]):
         lengths = _lengths(partition, read, len(rows))
         if any(length < 0 for length in lengths) or sum(lengths) != len(rows):

@@ -220,7 +220,9 @@ def _draw_ragged(draw: st.DrawFn, name: str, feature: RaggedFeature) -> _Held:
             lengths[-1] = max(lengths[-1], 1)  # row ids can't express empty rows at the end
         held[partition.key] = ("int64", _encode_partition(partition, lengths))
         rows = sum(lengths)
-    key = name if feature.value_key is None else feature.value_key
+    key, of = name if feature.value_key is None else feature.value_key, feature.values
+    if of is not None:
+        return {key: ("bytes", [_draw_bytes(draw, of) for _ in range(rows)]), **held}  # type: ignore[arg-type]
     return {key: (kind_of(feature.dtype), _draw_values(draw, feature.dtype, rows)), **held}
 
 

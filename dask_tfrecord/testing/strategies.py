@@ -98,11 +98,13 @@ def _sparse(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
 
 
 @st.composite
-def _ragged(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
+def _ragged(draw: st.DrawFn, key: Callable[[], str], *, decoded: bool) -> Feature:
     partitions: list[classes.Partition] = []
     for cls in draw(st.lists(st.sampled_from([*_KEYED, classes.UniformRowLength]), max_size=3)):
         partitions.append(cls(draw(st.integers(1, 3))) if cls is classes.UniformRowLength else cls(key()))
-    return RaggedFeature(draw(_DTYPES), key() if draw(st.booleans()) else None, tuple(partitions))
+    values = draw(_VALUES) if decoded and draw(st.booleans()) else None
+    dtype = draw(_DTYPES) if values is None else "bytes"
+    return RaggedFeature(dtype, key() if draw(st.booleans()) else None, tuple(partitions), values=values)
 
 
 @st.composite
@@ -112,6 +114,11 @@ def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES), count=count)
 
 
+_VALUES = st.one_of(
+    st.builds(RawFeature, _SHAPES, _RAW_DTYPES, compression_type=_COMPRESSION),
+    st.builds(TensorFeature, _SHAPES, _TENSOR_DTYPES),
+    st.just(TextFeature()),
+)
 _Maker = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
 _VARLEN = st.builds(VarLenFeature, _DTYPES, shape=_INNER.map(lambda inner: (-1, *inner)))
 # Functions that return the strategy of a feature class. Their argument draws a new key.
@@ -120,7 +127,7 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
     VarLenFeature: lambda key: _VARLEN,
     FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
     SparseFeature: lambda key: _sparse(key),
-    RaggedFeature: lambda key: _ragged(key),
+    RaggedFeature: lambda key: _ragged(key, decoded=True),
     RawFeature: lambda key: st.one_of(
         st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
         st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=_COUNTS, compression_type=_COMPRESSION),
@@ -132,7 +139,7 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
 _OF_LISTS: dict[type[Feature], _Maker] = {
     FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
-    RaggedFeature: _OF_RECORDS[RaggedFeature],
+    RaggedFeature: lambda key: _ragged(key, decoded=False),
     RawFeature: lambda key: st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
     TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES | _ONE_OPEN, _TENSOR_DTYPES),
     TextFeature: lambda key: st.just(TextFeature()),
@@ -140,7 +147,7 @@ _OF_LISTS: dict[type[Feature], _Maker] = {
 _OF_ITEMS: dict[type[Feature], _Maker] = {
     FixedLenFeature: lambda key: _fixed(key).filter(lambda feature: 0 not in feature.shape),
     VarLenFeature: _OF_RECORDS[VarLenFeature],
-    RaggedFeature: _OF_RECORDS[RaggedFeature],
+    RaggedFeature: lambda key: _ragged(key, decoded=False),
     RawFeature: _OF_LISTS[RawFeature],
     TensorFeature: _OF_LISTS[TensorFeature],
     TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),

@@ -58,6 +58,8 @@ FEATURES: dict[str, Feature] = {
     "blocks": TensorFeature((-1, 2), "float32", count=-1),
     "tables": RawFeature((-1, 3), "int16", count=-1),
     "lines": TensorFeature((-1,), "bytes", count=-1),
+    "poses": RaggedFeature("bytes", partitions=(RowLengths("p"),), values=RawFeature((3,), "float64")),
+    "notes": RaggedFeature("bytes", partitions=(RowLengths("n"), RowLengths("m")), values=TextFeature()),
     "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
     "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
     "image": ImageFeature(),
@@ -85,6 +87,11 @@ def any_features() -> st.SearchStrategy[Feature]:
         st.builds(TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
         st.sampled_from([RawFeature((2, -1), "int8"), RawFeature((-1,), "int8", compression_type="GZIP")]),
         st.builds(TensorFeature, open_shapes, st.sampled_from(["int16", "bytes"]), count=st.just(-1)),
+        st.builds(
+            lambda of, values: RaggedFeature("bytes", partitions=tuple(of), values=values),
+            st.lists(cuts, max_size=2),
+            st.sampled_from([RawFeature((2,), "<i2"), TensorFeature((1,), "bytes"), TextFeature()]),
+        ),
         st.sampled_from([RawFeature((2, -1), "int8", count=-1), ImageFeature((-1, -1, 2, 3))]),
         st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
         st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
@@ -126,7 +133,7 @@ def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
 
 
 def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.random.Generator) -> Any:
-    if isinstance(feature, TextFeature):
+    if feature.item_dtype.kind == "T":
         texts = ["ä" * int(size) for size in rng.choice([0, 1, 30], math.prod(shape))]
         return np.array(texts, np.dtypes.StringDType()).reshape(shape)
     if feature.is_bytes:
@@ -213,5 +220,7 @@ def _of_record(name: str, feature: Feature) -> Feature:
         return replace(feature, allow_missing=True)
     if isinstance(feature, RaggedFeature) or (isinstance(feature, VarLenFeature) and feature.ragged_rank > 1):
         levels = [RowLengths(f"{name} {level}") for level in range(feature.ragged_rank - 1)]
-        return RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, feature.item_shape)))
+        values = feature.values if isinstance(feature, RaggedFeature) else None
+        sizes = feature.item_shape if values is None else feature.uniform_sizes  # type: ignore[union-attr]
+        return RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, sizes)), values=values)
     return feature

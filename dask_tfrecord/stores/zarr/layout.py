@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features import TextFeature
 from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, is_flat
@@ -295,7 +294,7 @@ def zarr_layout(
         if is_flat(feature):
             arrays += flat.arrays(feature_name)
             continue
-        dtype = "string" if isinstance(feature, TextFeature) else feature.block_dtype.str
+        dtype = "string" if feature.item_dtype.kind == "T" else feature.block_dtype.str
         shape = (nrows, *feature.block_shape)
         dimensions = (names.rows, *_axes(name, len(shape) - 1))
         grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
@@ -356,7 +355,7 @@ class _FlatLayout:
             return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
 
         dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
-        dtype = "string" if isinstance(feature, TextFeature) else dtype
+        dtype = "string" if feature.item_dtype.kind == "T" else dtype
         if group is not None and len(levels.splits) == 1:
             values = spec("values", items[-1], dtype, self._items_grid(group), *inner)
             yield replace(values, dimensions=(self._dimension(group), *values.dimensions[1:]))

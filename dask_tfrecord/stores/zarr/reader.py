@@ -22,7 +22,6 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Outputs, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
-from dask_tfrecord.features import TextFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.zarr.group import TargetGroup
@@ -175,14 +174,14 @@ def _arrays(
     feature, path, splits = schema[name], array_name(name), splits_name(name, schema)
     levels = Levels.from_feature(feature)
     if not levels.splits:
-        dtype = None if isinstance(feature, TextFeature) else feature.block_dtype
+        dtype = None if feature.item_dtype.kind == "T" else feature.block_dtype
         yield path, (records, *feature.block_shape), dtype
         return
     int64 = np.dtype(np.int64)
     for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
         yield f"{path}.{suffix}" if level else splits, (None if level else records * stride + 1,), int64
     dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
-    yield f"{path}.values", (None, *inner), None if isinstance(feature, TextFeature) else dtype
+    yield f"{path}.values", (None, *inner), None if feature.item_dtype.kind == "T" else dtype
     if levels.shapes is not None:
         yield f"{path}.{levels.shapes}", (None if levels.shapes_level else records, levels.axes), int64
 
