@@ -119,7 +119,9 @@ def test_frames_that_are_refused() -> None:
             dtf.from_dataframe(objects)
         ds = dtf.from_dataframe(objects, {"x": dtf.FixedLenFeature((), "bytes")})
     assert ds["x"].compute().tolist() == [b"a", b"b"]
-    nested = pd.DataFrame({"x": pd.array([[{"a": 1}], [{"a": 2}]], pd.ArrowDtype(pa.list_(pa.struct([("a", pa.int64())]))))})
+    nested = pd.DataFrame(
+        {"x": pd.array([[{"a": 1}], [{"a": 2}]], pd.ArrowDtype(pa.list_(pa.struct([("a", pa.int64())]))))}
+    )
     with pytest.raises(SchemaError, match="array 'x'"):
         dtf.from_dataframe(nested)
     times = pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])})

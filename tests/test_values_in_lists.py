@@ -237,6 +237,57 @@ def test_arrays_of_any_size_in_lists_and_steps(tmp_path: Path, name: str) -> Non
             same(exploded["x"].compute(), np.concatenate([np.asarray(row, object) for row in rows]), name)
 
 
+@pytest.mark.parametrize("name", POSITIONS)
+def test_partitions_group_decoded_values(tmp_path: Path, name: str) -> None:
+    feature, values = POSITIONS[name]
+    flat, inner, outer = values(12), [0, 2, 2, 3, 8, 12], [0, 3, 3, 5]
+    ragged = [flat[start:stop] for start, stop in pairwise(inner)]
+    rows = np.empty(3, object)
+    for row, (start, stop) in enumerate(pairwise(outer)):
+        rows[row] = np.empty(stop - start, object)
+        rows[row][:] = ragged[start:stop] or None
+    features = {"x": dtf.RaggedFeature("bytes", partitions=[dtf.RaggedFeature.RowLengths("lengths")], values=feature)}
+    dtf.to_tfrecord({"x": rows}, tmp_path / "x", features=features)
+    ds = dtf.read_tfrecord(tmp_path / "x", features, chunks=2)
+    lists = dtf.read_tfrecord(tmp_path / "x", {"x": several(feature, -1), "lengths": dtf.VarLenFeature("int64")})
+    assert [row.tolist() for row in lists["lengths"].compute()] == [[2, 0, 1], [], [5, 4]]
+    assert np.array_equal(np.concatenate(list(lists["x"].compute())), flat)
+    ds.to_zarr(tmp_path / "x.zarr", chunks=2)
+    assert dtf.Schema.from_json(ds.schema.to_json()) == ds.schema
+    for columns in (ds, dtf.from_zarr(tmp_path / "x.zarr"), ds.persist()):
+        for row, wanted in zip(columns["x"].compute(), rows, strict=True):
+            assert row.shape == wanted.shape
+            same(row, wanted, name)
+    items = ds.explode("x")
+    expected = np.empty(5, object)
+    expected[:] = ragged
+    same(items["x"].compute(), expected, name)
+    assert items["record"].compute().tolist() == [0, 0, 0, 2, 2]
+
+
+def test_partitions_of_values_that_are_refused(tmp_path: Path) -> None:
+    partitions = [dtf.RaggedFeature.RowLengths("lengths")]
+    for values, says in [
+        (dtf.FixedLenFeature((), "bytes"), "values is a RawFeature, TensorFeature"),
+        (dtf.RawFeature((-1,), "int8"), "values have one known shape"),
+        (dtf.TextFeature(count=2), "values have one known shape"),
+        (dtf.TextFeature("x"), "need no default_value"),
+    ]:
+        with pytest.raises(SchemaError, match=says):
+            dtf.RaggedFeature("bytes", partitions=partitions, values=values)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="expected dtype 'bytes'"):
+        dtf.RaggedFeature("int64", values=dtf.RawFeature((), "int8"))
+    feature = dtf.RaggedFeature("bytes", partitions=partitions, values=dtf.RawFeature((2,), "int8"))
+    example = messages.Example()
+    example.features.feature["x"].bytes_list.value.extend([b"ab", b"cd", b"e"])
+    example.features.feature["lengths"].int64_list.value.extend([1, 2])
+    testing.write_oracle(tmp_path / "x", [example.SerializeToString()])
+    with pytest.raises(SchemaError, match="not supported in sequence_features"):
+        dtf.read_tfrecord(tmp_path / "x", sequence_features={"x": feature})
+    with pytest.raises(FeatureError, match=r"record 0 .*feature 'x' in value 2 holds 1 byte; .* needs 2"):
+        dtf.read_tfrecord(tmp_path / "x", {"x": feature}).compute()
+
+
 def test_one_size_of_raw_arrays_is_open_at_any_position(tmp_path: Path) -> None:
     rows = np.empty(4, object)
     rows[:] = [np.arange(6 * n, dtype=np.float32).reshape(3, n, 2) for n in (2, 0, 5, 1)]

@@ -310,7 +310,7 @@ def _given_schema(
 def _schema(
     found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, infer: Callable[[], Schema]
 ) -> Schema:
-    schema = given if given is not None else found.schema() or infer()
+    schema = given if given is not None else found.schema() or _labelled(found.shards) or infer()
     schema = schema if columns is None else schema.select(columns)
     if given is not None:
         _check_pillow(schema)
