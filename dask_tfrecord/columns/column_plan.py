@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_tfrecord.columns import assemble
+from dask_tfrecord.columns import assemble, encoded_values
 from dask_tfrecord.columns.assemble import Assemble, Prepare
 from dask_tfrecord.columns.native_spec import (
     KeySpec,
@@ -183,7 +183,10 @@ def _needed_specs(plan: ColumnPlan) -> tuple[KeySpec, ...]:
         case ImageFeature() | TextFeature():
             # The native decoder checks UTF-8 only in values that it keeps.
             return plan.specs
-        case RawFeature() | TensorFeature() if plan.assembler in (assemble.inflated_values, assemble.tensor_values):
+        case RawFeature() | TensorFeature() if plan.assembler in (
+            encoded_values.inflated_values,
+            encoded_values.tensor_values,
+        ):
             return plan.specs
         case RawFeature() if plan.parsed.stored_dtype.kind == "b":
             return plan.specs
@@ -198,7 +201,7 @@ def _plan_sizes(plan: ColumnPlan, needed: Set[KeySpec]) -> ColumnPlan:
     specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in plan.specs)
     column = plan.feature
     zeros = isinstance(column, ImageFeature) and (column.own_shapes or column.ragged_rank)
-    return replace(plan, specs=specs, assembler=assemble.image_sizes if zeros else plan.assembler)
+    return replace(plan, specs=specs, assembler=encoded_values.image_sizes if zeros else plan.assembler)
 
 
 def _plan_counts(plan: ColumnPlan) -> ColumnPlan:
@@ -277,22 +280,24 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return _ragged_specs(name, feature, steps=False), partitioned
         case Encoded() if feature.count is not None:
             spec = values_spec(name, feature.count, text=isinstance(feature, TextFeature))
-            return (spec,), assemble.values_assembler(feature)
+            return (spec,), encoded_values.values_assembler(feature)
         case RawFeature() if feature.compression_type is not None:
-            return (bytes_spec(name),), assemble.inflated_values
+            return (bytes_spec(name),), encoded_values.inflated_values
         case RawFeature() if feature.own_shapes:
-            return (bytes_spec(name),), assemble.raw_arrays
+            return (bytes_spec(name),), encoded_values.raw_arrays
         case RawFeature() if feature.ragged_rank:
-            return (bytes_spec(name),), assemble.raw_rows
+            return (bytes_spec(name),), encoded_values.raw_rows
         case RawFeature():
             return (raw_spec(name, feature),), None
         case TensorFeature():
-            assembler = assemble.arrays if feature.own_shapes else assemble.fixed_bytes if feature.is_bytes else None
+            assembler = (
+                encoded_values.arrays if feature.own_shapes else assemble.fixed_bytes if feature.is_bytes else None
+            )
             return (tensor_spec(name, feature),), assembler
         case ImageFeature():
-            return (bytes_spec(name),), assemble.image_values
+            return (bytes_spec(name),), encoded_values.image_values
         case TextFeature():
-            return (bytes_spec(name, feature),), assemble.text
+            return (bytes_spec(name, feature),), encoded_values.text
     hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
     raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
 
@@ -342,11 +347,11 @@ def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpe
             return column, _ragged_specs(key, feature, steps=True), partitioned
         case ImageFeature() if feature.count in (None, -1):
             column_of_images = replace(feature, shape=(-1, *feature.value_shape))
-            return column_of_images, (bytes_spec(key, steps=True),), assemble.image_values
+            return column_of_images, (bytes_spec(key, steps=True),), encoded_values.image_values
         case TextFeature() if feature.count is None:
-            return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), assemble.text_values
+            return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), encoded_values.text_values
         case RawFeature() | TensorFeature() if feature.count is None:
-            return replace(feature, count=-1), (bytes_spec(key, steps=True),), assemble.values_assembler(feature)
+            return replace(feature, count=-1), (bytes_spec(key, steps=True),), encoded_values.values_assembler(feature)
     return None
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Stop
-from dask_tfrecord.columns.assemble import image_values, inflated_values, tensor_values
 from dask_tfrecord.columns.blocks import Block, RowError
 from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan
 from dask_tfrecord.columns.decode_errors import Refused, feature_error, unknown_error
+from dask_tfrecord.columns.encoded_values import image_values, inflated_values, tensor_values
 from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError, allocating, decoding
 from dask_tfrecord.columns.native_spec import MESSAGES, KeyOutput, KeySpec, unset_column
 from dask_tfrecord.columns.ragged_partitions import partitioned
