@@ -4,6 +4,7 @@ Each page runs in a new directory with the sample files that the texts read: `tr
 `train-00001-of-00002.tfrecord`, ten records each.
 """
 
+import copy
 import doctest
 import importlib
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -63,11 +65,13 @@ def python_path() -> dict[str, str]:
 
 
 @pytest.fixture
-def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xarray_engine: str) -> Path:
-    """A fresh directory with the sample files in it, which is the current one."""
+def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xarray_engine: str) -> Iterator[Path]:
+    """A fresh directory with the sample files in it, which is the current one; settings of a page end with its test."""
     shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    settings = copy.deepcopy(dask.config.get("tfrecord", {}))
+    yield tmp_path
+    dask.config.config["tfrecord"] = settings
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])

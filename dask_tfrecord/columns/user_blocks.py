@@ -19,6 +19,7 @@ from dask_tfrecord.features import (
     RowLengths,
     TensorFeature,
     TextFeature,
+    UniformRowLength,
     VarLenFeature,
 )
 
@@ -50,15 +51,16 @@ def feature_of(array: Any, owner: str) -> Feature:
     if isinstance(array, RaggedBlock):
         values = array.flat_values
         inner = values.shape[1:]
-        if 0 in inner and array.ragged_rank == 1:
+        if 0 in inner and array.ragged_rank == 1 and (isinstance(values, BytesBlock) or values.dtype.kind != "T"):
             return TensorFeature(inner, "bytes" if isinstance(values, BytesBlock) else values.dtype.name, count=-1)
         if isinstance(values, BytesBlock) or values.dtype.kind in "biuf" or values.dtype.name == "bfloat16":
             dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
             return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))
         levels, array = tuple(RowLengths(str(level)) for level in range(array.ragged_rank - 1)), array.values
-        if levels and values.dtype.kind in "cT" and not (values.dtype.kind == "T" and inner):
-            of_value = TextFeature() if values.dtype.kind == "T" else RawFeature(inner, values.dtype.name)
-            return RaggedFeature("bytes", partitions=levels, values=of_value)
+        if isinstance(values, np.ndarray) and values.dtype.kind == "T" and (levels or inner):
+            return RaggedFeature("bytes", partitions=(*levels, *map(UniformRowLength, inner)), values=TextFeature())
+        if levels and isinstance(values, np.ndarray) and values.dtype.kind == "c":
+            return RaggedFeature("bytes", partitions=levels, values=RawFeature(inner, values.dtype.name))
         if isinstance(array, np.ndarray) and array.dtype.kind == "T" and not inner:
             return TextFeature(count=-1)
         if isinstance(array, np.ndarray) and array.dtype.kind == "c":

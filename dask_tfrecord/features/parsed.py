@@ -313,6 +313,7 @@ class RaggedFeature(_Parsed):
     --------
     >>> RaggedFeature("int64", value_key="vals", partitions=[RaggedFeature.RowLengths("lens")])
     RaggedFeature('int64', value_key='vals', partitions=(RowLengths('lens'),))
+    >>> from dask_tfrecord import RawFeature
     >>> RaggedFeature("bytes", partitions=[RaggedFeature.RowLengths("lens")], values=RawFeature((3,), "float32")).shape
     (-1, -1, 3)
     """

@@ -73,7 +73,7 @@ def _call(feature: Feature) -> str:
 
 
 def _code(value: Any) -> str:
-    """Return an expression of a value: strings in double quotes, floats that have no literal, partitions."""
+    """Return an expression of a value: strings in double quotes, floats that have no literal, partitions, features."""
     if isinstance(value, str):
         quoted = repr(value)
         return f'"{quoted[1:-1]}"' if quoted.startswith("'") and '"' not in quoted else quoted
@@ -83,6 +83,8 @@ def _code(value: Any) -> str:
         return f"[{', '.join(map(_code, value))}]"
     if isinstance(value, tuple):
         return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Feature):
+        return _call(value)
     if isinstance(value, Partition):
         return f"dtf.RaggedFeature.{value!r}"
     return repr(value)
