@@ -21,7 +21,7 @@ def weather() -> Any:
     """Return a Dataset with every dtype and kind of coordinate that is kept."""
     days = np.datetime64("2020-01-01", "us") + np.arange(ROWS) * np.timedelta64(1, "D")
     broken = days.astype("M8[s]")
-    broken[3] = np.datetime64("NaT")
+    broken[3] = np.datetime64("NaT", "s")
     return xr.Dataset(
         {
             "t": (("time", "lat", "lon"), np.arange(ROWS * 6.0).reshape(ROWS, 2, 3) / 7, {"units": "K"}),

@@ -70,7 +70,7 @@ def decode(cls, tensor, count=None, **arguments):
     return AFTERWARDS[cls](tensor, **arguments)
 
 
-def decode_raw(tensor, shape, dtype, compression):
+def decode_raw(tensor, shape, dtype, compression=None):
     stored = np.dtype(dtype)
     if compression:
         tensor = tf.io.decode_compressed(tensor, compression)

@@ -164,13 +164,15 @@ class BatchIterator(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         try:
-            if self._pipeline is None or not self._pipeline.is_usable:
+            # Another thread may close the iterator meanwhile.
+            pipeline = self._pipeline
+            if pipeline is None or not pipeline.is_usable:
                 pipeline = BatchPipeline(self._mixer, self._position, self._threads, self._prefetch)
                 self._finalizer = weakref.finalize(self, pipeline.stop)
                 # An interrupt while the threads start finds the pipeline here, and stops them.
                 self._pipeline = pipeline
                 pipeline.start()
-            made = self._pipeline.next()
+            made = pipeline.next()
         except BaseException:
             # Also KeyboardInterrupt. The next call starts at the same batch.
             self.close()
