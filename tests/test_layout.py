@@ -29,7 +29,7 @@ from dask_tfrecord.stores.zarr import chunking, layout
 from dask_tfrecord.stores.zarr.layout import RowGrid, ZarrLayout, array_name, zarr_layout
 from dask_tfrecord.stores.zarr.write_units import WriteTask, WriteUnit, plan_single_tasks, plan_tasks, plan_units
 
-PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes")
+PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes", "item_shapes")
 # Letters that names are confused by.
 NASTY = st.text(st.sampled_from("/.%_ 2EFa:*zarrjson\\\n\x00é") | st.characters(codec="utf-8"), max_size=8)
 WORDS = st.lists(
@@ -147,9 +147,8 @@ def layouts(draw: st.DrawFn, stack: ExitStack) -> tuple[ZarrLayout, dict[str, Bl
 def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
     """Return the expected entries of a flat array."""
     flat: Any = blocks[feature]
-    if part == "shapes":
-        shapes: NDArray[np.int64] = flat.shapes
-        return shapes
+    if part in ("shapes", "item_shapes"):
+        return shapes_of(flat)
     arrays: dict[str, NDArray[Any]] = {}
     while not isinstance(flat, np.ndarray):
         name = "row_splits" if not arrays else f"row_splits_{len(arrays)}"
