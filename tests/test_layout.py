@@ -231,8 +231,8 @@ def check_rows(unit: WriteUnit, blocks: dict[str, Block], items: dict[tuple[str,
         entries = expected(blocks, spec.feature, spec.part)
         held = expected({spec.feature: rows_of(blocks[spec.feature], first, past)}, spec.feature, spec.part)
         # The last split of an array belongs to no row.
-        own = len(held) - (spec.part != "values")
-        stop = min(unit.stop, len(entries) - (spec.part != "values"))
+        final = "splits" in spec.part
+        own, stop = len(held) - final, min(unit.stop, len(entries) - final)
         assert at <= unit.start
         assert stop <= at + own
 
@@ -253,6 +253,8 @@ def first_entry(unit: WriteUnit) -> int:
     feature, part, before = SCHEMA[unit.array.feature], unit.array.part, unit.before[unit.array.feature]
     if part == "byte_splits":
         return before[-2] * math.prod(feature.item_shape)
+    if part == "item_shapes":
+        return before[1]
     return before[-1] if part == "values" else before[int(part.removeprefix("row_splits_"))]
 
 
