@@ -44,8 +44,12 @@ def check(ds: dtf.Dataset) -> None:
         rows = [row for chunk in chunks for row in chunk[name].to_list()]
         if chunks and ak.fields(chunks[0][name]) == ["data", "shape"]:
             # A list of bytes would become an array of other sizes.
-            rows = [shaped(row["data"], row["shape"]) for row in rows]
-            assert [row.shape for row in rows] == [row.shape for row in column]
+            of_lists = ds.schema[name].ragged_rank
+            lists = rows if of_lists else [rows]
+            arrays = [[shaped(item["data"], item["shape"]) for item in items] for items in lists]
+            expected = column if of_lists else [column]
+            assert [[a.shape for a in items] for items in arrays] == [[a.shape for a in items] for items in expected]
+            rows = arrays if of_lists else arrays[0]
         assert plain(rows) == plain(column), name
     for chunk in chunks:
         assert ak.is_valid(chunk), ak.validity_error(chunk)
