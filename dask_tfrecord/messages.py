@@ -346,6 +346,10 @@ def parse_metadata(text: str) -> Any:
     return text_format.Parse(text, MetadataSchema(), allow_unknown_field=True)
 
 
+# Escapes of the text format. Releases of protobuf before 6 write control characters as they are.
+_CONTROL_CHARACTERS = {code: f"\\{code:03o}" for code in (*range(32), 127) if chr(code) != "\n"}
+
+
 def metadata_text(schema: Any) -> str:
     """Format a `MetadataSchema` as the text of a `schema.pbtxt`."""
-    return text_format.MessageToString(schema, as_utf8=True)
+    return text_format.MessageToString(schema, as_utf8=True).translate(_CONTROL_CHARACTERS)
