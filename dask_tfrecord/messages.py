@@ -346,7 +346,7 @@ def parse_metadata(text: str) -> Any:
     return text_format.Parse(text, MetadataSchema(), allow_unknown_field=True)
 
 
-# Escapes of the text format. Releases of protobuf before 6 write control characters as they are.
+# Escapes of the text format. Old releases of protobuf write control characters as they are.
 _CONTROL_CHARACTERS = {code: f"\\{code:03o}" for code in (*range(32), 127) if chr(code) != "\n"}
 
 
