@@ -51,9 +51,12 @@ def column_rows(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     if pa.types.is_fixed_size_list(field.type):
         # Nested lists have the shape of a row.
         assert not rows or list(np.asarray(rows[0], object).shape) == [*shape, *pair]
-    if 0 in shape:
+    if 0 in shape and -1 not in shape:
         assert not any(rows)
-        return [np.empty(shape).tolist() for _ in rows] if -1 not in shape else rows
+        return [np.empty(shape).tolist() for _ in rows]
+    if 0 in shape[1:]:
+        assert not any(item for row in rows for item in row)
+        return [np.empty([len(row), *shape[1:]]).tolist() for row in rows]
     return rows
 
 

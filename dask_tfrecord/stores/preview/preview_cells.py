@@ -205,7 +205,7 @@ def _is_picture(value: Any) -> bool:
 
 def _scaled(rows: list[list[NDArray[Any]]]) -> tuple[list[list[Picture]], str]:
     """Scale images of one column to 8 bits by one range; return a note on the range, unless it is a usual one."""
-    converted = [[image if image.dtype.kind in "biu" else image.astype(np.float64) for image in row] for row in rows]
+    converted = [[image if image.dtype.kind in "biu" else _doubles(image) for image in row] for row in rows]
     # Detected images of one column may have 8 and 16 bits.
     of_dtype: dict[Any, list[NDArray[Any]]] = {}
     for row in converted:
@@ -331,11 +331,17 @@ def _quoted(value: bytes | str) -> str:
     return f"“{text}”" if isinstance(value, str) or is_probably_text(value) else text
 
 
+def _doubles(array: NDArray[Any]) -> NDArray[np.float64]:
+    # NumPy warns of signalling NaN, which any bytes may contain.
+    with np.errstate(invalid="ignore"):
+        return array.astype(np.float64)
+
+
 def _extent(array: NDArray[Any]) -> str:
     """Return the range of the finite values, and the number of others."""
     if array.dtype.kind == "c" or not array.size:
         return ""
-    numbers = array if array.dtype.kind in "biu" else array.astype(np.float64)
+    numbers = array if array.dtype.kind in "biu" else _doubles(array)
     finite = numbers[np.isfinite(numbers)]
     others = array.size - finite.size
     if not finite.size:
@@ -347,7 +353,7 @@ def _extent(array: NDArray[Any]) -> str:
 
 def _points(array: NDArray[Any]) -> tuple[float, ...]:
     """Return at most `_POINTS` numbers: means of consecutive values, NaN where one of them is not finite."""
-    numbers = array.astype(np.float64)
+    numbers = _doubles(array)
     numbers[~np.isfinite(numbers)] = math.nan
     if len(numbers) > _POINTS:
         edges = np.arange(_POINTS) * len(numbers) // _POINTS
