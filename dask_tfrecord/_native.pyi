@@ -1,8 +1,8 @@
-"""Native core: record framing, decoding and encoding of Examples. Used by `records` and `columns`."""
+"""Native core: record framing, decoding and encoding of Examples. Used by `records`, `columns` and `images`."""
 
 import enum
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 import numpy.typing
@@ -522,3 +522,91 @@ class Resync:
     @property
     def nested(self) -> int:
         """Number of intact records so far whose payload holds records."""
+
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def scale_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None:
+    """Write pixels times `factor` to `out`, in the precision of `out`."""
+
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None:
+    """Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does."""

@@ -14,6 +14,7 @@ import dask_tfrecord as dtf
 # Third-party packages that a start may need; the other dependencies are too slow for it.
 HEAVY = {
     "PIL",
+    "simplejpeg",
     "crc32c",
     "dask",
     "distributed",
@@ -27,7 +28,7 @@ HEAVY = {
     "xarray",
     "zarr",
 }
-WRITERS = {"PIL", "distributed", "numcodecs", "xarray", "zarr"}
+WRITERS = {"PIL", "simplejpeg", "distributed", "numcodecs", "xarray", "zarr"}
 
 
 def imported(code: str, **environment: str) -> set[str]:

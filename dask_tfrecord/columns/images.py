@@ -56,9 +56,7 @@ def image_rows(
     array = np.empty((len(files), *feature.value_shape), feature.item_dtype) if out is None else out
     for number, file in enumerate(_iter_files(files)):
         with _naming_row(row_splits, number):
-            decode_image(
-                file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=array[number]
-            )
+            _decode(feature, file, array[number])
     return array
 
 
@@ -74,7 +72,7 @@ def image_arrays(
     for number, file in enumerate(_iter_files(files)):
         slot = values[splits[number] : splits[number + 1]].reshape(shapes[number])
         with _naming_row(row_splits, number):
-            decode_image(file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, out=slot)
+            _decode(feature, file, slot)
     return ArraysBlock(values, splits, shapes)
 
 
@@ -95,6 +93,12 @@ def _shapes(feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int
             if ((expected != -1) & (expected != shapes[number])).any():
                 raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.value_shape}")
     return shapes
+
+
+def _decode(feature: ImageFeature, file: memoryview, out: NDArray[Any]) -> None:
+    decode_image(
+        file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, fast=feature.fast, out=out
+    )
 
 
 def _iter_files(files: BytesBlock) -> Iterator[memoryview]:

@@ -233,7 +233,8 @@ class TensorFeature(Encoded):
 class ImageFeature(Encoded):
     """An encoded image: JPEG, PNG, BMP, GIF (its first frame) or WebP, as `tf.io.decode_image` reads it.
 
-    Needs Pillow: ``pip install 'dask-tfrecord[image]'``. As in TensorFlow, the orientation in EXIF data is ignored.
+    Needs Pillow: ``pip install 'dask-tfrecord[image]'``, which installs simplejpeg too, for speed. As in TensorFlow,
+    the orientation in EXIF data is ignored.
 
     Parameters
     ----------
@@ -243,13 +244,16 @@ class ImageFeature(Encoded):
         channels)``, a record holds `count` images; -1 for any number, whose sizes may be open, too.
     dtype : str or dtype, default "uint8"
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
-        `tf.image.convert_image_dtype`. JPEG is decoded with the accurate DCT, TensorFlow's
-        ``dct_method="INTEGER_ACCURATE"``; TensorFlow's faster default differs by a few levels.
+        `tf.image.convert_image_dtype`.
     size : tuple of int, optional
         ``(height, width)`` to resize to, as by `tf.image.resize` with its defaults: bilinear, not antialiased.
         Integers are rounded to the nearest.
     channels : int, default 0
         0 for those of the file, or 1, 3 or 4 to convert to, as by `tf.io.decode_image`.
+    fast : bool, default False
+        Decode JPEG with libjpeg's fast DCT, TensorFlow's default. By default the accurate DCT is used, TensorFlow's
+        ``dct_method="INTEGER_ACCURATE"``. The levels of both differ by a few, of noise at quality 100 by dozens; on
+        most processors both are equally fast. True needs simplejpeg.
 
     Examples
     --------
@@ -261,11 +265,17 @@ class ImageFeature(Encoded):
     dtype: str = "uint8"
     size: tuple[int, int] | None = None
     channels: int = 0
+    fast: bool = False
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
         def __init__(
-            self, shape: Shape | None = None, dtype: Any = "uint8", size: Shape | None = None, channels: int = 0
+            self,
+            shape: Shape | None = None,
+            dtype: Any = "uint8",
+            size: Shape | None = None,
+            channels: int = 0,
+            fast: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -296,7 +306,7 @@ class ImageFeature(Encoded):
             raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
         shape = (*images, *decoded)
         open_shape = None if shape == (-1, -1, -1) else shape
-        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels))
+        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), fast=bool(self.fast))
 
     @property
     def item_dtype(self) -> np.dtype[Any]:

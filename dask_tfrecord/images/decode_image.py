@@ -1,8 +1,8 @@
 """Decode images as `tf.io.decode_image` does, and read their headers.
 
 The first bytes determine the format, as in TensorFlow. Pixels are scaled, or resized, directly into the slot of the
-caller. The orientation in EXIF data is ignored, as in TensorFlow. Pillow decodes; it comes with the extra
-``dask-tfrecord[image]``. `read_header` works without it.
+caller. The orientation in EXIF data is ignored, as in TensorFlow. Pillow and simplejpeg decode; both come with the
+extra ``dask-tfrecord[image]``. `read_header` works without them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dask_tfrecord import _native
 from dask_tfrecord.features.encoded import IMAGE_CHANNELS, IMAGE_DTYPES
 from dask_tfrecord.images.bmp import open_bmp, read_bmp_header
 from dask_tfrecord.images.gif import canvas_shape, open_gif, read_gif_frames
@@ -40,14 +41,11 @@ _SIGNATURES = {
     b"BM": "BMP",
 }
 _OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
-    "JPEG": open_jpeg,
     "PNG": open_png,
     "GIF": open_gif,
     "WebP": open_webp,
     "BMP": open_bmp,
 }
-# Output rows that are resized per step, so that intermediate results stay in the cache.
-_ROWS = 32
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
@@ -131,6 +129,7 @@ def decode_image(
     channels: int = 0,
     dtype: DTypeLike = np.uint8,
     size: tuple[int, int] | None = None,
+    fast: bool = False,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Decode one image.
@@ -149,6 +148,9 @@ def decode_image(
     size : tuple of int, optional
         Height and width to resize to, as ``tf.image.resize(method="bilinear", antialias=False)`` does, in float32
         after the conversion to `dtype`. Integers are rounded to the nearest, halves to even.
+    fast : bool
+        Decode JPEG with libjpeg's fast DCT, TensorFlow's default, instead of the accurate one. Needs simplejpeg; a
+        JPEG of four components (CMYK, YCCK) is decoded with the accurate DCT all the same.
     out : ndarray, shape (height, width, channels), optional
         Array of `dtype` that the pixels are written to; any strides. Its shape is compared before decoding.
 
@@ -163,7 +165,7 @@ def decode_image(
         `data` is not an image, a damaged one, or one of another shape than `out`. The text continues "feature
         'image' holds …".
     ImportError
-        Pillow is not installed.
+        Pillow is not installed, or simplejpeg for `fast`.
     ValueError
         `channels`, `dtype`, `size` or the dtype of `out` is invalid.
 
@@ -183,7 +185,7 @@ def decode_image(
     kind = np.dtype(dtype)
     if kind.name not in IMAGE_DTYPES or not kind.isnative:
         raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
-    image = _open(data, channels, size)
+    image = _open(data, channels, size, fast)
     shape = (*(size or (image.height, image.width)), image.channels)
     if out is None:
         out = np.empty(shape, kind)
@@ -191,11 +193,16 @@ def decode_image(
         raise ValueError(f"out has dtype {out.dtype}; expected {kind}, the dtype of the image")
     elif out.shape != shape:
         raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
+    is_resized = size is not None and size != (image.height, image.width)
+    if image.decode_into is not None and kind == np.uint8 and not is_resized and out.flags.c_contiguous:
+        image.decode_into(out)
+        return out
     pixels = image.decode(kind != np.uint8)
-    if size is None or size == (image.height, image.width):
-        scale_pixels(pixels, image.factor_to_uint16, out)
+    if is_resized:
+        # As the kernel `ResizeBilinear` with half-pixel centres. Integers keep their levels.
+        _convert(_native.resize_pixels, pixels, image.factor_to_uint16, out)
     else:
-        _resize(pixels, image.factor_to_uint16, out)
+        scale_pixels(pixels, image.factor_to_uint16, out)
     return out
 
 
@@ -232,7 +239,7 @@ def image_shape(
     return height, width, image.channels
 
 
-def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None) -> EncodedImage:
+def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None, fast: bool = False) -> EncodedImage:
     if channels not in IMAGE_CHANNELS:
         raise ValueError(f"channels of an image: expected 0, 1, 3 or 4; got {channels!r}")
     if size is not None and (len(size) != 2 or min(size) < 1):
@@ -241,6 +248,8 @@ def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None)
     # Encoded images are small, and the codecs need `find` and slices of bytes.
     file = bytes(data)
     format = _format_of(file)
+    if format == "JPEG":
+        return open_jpeg(file, channels, fast)
     if format is not None:
         return _OPENERS[format](file, channels)
     if file.startswith(_JPEG_XL):
@@ -254,52 +263,17 @@ def scale_pixels(pixels: NDArray[Any], factor_to_uint16: int, out: NDArray[Any])
     """Write `pixels` to `out`, scaled from the range of their dtype to that of `out`."""
     if out.dtype == pixels.dtype:
         np.copyto(out, pixels)
-    elif out.dtype == np.uint16:
-        np.multiply(pixels, factor_to_uint16, out=out, dtype=np.uint16)
     else:
-        # Half precision cannot represent 65535: multiply in single precision and round once.
-        inner = np.float64 if out.dtype == np.float64 else np.float32
-        np.multiply(pixels, inner(1 / np.iinfo(pixels.dtype).max), out=out, dtype=inner, casting="same_kind")
+        _convert(_native.scale_pixels, pixels, factor_to_uint16, out)
 
 
-def _resize(pixels: Pixels, factor_to_uint16: int, out: NDArray[Any]) -> None:
-    """Scale and resize `pixels` into `out`, as the kernel ``ResizeBilinear`` with half-pixel centres does."""
-    height, width, channels = out.shape
-    top, bottom, down = _neighbours(pixels.shape[0], height)
-    left, right, across = _neighbours(pixels.shape[1], width)
-    # Only rows that some output row needs are scaled and interpolated.
-    used, positions = np.unique(np.stack([top, bottom]), return_inverse=True)
-    first, second = positions.reshape(2, -1)
-    across = np.repeat(across, channels).reshape(width, channels)
-    # Integers keep their levels; floats are interpolated between 0 and 1.
-    levels = np.dtype(np.float32) if out.dtype.kind == "f" else out.dtype
-    for start in range(0, height, _ROWS):
-        above, below = first[start : start + _ROWS], second[start : start + _ROWS]
-        source = pixels.take(used[above[0] : below[-1] + 1], axis=0)
-        scaled = np.empty(source.shape, levels)
-        scale_pixels(source, factor_to_uint16, scaled)
-        image = scaled.astype(np.float32, copy=False)
-        wide = _between(image.take(left, axis=1), image.take(right, axis=1), across)
-        weights = down[start : start + _ROWS, None, None]
-        rows = _between(wide.take(above - above[0], axis=0), wide.take(below - above[0], axis=0), weights)
-        np.copyto(out[start : start + _ROWS], rows if out.dtype.kind == "f" else np.rint(rows), casting="unsafe")
-
-
-def _between(
-    first: NDArray[np.float32], second: NDArray[np.float32], weight: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Interpolate in place: `first` becomes the result."""
-    second -= first
-    second *= weight
-    first += second
-    return first
-
-
-def _neighbours(source: int, target: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Return the two of `source` pixels between which each of `target` pixels is, and its distance to the first."""
-    scale = np.float32(source) / np.float32(target)
-    position = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
-    floor = np.floor(position)
-    second = np.minimum(np.ceil(position).astype(np.intp), source - 1)
-    first = np.minimum(np.maximum(floor.astype(np.intp), 0), second)
-    return first, second, position - floor
+def _convert(function: Callable[..., None], pixels: Pixels, factor_to_uint16: int, out: NDArray[Any]) -> None:
+    """Call a native function that scales `pixels` to the range of `out` and writes them to contiguous memory."""
+    # Half precision cannot represent 65535: multiply in single precision and round once.
+    dtype = np.dtype(np.float32) if out.dtype == np.float16 else out.dtype
+    target = out if out.dtype == dtype and out.flags.c_contiguous else np.empty(out.shape, dtype)
+    levels = 1 if dtype == pixels.dtype else factor_to_uint16
+    factor = 1 / np.iinfo(pixels.dtype).max if dtype.kind == "f" else levels
+    function(np.ascontiguousarray(pixels), factor, target)
+    if target is not out:
+        np.copyto(out, target, casting="same_kind")

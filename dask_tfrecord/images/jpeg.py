@@ -6,8 +6,11 @@ Markers are defined in ITU-T T.81, annex B: https://www.w3.org/Graphics/JPEG/itu
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from types import ModuleType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,7 @@ from dask_tfrecord.images.pillow import (
     decode_with_pillow,
 )
 
-__all__ = ["JPEGHeader", "open_jpeg", "read_jpeg_header"]
+__all__ = ["JPEGHeader", "open_jpeg", "read_jpeg_header", "simplejpeg_or_none"]
 
 # Markers without a segment (TEM, RST, SOI) and those of a frame (SOF).
 _BARE = {0x01, *range(0xD0, 0xD9)}
@@ -93,16 +96,28 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
     return JPEGHeader(precision, height, width, components, has_adobe_marker=adobe, scan=at)
 
 
-def open_jpeg(data: bytes, channels: int) -> EncodedImage:
+def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
     """Check a JPEG and prepare its decoding.
 
     Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
     which treats the values as inverted if the file has an Adobe marker.
 
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    channels : int
+        1 or 3, or 0 for those of the file.
+    fast : bool
+        Use the fast DCT. Needs simplejpeg. Without it, simplejpeg decodes where it is installed, otherwise Pillow:
+        both return the same pixels.
+
     Raises
     ------
     ImageError
         The file lacks a frame or an end marker, its precision is not 8 bits, or TensorFlow refuses `channels`.
+    ImportError
+        simplejpeg is not installed, and `fast` needs it.
     """
     header = read_jpeg_header(data)
     if header.precision != 8:
@@ -114,15 +129,57 @@ def open_jpeg(data: bytes, channels: int) -> EncodedImage:
     check_pixel_count("JPEG", header.height, header.width)
     if data.rfind(b"\xff\xd9", header.scan) < 0:
         raise ImageError("a truncated JPEG image")
+    if fast and simplejpeg_or_none() is None:
+        raise ImportError("fast=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
     found = channels or min(header.components, 3)
-    return EncodedImage("JPEG", header.height, header.width, found, partial(_decode, data, header, found))
+    shape = (header.height, header.width, found)
+    if inks:
+        return EncodedImage("JPEG", *shape, partial(_decode_inks, data, header))
+    decode_into = partial(_decode_into, data, fast)
+    return EncodedImage("JPEG", *shape, partial(_decode, decode_into, shape), decode_into=decode_into)
 
 
-def _decode(data: bytes, header: JPEGHeader, channels: int, wide: bool) -> NDArray[np.uint8]:
-    mode = "CMYK" if header.components == 4 else {1: "L", 3: "RGB"}[channels]
-    pixels = decode_with_pillow("JPEG", mode, (header.width, header.height), data, "jpeg", mode, "")
-    if mode != "CMYK":
-        return pixels
+@cache
+def simplejpeg_or_none() -> ModuleType | None:
+    """Import and return simplejpeg, or None where it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return cast(ModuleType, simplejpeg)
+
+
+def _decode_into(data: bytes, fast: bool, out: NDArray[np.uint8]) -> None:
+    """Decode gray or RGB to `out`."""
+    height, width, channels = out.shape
+    library = simplejpeg_or_none()
+    if library is not None:
+        decode = partial(library.decode_jpeg, data, {1: "GRAY", 3: "RGB"}[channels], fastdct=fast, buffer=out)
+        try:
+            if decode(strict=True).shape == out.shape:
+                return
+        except ValueError:
+            # A warning, which TensorFlow ignores, or an error. Pillow distinguishes them.
+            pass
+    mode = {1: "L", 3: "RGB"}[channels]
+    pixels = decode_with_pillow("JPEG", mode, (width, height), data, "jpeg", mode, "")
+    if library is None or not fast:
+        np.copyto(out, pixels)
+        return
+    try:
+        decode(strict=False)
+    except ValueError as error:
+        raise ImageError(f"a JPEG image that simplejpeg cannot decode: {error}") from error
+
+
+def _decode(decode_into: Callable[[NDArray[np.uint8]], None], shape: tuple[int, ...], wide: bool) -> NDArray[np.uint8]:
+    out = np.empty(shape, np.uint8)
+    decode_into(out)
+    return out
+
+
+def _decode_inks(data: bytes, header: JPEGHeader, wide: bool) -> NDArray[np.uint8]:
+    pixels = decode_with_pillow("JPEG", "CMYK", (header.width, header.height), data, "jpeg", "CMYK", "")
     inks = pixels.astype(np.uint16)
     if not header.has_adobe_marker:
         inks = 255 - inks

@@ -53,6 +53,9 @@ class EncodedImage:
         the file has 16 bits per channel. Raises `ImageError`.
     factor_to_uint16 : int
         TensorFlow's factor from 8-bit levels to uint16: 257 in a PNG, otherwise 256.
+    decode_into : callable, optional
+        ``decode_into(out)`` writes the pixels of 8 bits to a contiguous array of their shape. None if the decoder
+        allocates its own.
     """
 
     format: str
@@ -61,6 +64,7 @@ class EncodedImage:
     channels: int
     decode: Callable[[bool], Pixels]
     factor_to_uint16: int = 256
+    decode_into: Callable[[NDArray[np.uint8]], None] | None = None
 
 
 @cache

@@ -61,5 +61,6 @@ void add_decoder(nb::module_& module);  // decoder.cpp
 void add_encoder(nb::module_& module);  // encoder.cpp
 void add_rows(nb::module_& module);     // rows.cpp
 void add_resync(nb::module_& module);   // resync.cpp
+void add_pixels(nb::module_& module);   // pixels.cpp
 
 }  // namespace binding

@@ -27,6 +27,7 @@ _OPTIONAL = {
     "s3fs": "s3",
     "gcsfs": "gcs",
     "pillow": "image",
+    "simplejpeg": "image",
     "ml_dtypes": "bfloat16",
     "isal": "fast",
     "zarrs": "fast",

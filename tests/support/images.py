@@ -166,3 +166,27 @@ def files() -> dict[str, bytes]:
             name = f"png_{colour}_{depth}" + ("_interlaced" if interlaced else "")
             made[name] = png(samples, depth, colour, interlaced=interlaced, filters=range(5), extra=palette)
     return made
+
+
+def jpegs() -> dict[str, bytes]:
+    """Return JPEG files of many qualities, subsamplings and colour spaces: whole, cut, and with bytes after the end."""
+    from PIL import Image
+
+    made = {}
+    for quality in (30, 75, 95, 100):
+        for subsampling in (0, 1, 2):
+            for height, width in ((64, 64), (37, 51), (1, 9)):
+                name = f"jpeg {quality} {subsampling} {height}"
+                pixels = smooth(height, width, 3, seed=quality)
+                made[name] = by_pillow(pixels, "jpeg", quality=quality, subsampling=subsampling)
+        made[f"jpeg progressive {quality}"] = by_pillow(smooth(33, 65, 3), "jpeg", quality=quality, progressive=True)
+        made[f"jpeg gray {quality}"] = by_pillow(smooth(33, 65), "jpeg", quality=quality)
+        made[f"jpeg noise {quality}"] = by_pillow(noise(33, 65, 3), "jpeg", quality=quality)
+        inks = Image.fromarray(smooth(33, 65, 4), "CMYK")
+        made[f"jpeg cmyk {quality}"] = adobe = by_pillow(inks, "jpeg", quality=quality)
+        start = adobe.index(b"\xff\xee")
+        made[f"jpeg plain cmyk {quality}"] = adobe[:start] + adobe[start + 16 :]
+    made["jpeg rgb"] = file = by_pillow(smooth(33, 65, 3), "jpeg", keep_rgb=True)
+    made["jpeg restart"] = by_pillow(smooth(33, 65, 3), "jpeg", restart_marker_blocks=2)
+    made["jpeg garbage"] = file + b"garbage"
+    return made | {f"jpeg cut {n}": file[:-n] for n in (1, 2, 3, 50)}

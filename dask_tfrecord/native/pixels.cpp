@@ -1,0 +1,54 @@
+// Python bindings of operations on the pixels of images.
+#include "pixels.hpp"
+
+#include "binding.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <class T>
+using Image = nb::ndarray<nb::numpy, T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+template <class Pixel, class Out>
+void scale_pixels(const Image<const Pixel>& pixels, double factor, const Image<Out>& out) {
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+        if (pixels.shape(axis) != out.shape(axis)) throw nb::value_error("pixels and out must have the same shape");
+    }
+    binding::without_gil([&] { dtf::scale_pixels(pixels.data(), pixels.size(), factor, out.data()); });
+}
+
+template <class Pixel, class Out>
+void resize_pixels(const Image<const Pixel>& pixels, float factor, const Image<Out>& out) {
+    const dtf::ImageShape image{pixels.shape(0), pixels.shape(1), pixels.shape(2)};
+    if (pixels.size() == 0 || out.size() == 0 || image.channels != out.shape(2)) {
+        throw nb::value_error("pixels and out must have the same number of channels, and no size may be 0");
+    }
+    binding::without_gil([&] {
+        dtf::resize_pixels(pixels.data(), image, factor, out.shape(0), out.shape(1), out.data());
+    });
+}
+
+// The first definition has the docstring; the others are overloads.
+template <class Pixel, class Out>
+void add_types(nb::module_& module, const char* scale, const char* resize) {
+    module.def("scale_pixels", &scale_pixels<Pixel, Out>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
+               scale);
+    module.def("resize_pixels", &resize_pixels<Pixel, Out>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
+               resize);
+}
+
+}  // namespace
+
+void binding::add_pixels(nb::module_& module) {
+    const char* scale = "Write pixels times `factor` to `out`, in the precision of `out`.";
+    const char* resize = "Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does.";
+    add_types<std::uint8_t, std::uint8_t>(module, scale, resize);
+    add_types<std::uint8_t, std::uint16_t>(module, scale, resize);
+    add_types<std::uint8_t, float>(module, scale, resize);
+    add_types<std::uint8_t, double>(module, scale, resize);
+    add_types<std::uint16_t, std::uint16_t>(module, scale, resize);
+    add_types<std::uint16_t, float>(module, scale, resize);
+    add_types<std::uint16_t, double>(module, scale, resize);
+}

@@ -1,0 +1,101 @@
+// Tests of scaling and resizing pixels.
+#include "checks.hpp"
+#include "pixels.hpp"
+
+#include <memory>
+
+namespace {
+
+using dtf::ImageShape;
+
+// A heap block of exactly this size, so that the sanitizers see an access past its end.
+template <class T>
+std::unique_ptr<T[]> block(std::size_t size) {
+    return std::make_unique<T[]>(size);
+}
+
+// The value of one channel, from the definition: positions in double precision, interpolated by columns, then by rows.
+double expected(const std::uint8_t* pixels, const ImageShape& image, std::size_t height, std::size_t width,
+                std::size_t y, std::size_t x, std::size_t c) {
+    const auto between = [](std::size_t source, std::size_t target, std::size_t i, std::size_t& first,
+                            std::size_t& second) {
+        const double at = (static_cast<double>(i) + 0.5) * static_cast<double>(source) / static_cast<double>(target) - 0.5;
+        const double last = static_cast<double>(source - 1);
+        const double inside = std::min(std::max(at, 0.0), last);
+        first = static_cast<std::size_t>(inside);
+        second = std::min(first + 1, source - 1);
+        return inside - static_cast<double>(first);
+    };
+    std::size_t top, bottom, left, right;
+    const double down = between(image.height, height, y, top, bottom);
+    const double across = between(image.width, width, x, left, right);
+    const auto at = [&](std::size_t row, std::size_t column) {
+        return static_cast<double>(pixels[(row * image.width + column) * image.channels + c]);
+    };
+    const double above = at(top, left) + (at(top, right) - at(top, left)) * across;
+    const double below = at(bottom, left) + (at(bottom, right) - at(bottom, left)) * across;
+    return above + (below - above) * down;
+}
+
+void resized_images_follow_the_definition() {
+    const ImageShape shapes[] = {{1, 1, 1}, {1, 5, 3}, {7, 1, 4}, {2, 2, 3}, {9, 13, 1}, {16, 11, 3}, {5, 6, 2}};
+    const std::size_t sizes[][2] = {{1, 1}, {2, 3}, {5, 5}, {16, 11}, {40, 3}, {31, 37}};
+    for (const ImageShape& image : shapes) {
+        const auto pixels = block<std::uint8_t>(image.size());
+        for (std::size_t i = 0; i < image.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * i * 37 + 11 * i);
+        for (const auto& [height, width] : sizes) {
+            const std::size_t count = height * width * image.channels;
+            const auto floats = block<float>(count);
+            const auto bytes = block<std::uint8_t>(count);
+            dtf::resize_pixels(pixels.get(), image, 1.0F, height, width, floats.get());
+            dtf::resize_pixels(pixels.get(), image, 1.0F, height, width, bytes.get());
+            double farthest = 0;
+            std::size_t unrounded = 0;
+            for (std::size_t i = 0; i < count; ++i) {
+                const std::size_t c = i % image.channels, x = i / image.channels % width, y = i / image.channels / width;
+                const double wanted = expected(pixels.get(), image, height, width, y, x, c);
+                farthest = std::max(farthest, std::abs(wanted - static_cast<double>(floats[i])));
+                if (static_cast<float>(bytes[i]) != std::nearbyint(floats[i])) ++unrounded;
+            }
+            CHECK(farthest < 1e-2);
+            CHECK(unrounded == 0);
+        }
+    }
+}
+
+void levels_are_rounded_to_even() {
+    for (std::uint32_t level = 0; level < 65535; ++level) {
+        const auto whole = static_cast<float>(level);
+        const std::uint32_t even = level % 2 == 0 ? level : level + 1;
+        if (dtf::converted<std::uint16_t>(whole) != level || dtf::converted<std::uint16_t>(whole + 0.5F) != even) {
+            CHECK(level == 0);
+        }
+    }
+    CHECK(dtf::converted<std::uint8_t>(254.75F) == 255);
+}
+
+void pixels_are_scaled_in_the_precision_of_the_output() {
+    const std::uint16_t pixels[] = {0, 1, 65535};
+    float single[3];
+    double precise[3];
+    std::uint16_t same[3];
+    dtf::scale_pixels(pixels, 3, 1.0 / 65535, single);
+    dtf::scale_pixels(pixels, 3, 1.0 / 65535, precise);
+    dtf::scale_pixels(pixels, 3, 1.0, same);
+    CHECK(single[0] == 0 && single[1] == 1.0F / 65535 && single[2] == 1);
+    CHECK(precise[1] == 1.0 / 65535 && precise[2] == 1);
+    CHECK(same[1] == 1 && same[2] == 65535);
+    const std::uint8_t bytes[] = {0, 3, 255};
+    dtf::scale_pixels(bytes, 3, 257, same);
+    CHECK(same[0] == 0 && same[1] == 771 && same[2] == 65535);
+}
+
+const checks::Test tests[] = {
+    TEST(resized_images_follow_the_definition),
+    TEST(levels_are_rounded_to_even),
+    TEST(pixels_are_scaled_in_the_precision_of_the_output),
+};
+
+}  // namespace
+
+int main() { return checks::run(tests); }
