@@ -154,7 +154,7 @@ def test_rows_without_columns_are_refused() -> None:
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "awkward.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "awkward.md").read_text("utf-8")
     blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert blocks
     namespace: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from dask_tfrecord.config import DEFAULTS_FILE, read_count, read_nbytes, read_se
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text("utf-8"))
 SCHEMA: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.with_name("tfrecord-schema.yaml").read_text("utf-8"))
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
 TYPES = {"boolean": bool, "integer": int, "number": float, "string": str, "null": type(None)}
 
 

@@ -17,7 +17,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import testing
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PAGE = EXAMPLES.parent / "docs" / "from-tf-data.md"
+PAGE = EXAMPLES.parent / "docs" / "how-to" / "from-tf-data.md"
 MIGRATIONS = sorted(path.stem for path in (EXAMPLES / "from_tf_data").glob("*.py"))
 RECORDS = 30
 

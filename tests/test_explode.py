@@ -443,7 +443,7 @@ def test_episodes_of_a_public_data_set(corpus: Path) -> None:
 
 
 def test_a_public_data_set_becomes_a_store_for_training(corpus: Path, tmp_path: Path) -> None:
-    """The recipe of docs/items.md: arrays of steps below data/, and the ends of episodes in meta/."""
+    """The recipe of docs/how-to/items.md: arrays of steps below data/, and the ends of episodes in meta/."""
     folder = corpus / "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0"
     store = tmp_path / "replay.zarr"
 

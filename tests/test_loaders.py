@@ -1,4 +1,4 @@
-"""Loaders of PyTorch and Grain, and the blocks of docs/training.md that need them.
+"""Loaders of PyTorch and Grain, and the blocks of docs/how-to/training.md that need them.
 
 The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torch, torchdata, grain and jax.
 """
@@ -139,7 +139,7 @@ def test_loaders_read_every_row(python: str, script: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["jax", "torch", "grain"])
 def test_blocks_of_the_documentation_run(python: str, kind: str, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "training.md").read_text("utf-8")
+    text = (ROOT / "docs" / "how-to" / "training.md").read_text("utf-8")
     blocks = [match["text"] for match in FENCE.finditer(text) if match["kind"] == kind]
     assert blocks
     script = ROOT / "examples" / "sample_shards.py"

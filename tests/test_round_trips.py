@@ -307,7 +307,7 @@ def test_selected_or_changed_columns_are_written_as_plain_features(steps: dtf.Da
 
 
 def test_rewritten_records_differ_only_where_documented(golden: Path, tmp_path: Path) -> None:
-    """Unread keys, defaults, padding, unsorted indices and image encodings change, as docs/writing.md lists."""
+    """Unread keys, defaults, padding, unsorted indices and image encodings change, as docs/how-to/writing.md lists."""
     first, second = Example(), Example()
     given = first.features.feature
     given["unread"].int64_list.value.append(1)

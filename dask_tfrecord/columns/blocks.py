@@ -92,7 +92,7 @@ class RaggedBlock:
 
     Attributes
     ----------
-    values : ndarray of shape (nvalues, *inner), BytesBlock, ArraysBlock or RaggedBlock
+    values : ndarray of shape ``(nvalues, *inner)``, BytesBlock, ArraysBlock or RaggedBlock
         Values of all rows, concatenated; an ArraysBlock if each is an array of its own shape, a RaggedBlock if rows
         are nested.
     row_splits : ndarray of int64, shape (rows + 1,)

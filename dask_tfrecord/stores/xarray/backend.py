@@ -79,7 +79,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
     """Engine "tfrecord": columns of TFRecord shards as lazily indexed variables."""
 
     description: ClassVar[str] = "Open TFRecord shards lazily, without TensorFlow"
-    url: ClassVar[str] = "https://github.com/dask-tfrecord/dask-tfrecord/blob/main/docs/xarray.md"
+    url: ClassVar[str] = "https://github.com/dask-tfrecord/dask-tfrecord/blob/main/docs/how-to/xarray.md"
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         "filename_or_obj",
         "drop_variables",
