@@ -128,6 +128,30 @@ def test_the_file_belongs_to_its_shard(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_copies_and_selections_keep_their_labels(tmp_path: Path, xarray_engine: str) -> None:
+    dtf.to_tfrecord(weather(), tmp_path / "w-{shard}.tfrecord", records_per_shard=4)
+    read = dtf.read_tfrecord(tmp_path / "w-*.tfrecord")
+    read.to_tfrecord(tmp_path / "again.tfrecord.gz", compression="gzip")
+    dtf.copy_tfrecord(tmp_path / "w-*.tfrecord", tmp_path / "copy-{shard}.tfrecord", records_per_shard=3)
+    for name in ("again.tfrecord.gz", "copy-*.tfrecord"):
+        assert_identical(xr.open_dataset(tmp_path / name, engine=xarray_engine), weather())
+    dtf.copy_tfrecord(tmp_path / "w-*.tfrecord", tmp_path / "few.tfrecord", columns=["wave", "time"])
+    few = xr.open_dataset(tmp_path / "few.tfrecord", engine=xarray_engine)
+    assert_identical(few, weather().drop_vars([*set(weather().data_vars) - {"wave"}, "season"]))
+    given = {"when": dtf.FixedLenFeature((), "int64", 0), "lasts": dtf.FixedLenFeature((), "int32")}
+    read[["when", "lasts"]].rows[:3].to_tfrecord(tmp_path / "rows.tfrecord", features=given)
+    rows = xr.open_dataset(tmp_path / "rows.tfrecord").load()
+    xr.testing.assert_identical(rows["when"].variable, weather()["when"].variable[:3])
+    assert rows["lasts"].dtype == np.int32 and rows.attrs["title"] == "x"
+    # A new shard has the labels of the shard that it is copied from.
+    dtf.to_tfrecord({"x": [1, 2]}, tmp_path / "a-plain.tfrecord")
+    dtf.copy_tfrecord(
+        [tmp_path / "a-plain.tfrecord", tmp_path / "again.tfrecord.gz"], tmp_path / "mixed-{shard}.tfrecord"
+    )
+    assert xr.open_dataset(tmp_path / "mixed-0.tfrecord").sizes == {"record": 2}
+    assert_identical(xr.open_dataset(tmp_path / "mixed-1.tfrecord"), weather())
+
+
 def test_records_are_those_of_arrays(tmp_path: Path) -> None:
     given = xr.Dataset(
         {"a": ("row", [1, 2]), "t": ("row", [0.5, 0.25])}, {"day": ("row", np.arange(2, 4).astype("M8[s]"))}

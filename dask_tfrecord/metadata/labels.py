@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,19 @@ class Labels:
     collection_attributes: Mapping[str, Any]
     constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
     schema: Schema
+
+    def of_records(self, schema: Schema) -> Labels:
+        """Return the labels of records of the same rows that are written with other features, or with fewer."""
+        return replace(
+            self,
+            dims={name: axes for name, axes in self.dims.items() if name in schema},
+            coords=tuple(name for name in self.coords if name in schema),
+            dtypes={name: dtype for name, dtype in self.dtypes.items() if name in schema},
+            attributes={
+                name: each for name, each in self.attributes.items() if name in schema or name in self.constants
+            },
+            schema=schema,
+        )
 
     def to_json(self) -> str:
         """Return the text of the file.

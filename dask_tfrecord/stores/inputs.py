@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filled_source import FilledSource
+from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.metadata.labels import Labels, encodable
+from dask_tfrecord.metadata.labels import Labels, encodable, read_labels
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.frames import dataset_of_frame, is_frame
 
-__all__ = ["Inputs"]
+__all__ = ["Inputs", "labels_of"]
 
 # Most names in a warning.
 _LISTED = 10
@@ -145,6 +147,14 @@ class Inputs:
             ]
         if names:
             warnings.warn(f"attributes are not written: {_list(names)}", UserWarning, stacklevel=4)
+
+
+def labels_of(dataset: Dataset) -> Labels | None:
+    """Return the labels next to the first shard of records that are read unchanged."""
+    source = dataset.source
+    if isinstance(source, RecordSource | FilledSource) and len(source.collection.shards):
+        return read_labels(source.collection.shards[0])
+    return None
 
 
 def _dataset(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Dataset:

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +16,14 @@ from dask_tfrecord.arrays.inspect import inspect_shards
 from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
 from dask_tfrecord.errors import Location, SchemaError, UnknownFeatureError, plural, redact_url
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
+from dask_tfrecord.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.records.runs import full_run, iterate_payloads
 from dask_tfrecord.records.writer import write_record
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.listing import Shards, find_shards
 from dask_tfrecord.storage.published import directory_of
+from dask_tfrecord.storage.sidecar_files import find_sidecars
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
@@ -48,11 +50,14 @@ class _CopyPlan:
         Check the CRCs of the records that are read.
     publisher : Publisher
         Publishes the new shards.
+    labelled : bool
+        Some shards have labels of xarray.
     """
 
     columns: frozenset[str] | None
     check_crc: bool
     publisher: Publisher
+    labelled: bool
 
 
 def copy_tfrecord(
@@ -72,7 +77,8 @@ def copy_tfrecord(
     """Copy records to other shards: resharded, recompressed, or with fewer features.
 
     Records of any payload type are copied byte for byte. With `columns` they must be Examples or SequenceExamples; the
-    values of the remaining features are not decoded. One task per new shard, which holds one record at a time.
+    values of the remaining features are not decoded. Labels of xarray next to a shard are copied, too. One task per
+    new shard, which holds one record at a time.
 
     Parameters
     ----------
@@ -133,7 +139,7 @@ def copy_tfrecord(
     refuse_sources(names, paths, shards.paths)
     run = WriteRun(uuid.uuid4().hex, directory_of(paths[0]), names, mode, claimed=compute)
     completion = Completion(run, tuple(paths), None)
-    plan = _CopyPlan(kept, check_crc, Publisher(run, compression, index))
+    plan = _CopyPlan(kept, check_crc, Publisher(run, compression, index), any(find_sidecars(list(shards), SUFFIX)))
     if not compute:
         return _tasks(plan, paths, partitions, (complete, completion))
     sizes = [sum(run.stop_offset - run.offset for run in partition.runs) for partition in partitions]
@@ -203,7 +209,16 @@ def _copy(plan: _CopyPlan, path: str, partition: RecordPartition) -> ShardWriteR
                     plan.publisher.check_running()
         return count, nbytes
 
-    return plan.publisher.write(path, fill)
+    return replace(plan.publisher, labels=_labels(plan, partition)).write(path, fill)
+
+
+def _labels(plan: _CopyPlan, partition: RecordPartition) -> str | None:
+    """Return the text of the labels of a new shard: those next to the shard of its first record."""
+    labels = read_labels(partition.runs[0].shard) if plan.labelled and partition.runs else None
+    if labels is None:
+        return None
+    names = [name for name in labels.schema if plan.columns is None or labels.schema.key_of(name) in plan.columns]
+    return labels.of_records(labels.schema.select(names)).to_json() if names else None
 
 
 def select_features(payload: bytes, keys: Collection[str], location: Location) -> bytes:

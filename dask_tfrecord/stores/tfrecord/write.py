@@ -38,7 +38,7 @@ from dask_tfrecord.storage.published import directory_of
 from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
-from dask_tfrecord.stores.inputs import Inputs
+from dask_tfrecord.stores.inputs import Inputs, labels_of
 from dask_tfrecord.stores.rows import RowSource, RowTasks, locate_row
 from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
@@ -239,7 +239,9 @@ def _rows_and_schema(
     if isinstance(arrays, Dataset):
         stored = arrays.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
-        return arrays, record_schema(arrays.schema, read, given), None
+        schema = record_schema(arrays.schema, read, given)
+        kept = labels_of(arrays)
+        return arrays, schema, None if kept is None else kept.of_records(schema).to_json()
     inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
     schema = record_schema(inputs.dataset.schema, None, given)
     specified = {*given}

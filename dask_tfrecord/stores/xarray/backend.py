@@ -215,7 +215,7 @@ class _Opened:
         """Open shards by the arguments of `open_dataset`."""
         from dask_tfrecord.arrays.read import read_tfrecord
         from dask_tfrecord.schema import ITEMS, Schema
-        from dask_tfrecord.stores.xarray.to_xarray import labels_of
+        from dask_tfrecord.stores.inputs import labels_of
         from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
 
         names = [given] if isinstance(given, str | os.PathLike) else given

@@ -9,14 +9,13 @@ import numpy as np
 import xarray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filled_source import FilledSource
-from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.metadata.labels import Labels, read_labels
+from dask_tfrecord.metadata.labels import Labels
+from dask_tfrecord.stores.inputs import labels_of
 from dask_tfrecord.stores.xarray.boxed import boxed_column
 from dask_tfrecord.stores.xarray.flat import flat_columns, flat_variables
 from dask_tfrecord.stores.xarray.variables import ROWS, VariableSpec, variable_name, variable_specs
 
-__all__ = ["assembled", "labels_of", "to_xarray"]
+__all__ = ["assembled", "to_xarray"]
 
 
 def to_xarray(
@@ -58,14 +57,6 @@ def _array(dataset: Dataset, spec: VariableSpec, array: da.Array | None) -> da.A
         return array
     cast: da.Array = array.astype(spec.dtype)
     return boxed_column(dataset, spec.column, cast) if spec.dtype == np.dtype(object) else cast
-
-
-def labels_of(dataset: Dataset) -> Labels | None:
-    """Return the labels next to the first shard of records that are read unchanged."""
-    source = dataset.source
-    if isinstance(source, RecordSource | FilledSource) and len(source.collection.shards):
-        return read_labels(source.collection.shards[0])
-    return None
 
 
 def assembled(
