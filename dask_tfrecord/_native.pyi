@@ -610,3 +610,11 @@ def resize_pixels(
     out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
 ) -> None:
     """Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does."""
+
+def unfilter_png(
+    filtered: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    pixel_size: int,
+    swap: bool,
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
+) -> int:
+    """Undo the filters of PNG rows, swap bytes of 16-bit samples, return the rows before an unknown filter."""

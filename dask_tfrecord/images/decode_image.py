@@ -194,7 +194,8 @@ def decode_image(
     elif out.shape != shape:
         raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
     is_resized = size is not None and size != (image.height, image.width)
-    if image.decode_into is not None and kind == np.uint8 and not is_resized and out.flags.c_contiguous:
+    is_stored = kind == (np.uint16 if image.depth == 16 else np.uint8) and not is_resized
+    if image.decode_into is not None and is_stored and out.flags.c_contiguous:
         image.decode_into(out)
         return out
     pixels = image.decode(kind != np.uint8)

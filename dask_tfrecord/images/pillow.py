@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,10 @@ class EncodedImage:
     factor_to_uint16 : int
         TensorFlow's factor from 8-bit levels to uint16: 257 in a PNG, otherwise 256.
     decode_into : callable, optional
-        ``decode_into(out)`` writes the pixels of 8 bits to a contiguous array of their shape. None if the decoder
+        ``decode_into(out)`` writes the pixels to a contiguous array of their shape and `depth`. None if the decoder
         allocates its own.
+    depth : int
+        Bits per channel of the file, 8 or 16: fewer count as 8.
     """
 
     format: str
@@ -64,7 +66,8 @@ class EncodedImage:
     channels: int
     decode: Callable[[bool], Pixels]
     factor_to_uint16: int = 256
-    decode_into: Callable[[NDArray[np.uint8]], None] | None = None
+    decode_into: Callable[[NDArray[Any]], None] | None = None
+    depth: int = 8
 
 
 @cache

@@ -1,8 +1,8 @@
 """PNG: chunks, header and pixels as `tf.io.decode_image` returns them.
 
-This module reads the chunks and converts the pixels; Pillow inflates and unfilters. Pillow alone would return 8 of 16
-bits per channel, and checks neither the CRC nor the number of the pixels. The conversions and their arithmetic are
-those that TensorFlow requests from libpng. The format is defined in https://www.w3.org/TR/png-3/
+This module reads the chunks, inflates the rows with isal if it is installed, otherwise with zlib, and converts the
+pixels; the native core undoes the filters. The conversions and their arithmetic are those that TensorFlow requests
+from libpng. The format is defined in https://www.w3.org/TR/png-3/
 """
 
 from __future__ import annotations
@@ -12,38 +12,32 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.images.pillow import EncodedImage, ImageError, Pixels, check_pixel_count, decode_with_pillow
+from dask_tfrecord import _native
+from dask_tfrecord.images.pillow import EncodedImage, ImageError, Pixels, check_pixel_count
+
+isal_zlib: ModuleType | None
+try:
+    from isal import isal_zlib
+except ImportError:
+    isal_zlib = None
 
 __all__ = ["PNGHeader", "open_png", "read_png_header"]
 
+_crc32 = zlib.crc32 if isal_zlib is None else isal_zlib.crc32
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 # Samples per pixel, and the depths that the format allows, by colour type.
 _SAMPLES = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGBA: 4}
 _DEPTHS = {_GRAY: (1, 2, 4, 8, 16), _RGB: (8, 16), _PALETTE: (1, 2, 4, 8), _GRAY_ALPHA: (8, 16), _RGBA: (8, 16)}
-# Pillow's mode and raw mode by bits per pixel, with channels of 8 bits. A pixel of 16 bits is read as two bytes, one of
-# 32 bits as four. For 48 and 64 bits Pillow reads the first or the second byte of each sample.
-_RAW_MODES = {
-    1: ("P", "P;1"),
-    2: ("P", "P;2"),
-    4: ("P", "P;4"),
-    8: ("L", "L"),
-    16: ("LA", "LA"),
-    24: ("RGB", "RGB"),
-    32: ("RGBA", "RGBA"),
-}
-_RAW_MODES_OF_HALVES = {48: "RGB;16", 64: "RGBA;16"}
 # Adam7: first column and row of each pass, and the steps between columns and rows.
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 # TensorFlow's weights of red and green, 0.299 and 0.587, in libpng's units of 1/32768; blue has the rest.
 _RED, _GREEN, _BLUE = 9797, 19234, 3737
 _SRGB_GAMMA = 45455
-# Bytes passed to zlib and returned by it per call.
-_SLICE, _INFLATED = 16 << 10, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +128,17 @@ def open_png(data: bytes, channels: int) -> EncodedImage:
     if not stream:
         raise ImageError("a PNG image without pixels")
     found = channels or header.channels or (3 if colours.key is None else 4)
-    decode = partial(_decode, header, colours, stream, found)
-    return EncodedImage("PNG", header.height, header.width, found, decode, factor_to_uint16=257)
+    is_stored = found == header.channels and header.depth >= 8 and not header.interlaced
+    return EncodedImage(
+        "PNG",
+        header.height,
+        header.width,
+        found,
+        partial(_decode, header, colours, stream, found),
+        factor_to_uint16=257,
+        decode_into=partial(_decode_into, header, stream) if is_stored else None,
+        depth=16 if header.depth == 16 else 8,
+    )
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -147,7 +150,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         if end + 4 > len(data):
             raise ImageError("a truncated PNG image")
         is_ancillary = kind[0] & 0x20
-        if zlib.crc32(memoryview(data)[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big"):
+        if _crc32(memoryview(data)[at + 4 : end]) == int.from_bytes(data[end : end + 4], "big"):
             if not is_ancillary and kind not in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
                 raise ImageError(f"a PNG image with the unknown critical chunk {kind!r}")
             yield kind, data[at + 8 : end]
@@ -198,8 +201,7 @@ def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Col
 def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wide: bool) -> Pixels:
     """Return pixels of `channels` channels; of 16 bits if `wide` and the file has them."""
     is_keyed = channels == 4 and bool(extra.key)
-    # The low bytes of 16 bits matter where they are returned, compared or weighted.
-    samples = _samples(header, stream, both=wide or is_keyed or channels == 1)
+    samples = _samples(header, stream)
     if header.colour == _PALETTE:
         indices = samples[..., 0]
         if channels == 1:
@@ -223,48 +225,81 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
     return colours if wide or colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
 
 
-def _samples(header: PNGHeader, stream: bytes, *, both: bool) -> Pixels:
-    """Decode the samples of the file, one channel each: of 16 bits if it has them and `both` bytes are needed."""
-    size, adam7 = (header.width, header.height), int(header.interlaced)
-    if header.bits in _RAW_MODES:
-        mode, raw = _RAW_MODES[header.bits]
-        stored: NDArray[Any] = decode_with_pillow("PNG", mode, size, stream, "zip", raw, adam7)
-        _check_rows(header, stream, stored)
-        return stored if header.depth < 16 else stored.view(">u2").astype(np.uint16)
-    raw = _RAW_MODES_OF_HALVES[header.bits]
-    mode = raw.partition(";")[0]
-    high = decode_with_pillow("PNG", mode, size, stream, "zip", raw + "B", adam7)
-    _check_rows(header, stream, high)
-    if not both:
-        return high
-    low = decode_with_pillow("PNG", mode, size, stream, "zip", raw + "L", adam7)
-    return (high.astype(np.uint16) << np.uint16(8)) | low
+def _samples(header: PNGHeader, stream: bytes) -> Pixels:
+    """Decode the samples of the file, one channel each: of uint16 if they have 16 bits, otherwise of uint8."""
+    if not header.interlaced:
+        return _unfilter(header, _inflate(header, stream), (header.height, header.width), 0)
+    inflated, offset = _inflate(header, stream), 0
+    shape = (header.height, header.width, _SAMPLES[header.colour])
+    samples: Pixels = np.empty(shape, np.uint16 if header.depth == 16 else np.uint8)
+    for left, top, across, down in _PASSES:
+        target = samples[top::down, left::across]
+        if target.size:
+            target[...] = _unfilter(header, inflated, target.shape[:2], offset)
+            offset += _filtered_nbytes(header, *target.shape[:2])
+    return samples
 
 
-def _check_rows(header: PNGHeader, stream: bytes, stored: NDArray[np.uint8]) -> None:
-    """Refuse a stream that ends between two rows: Pillow accepts it and leaves the other rows zero."""
-    if stored[-1].any() and not header.interlaced:
-        return
-    if header.interlaced:
-        sizes = [
-            (len(range(left, header.width, across)), len(range(top, header.height, down)))
-            for left, top, across, down in _PASSES
-        ]
-    else:
-        sizes = [(header.width, header.height)]
-    expected = sum(rows * (1 + (columns * header.bits + 7) // 8) for columns, rows in sizes if columns)
-    # As in libpng, data past the last row are not inflated. The stream is passed in slices, because zlib copies the
-    # input that it has not consumed.
-    inflate = zlib.decompressobj()
-    found, at = 0, 0
-    while at < len(stream) and not inflate.eof and found < expected:
-        remaining = stream[at : at + _SLICE]
-        at += len(remaining)
-        while remaining and found < expected:
-            found += len(inflate.decompress(remaining, _INFLATED))
-            remaining = inflate.unconsumed_tail
-    if found < expected:
-        raise ImageError(f"a truncated PNG image: expected {expected} bytes of pixels, found {found}")
+def _decode_into(header: PNGHeader, stream: bytes, out: Pixels) -> None:
+    """Decode samples of 8 or 16 bits, not interlaced, to a contiguous array of their shape and depth."""
+    _unfilter_bytes(header, _inflate(header, stream), out.view(np.uint8).reshape(header.height, -1))
+
+
+def _unfilter(header: PNGHeader, inflated: NDArray[np.uint8], size: tuple[int, int], offset: int) -> Pixels:
+    """Return the samples of the image or pass of `size`, height and width, whose filtered rows begin at `offset`."""
+    (height, width), nbytes = size, _filtered_nbytes(header, *size)
+    stored = np.empty((height, nbytes // height - 1), np.uint8)
+    _unfilter_bytes(header, inflated[offset : offset + nbytes], stored)
+    if header.depth < 8:
+        shifts = np.array(range(8 - header.depth, -1, -header.depth), np.uint8)
+        stored = (stored[..., None] >> shifts & np.uint8((1 << header.depth) - 1)).reshape(height, -1)[:, :width]
+    samples: Pixels = stored.view(np.uint16) if header.depth == 16 else stored
+    return samples.reshape(height, width, -1)
+
+
+def _unfilter_bytes(header: PNGHeader, filtered: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Undo the filters of rows; samples of 16 bits become little-endian, the byte order of the native core."""
+    rows = _native.unfilter_png(filtered, max(header.bits // 8, 1), header.depth == 16, out)
+    if rows < len(out):
+        raise ImageError(f"a damaged PNG image: unknown filter {filtered[rows * (1 + out.shape[1])]} of a row")
+
+
+def _filtered_nbytes(header: PNGHeader, height: int, width: int) -> int:
+    return height * (1 + (width * header.bits + 7) // 8) if width else 0
+
+
+def _inflate(header: PNGHeader, stream: bytes) -> NDArray[np.uint8]:
+    """Inflate the filtered rows. As in libpng, data past the last row are not inflated."""
+    passes = _PASSES if header.interlaced else ((0, 0, 1, 1),)
+    expected = sum(
+        _filtered_nbytes(header, len(range(top, header.height, down)), len(range(left, header.width, across)))
+        for left, top, across, down in passes
+    )
+    inflated = _inflate_with_isal(stream, expected)
+    if inflated is None:
+        try:
+            inflated = zlib.decompressobj().decompress(stream, expected)
+        except zlib.error as error:
+            raise ImageError("a damaged PNG image") from error
+    if len(inflated) < expected:
+        raise ImageError(f"a truncated PNG image: expected {expected} bytes of pixels, found {len(inflated)}")
+    return np.frombuffer(inflated, np.uint8)
+
+
+def _inflate_with_isal(stream: bytes, expected: int) -> bytes | None:
+    """Inflate a stream of `expected` bytes whose checksum matches; None if it is another, or isal is not installed.
+
+    The libraries differ in the damage that they find, above all past the last row. zlib, which libpng uses, decides on
+    all other streams.
+    """
+    if isal_zlib is None:
+        return None
+    inflater = isal_zlib.decompressobj()
+    try:
+        inflated: bytes = inflater.decompress(stream, expected)
+    except isal_zlib.error:
+        return None
+    return inflated if inflater.eof and len(inflated) == expected else None
 
 
 def _gray(colours: Pixels, gamma: int) -> Pixels:

@@ -1,5 +1,6 @@
 // Python bindings of operations on the pixels of images.
 #include "pixels.hpp"
+#include "png.hpp"
 
 #include "binding.hpp"
 
@@ -30,6 +31,15 @@ void resize_pixels(const Image<const Pixel>& pixels, float factor, const Image<O
     });
 }
 
+std::size_t unfilter_png(const binding::Bytes& filtered, std::size_t pixel_size, bool swap,
+                         const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& out) {
+    const dtf::FilteredRows source{filtered.data(), out.shape(0), out.shape(1), pixel_size};
+    if (!source.is_valid(filtered.size()) || (swap && source.row_size % 2 != 0)) {
+        throw nb::value_error("filtered must have one byte more per row than out, and rows must consist of pixels");
+    }
+    return binding::without_gil([&] { return dtf::unfilter_png(source, swap, out.data()); });
+}
+
 // The first definition has the docstring; the others are overloads.
 template <class Pixel, class Out>
 void add_types(nb::module_& module, const char* scale, const char* resize) {
@@ -51,4 +61,6 @@ void binding::add_pixels(nb::module_& module) {
     add_types<std::uint16_t, std::uint16_t>(module, scale, resize);
     add_types<std::uint16_t, float>(module, scale, resize);
     add_types<std::uint16_t, double>(module, scale, resize);
+    module.def("unfilter_png", &unfilter_png, "filtered"_a.noconvert(), "pixel_size"_a, "swap"_a, "out"_a.noconvert(),
+               "Undo the filters of PNG rows, swap bytes of 16-bit samples, return the rows before an unknown filter.");
 }

@@ -2,6 +2,7 @@
 //
 // Every execution follows from the seed and its number alone: a failure names both, and SEED:NUMBER starts there.
 #include "column_fuzz.hpp"
+#include "png_fuzz.hpp"
 
 #include <chrono>
 
@@ -240,6 +241,7 @@ int main(int argc, char** argv) {
         if (random.below(4) == 0) {
             fuzz_tensor(random);
             fuzz_tensors(random);
+            fuzz_png(random);
         } else {
             execute(corpus, random);
         }
