@@ -303,6 +303,9 @@ def test_changed_columns_leave_their_group(episodes: dtf.Dataset, tmp_path: Path
     assigned = ds.assign(tokens=ds["label"])
     assert assigned.schema.groups == {"steps": MEMBERS}
     assert ds.map_blocks(lambda blocks: blocks).schema.groups == {}
+    mapped = ds[["steps/note", "steps/action"]].map_blocks(dict, ds.schema.select(["steps/note", "steps/action"]))
+    for same in (mapped, mapped.persist(), mapped.persist().map_blocks(dict, mapped.schema)):
+        assert same.schema.groups == {"steps": ("steps/action", "steps/note")}
     assigned.to_zarr(tmp_path / "t.zarr")
     again = dtf.from_zarr(tmp_path / "t.zarr")
     assert again.schema.groups == {"steps": MEMBERS}

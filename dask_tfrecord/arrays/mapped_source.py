@@ -178,7 +178,7 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     ----------
     made : mapping of str to Feature or array-like
         Template. An array states no class: if its dtype and shape match the column of the same name, the column
-        keeps its class.
+        keeps its class. A Schema also states groups and names of classes.
     own : Schema
         Columns that the function is called with.
 
@@ -196,4 +196,6 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
         kept = not stated and name in own and same_form(found, own[name])
         features[name] = own[name] if kept else found
     classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
+    if isinstance(made, Schema):
+        return Schema(features, classes={**classes, **made.classes}, groups=made.groups)
     return Schema(features, classes=classes)
