@@ -18,6 +18,7 @@ from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Kind
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.encode import Encoder, RecordStream
+from dask_tfrecord.columns.record_schema import listed_features
 from dask_tfrecord.columns.user_blocks import conform, feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.images.decode_image import decode_image
@@ -160,6 +161,24 @@ def test_keys_follow_the_schema_order_and_output_is_deterministic() -> None:
 )
 def test_listed_values(feature: Any, array: NDArray[Any], kind: str, wanted: list[list[Any]]) -> None:
     assert [values(payload) for payload in one(feature, array)] == [(kind, row) for row in wanted]
+
+
+def test_arrays_of_bytes_are_listed_by_their_rows() -> None:
+    given = {
+        "one": dtf.RawFeature((2,), "int16"),
+        "some": dtf.RawFeature((2,), "int16", count=3),
+        "any": dtf.RawFeature((2,), "int16", count=-1),
+        "open": dtf.RawFeature((-1, 2), "int16"),
+    }
+    assert listed_features(given) == {
+        "one": dtf.FixedLenFeature((2,), "int16"),
+        "some": dtf.FixedLenFeature((3, 2), "int16"),
+        "any": dtf.VarLenFeature("int16", shape=(-1, 2)),
+        "open": dtf.VarLenFeature("int16", shape=(-1, 2)),
+    }
+    for count, shape in ((None, (2, -1)), (-1, (-1, 2))):
+        with pytest.raises(SchemaError, match="array 'a' has rows of different shapes"):
+            listed_features({"a": dtf.RawFeature(shape, "int16", count=count)})
 
 
 def test_bfloat16_is_listed_as_float32() -> None:

@@ -180,13 +180,15 @@ def _listed(name: str, feature: Feature) -> Feature:
             f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, {dtype.name!r}) or "
             f"TensorFeature(shape, {dtype.name!r}) in features="
         )
-    if isinstance(feature, TensorFeature):
+    if isinstance(feature, TensorFeature) or feature.own_shapes:
         raise SchemaError(
             f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
             f"ImageFeature in features="
         )
     if isinstance(feature, RawFeature):
-        return FixedLenFeature(feature.shape, dtype)
+        if feature.ragged_rank:
+            return VarLenFeature(dtype, shape=(-1, *feature.item_shape))
+        return FixedLenFeature(feature.item_shape, dtype)
     if isinstance(feature, VarLenFeature) and feature.ragged_rank > 1:
         raise SchemaError(
             f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions in "
