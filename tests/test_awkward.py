@@ -142,8 +142,19 @@ def test_columns_of_a_group_are_lists_of_records(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="group 'name' and a column have one name"):
         dtf.read_tfrecord(path, dtf.Schema(features, groups=groups)).to_awkward()
     dtf.to_tfrecord({**columns, "steps/a": [[0], [1], [2]]}, path, mode="w")
-    with pytest.raises(FeatureError, match=r"record 1: feature 'steps/b' has 0 items, expected 1 as in 'steps/a'"):
+    expected = r"record 1 \(byte 74\): feature 'steps/b' has 0 items, expected 1 as in 'steps/a'"
+    with pytest.raises(FeatureError, match=expected):
         next(dtf.read_tfrecord(path, schema).to_awkward())
+    ds = dtf.read_tfrecord(path, schema, chunks=1)
+    for rows, record in ((ds, 1), (ds.rows[[0, 2, 1]], 2)):
+        chunks = rows.to_awkward()
+        with pytest.raises(FeatureError, match="feature 'steps/b' has") as caught:
+            list(chunks)
+        assert caught.value.place.file == str(path) and caught.value.place.record == record
+    with pytest.raises(FeatureError, match=rf"{path}: row 1 of chunk 0: feature"):
+        next(dtf.read_tfrecord(path, schema, counts=None).to_awkward())
+    with pytest.raises(FeatureError, match=r"rows in memory: record 1: feature"):
+        list(ds.persist().to_awkward())
 
 
 def test_rows_without_columns_are_refused() -> None:

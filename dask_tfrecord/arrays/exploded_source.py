@@ -12,6 +12,7 @@ from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers, row_runs
+from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import Outputs, RecordSource, Source, fill, memory_limit, parts
 from dask_tfrecord.columns.blocks import (
@@ -24,16 +25,16 @@ from dask_tfrecord.columns.blocks import (
     take_rows,
     zero_rows,
 )
-from dask_tfrecord.columns.decode import row_error
+from dask_tfrecord.columns.decode import locate_record, located_error
 from dask_tfrecord.columns.images import image_rows
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.memory_limit import allocating
-from dask_tfrecord.errors import FeatureError, MemoryLimitError
+from dask_tfrecord.errors import FeatureError, Location, MemoryLimitError
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
 
-__all__ = ["ExplodedSource", "ItemCounts", "read_lengths"]
+__all__ = ["ExplodedSource", "ItemCounts", "locate_row", "read_lengths"]
 
 # Records between two cumulative counts.
 _GROUP = 1024
@@ -306,7 +307,7 @@ class ExplodedSource:
             except RowError as error:
                 record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
                 number = first_record + record if isinstance(first_record, int) else int(first_record[record])
-                raise _located(error, name, self.source, number) from None
+                raise located_error(error, locate_row(self.source, 0, number, name)) from None
         return made
 
     def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
@@ -347,18 +348,29 @@ def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureErro
         where = f"{source.describe(key)}: row {error.row} of the chunk"
         return FeatureError(f"{where}: feature {error.name!r} {error.message}")
     row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
-    return _located(error, error.name, source, row)
+    return located_error(error, locate_row(source, 0, row, error.name))
 
 
-def _located(error: RowError, name: str, source: Source, row: int) -> FeatureError | MemoryLimitError:
-    """Return the public error of a row of a source, with its record."""
-    records = source
-    while isinstance(records, MappedSource):
-        records = records.source
-    if isinstance(records, RecordSource):
-        (run,) = row_runs(records.collection, pick_rows(records.rows, slice(row, row + 1)))
-        return row_error(error, name, run, run.first)
-    return FeatureError(f"{source.describe([row])}: feature {name!r} {error.message}")
+def locate_row(source: object, start: int, row: int, feature: str) -> Location:
+    """Return the location of row `start` + `row` of a source, for errors.
+
+    It has file, record and byte, or the store and its row.
+    """
+    row += start
+    while isinstance(source, MappedSource | ExplodedSource):
+        if isinstance(source, ExplodedSource):
+            row = source.record_of(row)
+        source = source.source
+    if isinstance(source, RecordSource):
+        (run,) = row_runs(source.collection, pick_rows(source.rows, slice(row, row + 1)))
+        return locate_record(run, run.first, feature)
+    rows: Any = getattr(source, "rows", None)
+    number = row if rows is None else int(rows[row])
+    if isinstance(source, FilledSource):
+        shards, starts = source.collection.shards, source.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(shards.paths[shard], number - int(starts[shard]), feature=feature)
+    return Location(getattr(source, "origin", {}).get("store", "rows in memory"), number, feature=feature)
 
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:

@@ -28,7 +28,7 @@ __all__ = ["iterate_chunks"]
 Result = TypeVar("Result")
 
 
-def iterate_chunks(backing: Backing, names: Sequence[str], step: Callable[[Chunk], Result]) -> Iterator[Result]:
+def iterate_chunks(backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Iterator[Result]:
     """Yield the result of a function for each chunk, in order.
 
     Parameters
@@ -38,7 +38,7 @@ def iterate_chunks(backing: Backing, names: Sequence[str], step: Callable[[Chunk
     names : sequence of str
         Columns to read.
     step : callable
-        Called with each chunk, in the thread or the worker that read it.
+        Called with each chunk and its number, in the thread or the worker that read it.
 
     Yields
     ------
@@ -83,20 +83,22 @@ class _LazyReader(Generic[Result]):
 
     backing: LazyBacking
     names: tuple[str, ...]
-    step: Callable[[Chunk], Result]
+    step: Callable[[Chunk, int], Result]
 
     def __call__(self, number: int) -> Result:
-        return self.step(read_chunk(self.backing.source, (self.names, self.backing.borders), (number,)))
+        return self.step(read_chunk(self.backing.source, (self.names, self.backing.borders), (number,)), number)
 
 
-def _chunk_reader(backing: Backing, names: Sequence[str], step: Callable[[Chunk], Result]) -> Callable[[int], Result]:
+def _chunk_reader(
+    backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Result]
+) -> Callable[[int], Result]:
     """Return a function that computes a chunk in the calling thread."""
     if isinstance(backing, LazyBacking):
         return _LazyReader(backing, tuple(sorted(names)), step)
     chunks = backing.chunks(names).to_delayed().ravel()
 
     def compute(number: int) -> Result:
-        return step(chunks[number].compute(scheduler="sync"))
+        return step(chunks[number].compute(scheduler="sync"), number)
 
     return compute
 
@@ -121,7 +123,7 @@ class _ThreadChunks:
 class _ClusterChunks:
     """Chunks that a cluster computes."""
 
-    def __init__(self, client: Any, backing: Backing, names: Sequence[str], step: Callable[[Chunk], Any]) -> None:
+    def __init__(self, client: Any, backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Any]) -> None:
         self._client, self._name = client, f"tfrecord-read-ahead-{uuid.uuid4().hex}"
         self._reader: Any = None
         if isinstance(backing, LazyBacking):
@@ -130,7 +132,9 @@ class _ClusterChunks:
             self._reader = client.submit(_identity, reader, key=f"{self._name}-source")
         else:
             apply = dask.delayed(step, name=f"{self._name}-step", traverse=False)
-            self._chunks = [apply(chunk) for chunk in backing.chunks(names).to_delayed().ravel()]
+            self._chunks = [
+                apply(chunk, number) for number, chunk in enumerate(backing.chunks(names).to_delayed().ravel())
+            ]
 
     def start(self, number: int) -> Any:
         if self._reader is not None:

@@ -414,11 +414,20 @@ class _Reader:
 def row_error(
     error: RowError, source: str, run: Run, record: int, unit: str = "value"
 ) -> FeatureError | MemoryLimitError:
-    """Return the public error of a row, with the byte of its record, which this function searches."""
+    """Return the public error of a row of a run."""
+    return located_error(error, locate_record(run, record, source), unit)
+
+
+def located_error(error: RowError, place: Location, unit: str = "value") -> FeatureError | MemoryLimitError:
+    """Return the public error of a row at a location."""
+    kind = MemoryLimitError if isinstance(error, RowLimitError) else FeatureError
+    item = "" if error.item is None else f" in {unit} {error.item}"
+    return kind(f"feature {place.feature!r}{item} {error.message}", place)
+
+
+def locate_record(run: Run, record: int, feature: str) -> Location:
+    """Return the location of a record of a run, with its byte, which this function searches."""
     reader = _Reader(run, check_crc=False)
     with reader.window:
         reader.skip(replace(run, first=record))
-        offset = reader.window.offset
-    kind = MemoryLimitError if isinstance(error, RowLimitError) else FeatureError
-    place = "" if error.item is None else f" in {unit} {error.item}"
-    return kind(f"feature {source!r}{place} {error.message}", Location(run.shard.path, record, offset, source))
+        return Location(run.shard.path, record, reader.window.offset, feature)

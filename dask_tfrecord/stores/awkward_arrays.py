@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.exploded_source import locate_row
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.look_ahead import iterate_chunks
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.schema import Schema
@@ -42,7 +45,7 @@ class AwkwardChunks(Iterator[Any]):
             raise ImportError(
                 "to_awkward needs awkward, which is not installed: pip install 'dask-tfrecord[awkward]'", name="awkward"
             ) from error
-        make = _ArrayMaker(dataset.schema)
+        make = _ArrayMaker(dataset.schema, dataset.source, dataset.borders)
         make.check_names()
         if not dataset.schema and dataset.nrecords != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
@@ -71,9 +74,15 @@ class _ArrayMaker:
     ----------
     schema : Schema
         Features of the columns.
+    source : Source or None
+        Source of the rows; None for rows in memory.
+    borders : ndarray of int64 or None
+        First row of each chunk; None if rows are not counted.
     """
 
     schema: Schema
+    source: Source | None
+    borders: NDArray[np.int64] | None
 
     def check_names(self) -> None:
         """Raise if a group has the name of a column outside of it.
@@ -90,12 +99,12 @@ class _ArrayMaker:
                     f"one of them"
                 )
 
-    def __call__(self, chunk: Chunk) -> Any:
+    def __call__(self, chunk: Chunk, number: int) -> Any:
         """Convert a chunk."""
         import awkward as ak
 
         blocks, fields = chunk.blocks, dict[str, Any]()
-        check_group_lengths(self.schema.groups, blocks, lambda row, name: Location("a chunk", row, feature=name))
+        check_group_lengths(self.schema.groups, blocks, partial(self._locate, number))
         for name in self.schema:
             group = self.schema.group_of(name)
             if group is None:
@@ -104,6 +113,13 @@ class _ArrayMaker:
                 fields[group] = _group(group, {each: blocks[each] for each in self.schema.groups[group]})
         rows = min(map(len, blocks.values()))
         return ak.Array(ak.contents.RecordArray(list(fields.values()), list(fields), length=rows))
+
+    def _locate(self, number: int, row: int, feature: str) -> Location:
+        """Return the location of a row of chunk `number`."""
+        if self.borders is not None:
+            return locate_row(self.source, int(self.borders[number]), row, feature)
+        place = "rows in memory" if self.source is None else self.source.describe(number)
+        return Location(f"{place}: row {row} of chunk {number}", feature=feature)
 
 
 def _group(group: str, blocks: Mapping[str, Block]) -> Any:

@@ -17,13 +17,11 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.exploded_source import ExplodedSource
-from dask_tfrecord.arrays.filled_source import FilledSource
+from dask_tfrecord.arrays.exploded_source import ExplodedSource, locate_row
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import Outputs, RecordSource, fill, parts, probe_rows
+from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
-from dask_tfrecord.errors import Location
 from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
@@ -34,7 +32,7 @@ from dask_tfrecord.stores.flat_arrays import (
     flat_levels,
 )
 
-__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items", "locate_row"]
+__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items"]
 
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
@@ -279,21 +277,6 @@ def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapp
         rows, nbytes = probe(others)
         sizes |= {name: nbytes[name] / max(rows, 1) for name in others}
     return sizes
-
-
-def locate_row(source: RowSource, start: int, row: int, feature: str) -> Location:
-    """Return the location of row `start` + `row` of a source, for errors: file and record, or the store and its row."""
-    while isinstance(source, MappedSource | ExplodedSource):
-        if isinstance(source, ExplodedSource):
-            start, row = source.record_of(start + row), 0
-        source = source.source
-    rows: Any = getattr(source, "rows", None)
-    number = start + row if rows is None else int(rows[start + row])
-    if isinstance(source, RecordSource | FilledSource):
-        shards, starts = source.collection.shards, source.collection.starts
-        shard = int(np.searchsorted(starts, number, side="right")) - 1
-        return Location(shards.paths[shard], number - int(starts[shard]), feature=feature)
-    return Location(getattr(source, "origin", {}).get("store", "rows in memory"), number, feature=feature)
 
 
 def count_items(

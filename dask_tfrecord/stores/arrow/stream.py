@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.look_ahead import iterate_chunks
 from dask_tfrecord.stores.arrow.record_batches import BatchMaker
 
@@ -33,7 +35,9 @@ class ArrowBatches(Iterator[pa.RecordBatch]):
         make = BatchMaker(dataset.schema, tensors)
         make.check_columns(dataset.nrecords)
         self._schema = make.arrow
-        self._batches = iterate_chunks(dataset.merged(), tuple(dataset), make) if make.schema else iter(())
+        self._batches = (
+            iterate_chunks(dataset.merged(), tuple(dataset), partial(_batch, make)) if make.schema else iter(())
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,3 +77,7 @@ class ArrowBatches(Iterator[pa.RecordBatch]):
         # A consumer that stops early releases the stream, which closes this generator.
         with closing(self):
             yield from self
+
+
+def _batch(make: BatchMaker, chunk: Chunk, number: int) -> pa.RecordBatch:
+    return make(chunk)

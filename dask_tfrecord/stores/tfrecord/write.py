@@ -22,6 +22,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.exploded_source import locate_row
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
 from dask_tfrecord.columns.record_schema import given_features, listed_features, record_schema
@@ -39,7 +40,7 @@ from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
 from dask_tfrecord.stores.inputs import Inputs, labels_of
-from dask_tfrecord.stores.rows import RowSource, RowTasks, locate_row
+from dask_tfrecord.stores.rows import RowSource, RowTasks
 from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.exploded_source import locate_row
 from dask_tfrecord.arrays.sources import OutputBuffer
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
@@ -24,7 +25,7 @@ from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
-from dask_tfrecord.stores.rows import RowSource, locate_row
+from dask_tfrecord.stores.rows import RowSource
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
 from dask_tfrecord.stores.zarr.compat import chunk_key, write_sequentially
