@@ -202,6 +202,14 @@ def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any
     assert [text for text in page.texts if text == "JPEG image, 54 bytes"]
 
 
+def test_captions_have_the_ends_of_nested_names() -> None:
+    pictures = np.zeros((1, 8, 8, 3), np.uint8)
+    names = {"steps/left/image": "left/image", "steps/right/image": "right/image", "steps/top": "top", "image": "image"}
+    html = dtf.Dataset.from_arrays({**dict.fromkeys(names, pictures), "meta/label": [3]}).preview()._repr_html_()
+    assert re.findall(r"<small>(.*?) 8 x 8 x 3</small>", html) == list(names.values())
+    assert "<small>label</small> 3" in html and 'alt="steps/left/image of row 0"' in html
+
+
 def test_hostile_text_is_escaped_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {
         HOSTILE: np.array([HOSTILE, "plain"], np.dtypes.StringDType()),

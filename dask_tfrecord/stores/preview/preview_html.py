@@ -10,7 +10,7 @@ from dask_tfrecord.images.encode_image import encode_png
 from dask_tfrecord.inspection.markup import fragment, spark_svg, table
 from dask_tfrecord.stores.preview.preview_cells import Cell, Picture, PreviewColumn, PreviewContent, Spark
 
-__all__ = ["captions", "displayed_size", "html_preview"]
+__all__ = ["captions", "displayed_size", "html_preview", "short_name"]
 
 # Pixels of the longer side of a picture on the page.
 _SIDE = 128
@@ -43,8 +43,16 @@ def captions(columns: tuple[PreviewColumn, ...], row: int) -> list[tuple[str, st
     integers = [column for column in columns if column.role == "integer"]
     labels = labels or sorted(integers, key=lambda column: not _LABEL.search(column.name))[:1]
     chosen = [*labels, *[column for column in columns if column.role == "text"][:1]]
-    found = [(column.name, str(column.cells[row])) for column in chosen]
+    found = [(short_name(column.name, columns), str(column.cells[row])) for column in chosen]
     return [(name, text if len(text) <= _MOST_CAPTION else f"{text[: _MOST_CAPTION - 1]}…") for name, text in found]
+
+
+def short_name(name: str, columns: tuple[PreviewColumn, ...]) -> str:
+    """Return the end of a nested name that differs from the ends of the other names: captions are narrow."""
+    parts = name.split("/")
+    ends = ("/".join(parts[first:]) for first in range(len(parts) - 1, 0, -1))
+    names = [f"/{column.name}" for column in columns]
+    return next((end for end in ends if end and sum(each.endswith(f"/{end}") for each in names) == 1), name)
 
 
 def displayed_size(picture: Picture, side: int) -> tuple[int, int]:
@@ -62,7 +70,7 @@ def _figure(preview: PreviewContent, columns: list[PreviewColumn], row: int) -> 
         cell = column.cells[row]
         pictures = cell if isinstance(cell, tuple) else ()
         parts += [_image(picture, f"{column.name} of row {row}") for picture in pictures]
-        name = f"{column.name} " if len(columns) > 1 else ""
+        name = f"{short_name(column.name, preview.columns)} " if len(columns) > 1 else ""
         text = ", ".join(dict.fromkeys(picture.text for picture in pictures)) if pictures else str(cell)
         parts.append(f"<small>{escape(name + text)}</small><br>")
     lines = [f"<small>{escape(name)}</small> {escape(value)}" for name, value in captions(preview.columns, row)]

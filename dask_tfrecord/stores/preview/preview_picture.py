@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dask_tfrecord.stores.preview.preview_cells import Cell, Picture, PreviewColumn, PreviewContent, Spark
-from dask_tfrecord.stores.preview.preview_html import captions, displayed_size
+from dask_tfrecord.stores.preview.preview_html import captions, displayed_size, short_name
 
 __all__ = ["draw_preview"]
 
@@ -128,7 +128,7 @@ def _draw_pictures(sheet: _Canvas, preview: PreviewContent, columns: list[Previe
         labels = [f"{name} {value}" for name, value in captions(preview.columns, row)]
         for column in columns:
             cell = column.cells[row]
-            name = f"{row} {column.name}" if len(columns) > 1 else str(row)
+            name = f"{row} {short_name(column.name, preview.columns)}" if len(columns) > 1 else str(row)
             pictures: Iterable[Picture | None] = cell if isinstance(cell, tuple) else (None,)
             tiles += [
                 (cell, picture, [f"{name}: {picture.text if picture else cell}", *labels]) for picture in pictures
