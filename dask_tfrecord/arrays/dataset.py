@@ -334,7 +334,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         """
         n = checked_number("n", n)
         if isinstance(self.source, UncountedSource) and self._names:
-            return {name: to_array(block) for name, block in self.source.first(self._names, n).items()}
+            first = dask.delayed(UncountedSource.first, pure=False)(self.source, tuple(self._names), n)
+            return {name: to_array(block) for name, block in first.compute().items()}
         if self.nrecords is not None:
             return self.rows[:n].compute()
         return first_rows(self.merged().chunks(self._names), self.schema, n)
