@@ -503,12 +503,20 @@ STRICT = Schema(
 FITS = {"i": [1, 2], "v": [0.5, 1.5], "r": [b"abcd"], "b": [b"\0\1"], "t": [b"text"]}
 REFUSED = {
     "i missing": ({"i": []}, "i", "feature 'i' is missing"),
-    "i count": ({"i": [1, 2, 3]}, "i", "feature 'i' holds 3 values where FixedLenFeature.* takes 2"),
+    "i count": (
+        {"i": [1, 2, 3]},
+        "i",
+        "feature 'i' holds 3 values where FixedLenFeature.* takes 2; VarLenFeature.'int64'. reads",
+    ),
     "i kind": ({"i": [b"x"]}, "i", "feature 'i' holds a bytes list where .* takes an int64 list"),
     "v multiple": ({"v": [0.5]}, "v", "feature 'v' holds 1 value where .* takes a multiple of 2"),
     "v kind": ({"v": [1]}, "v", "feature 'v' holds an int64 list where .* takes a float list"),
     "r size": ({"r": [b"abc"]}, "r", "feature 'r' holds 3 bytes where .* takes 4"),
-    "r count": ({"r": [b"abcd", b"abcd"]}, "r", "feature 'r' holds 2 values where .* takes 1"),
+    "r count": (
+        {"r": [b"abcd", b"abcd"]},
+        "r",
+        "feature 'r' holds 2 values where .* takes 1; RawFeature with count=-1",
+    ),
     "b boolean": ({"b": [b"\0\7"]}, "b", "feature 'b' holds a byte 7 where .* takes 0 and 1"),
     "t utf8": ({"t": [b"\xff"]}, "t", "feature 't' is not valid UTF-8"),
     "never": ({"never": [1]}, "never", "feature 'never' holds an int64 list, but no sampled record sets it"),

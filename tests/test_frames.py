@@ -113,6 +113,10 @@ def test_frames_that_are_refused() -> None:
         dtf.from_dataframe(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
     with pytest.raises(SchemaError, match="expected a DataFrame of pandas or dask; got dict"):
         dtf.from_dataframe({"x": [1]})
+    table = pytest.importorskip("pyarrow").table({"x": [1]})
+    with pytest.raises(SchemaError, match=r"got pyarrow.lib.Table: its method to_pandas converts it"):
+        dtf.from_dataframe(table)
+    assert dtf.from_dataframe(table.to_pandas())["x"].compute().tolist() == [1]
     with dask.config.set({"dataframe.convert-string": False}):
         objects = dd.from_pandas(pd.DataFrame({"x": [b"a", b"b"]}), npartitions=1)
         with pytest.raises(SchemaError, match="column 'x' is of objects"):

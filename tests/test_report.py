@@ -187,7 +187,8 @@ def test_text() -> None:
     assert suggested([b"one"], [b"\xff"]) == []
     assert suggested([b"a\x00b"], [b"text"]) == []
     assert suggested([b""], [b""]) == []
-    assert suggested([b"one", b"two"], [b"three"]) == ["text, all 3 values"]
+    assert suggested([b"one", b"two"], [b"three"]) == ["or dtf.TextFeature(count=-1): text, all 3 values"]
+    assert suggested([b"one", b"two"]) == ["or dtf.TextFeature(count=2): text, all 2 values"]
     assert suggested([b"one"], None)[0] == 'or dtf.TextFeature(default_value=""): text, the only value'
 
 

@@ -10,7 +10,7 @@ from dask_tfrecord.columns.column_plan import ColumnPlan
 from dask_tfrecord.columns.native_spec import KeySpec
 from dask_tfrecord.columns.tensors import found_tensor
 from dask_tfrecord.errors import FeatureError, Location, plural
-from dask_tfrecord.features import Feature
+from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, RawFeature, TensorFeature, TextFeature
 from dask_tfrecord.features.base import stored_kind
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, near_misses
@@ -161,7 +161,19 @@ def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
     if spec.layout == ValueLayout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {spec.count}"
     listed = spec.layout == ValueLayout.FIXED or (spec.layout == ValueLayout.LOCATED and spec.dtype != "bytes")
-    return f"holds {values} where {feature} takes {spec.count if listed else 1}"
+    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else _advice(feature)
+    return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
+
+
+def _advice(feature: Feature) -> str:
+    """Return the feature class that reads any number of values."""
+    if isinstance(feature, ImageFeature):
+        return "; ImageFeature with a shape that begins with -1 reads any number of them"
+    if isinstance(feature, RawFeature | TensorFeature | TextFeature):
+        return f"; {type(feature).__name__} with count=-1 reads any number of them"
+    if isinstance(feature, FixedLenFeature):
+        return f"; VarLenFeature({feature.dtype!r}) reads any number of them"
+    return ""
 
 
 def _value(spec: KeySpec, found: int) -> str:

@@ -112,7 +112,6 @@ def _bytes(counts: FeatureCounts, feature: Feature, *, optional: bool, in_lists:
     seen = counts.bytes_summary
     if not seen.high:
         return None
-    # Feature classes that decode bytes read one value per record.
     scalar = isinstance(feature, FixedLenFeature) and feature.shape == ()
     if isinstance(seen.image, BytesContent):
         return _image(seen, seen.image, scalar=scalar, several=not scalar and not in_lists)
@@ -122,11 +121,17 @@ def _bytes(counts: FeatureCounts, feature: Feature, *, optional: bool, in_lists:
         code = f'dtf.TensorFeature({shape}, "{dtype}")' if scalar and len(shape) < 64 else None
         return Suggestion(f"tensors of {dtype}, shape {shape}", code, seen.values, "value")
     if seen.text:
-        code = 'dtf.TextFeature(default_value="")' if optional else "dtf.TextFeature()" if scalar else None
+        argument = 'default_value=""' if optional else "" if scalar else f"count={_count(feature)}"
+        code = None if in_lists and argument.startswith("count") else f"dtf.TextFeature({argument})"
         return Suggestion("text", code, seen.values, "value")
     if seen.low == seen.high and seen.values > 1:
         return Suggestion(f"{seen.low:,} bytes each", None, seen.values, "value", _arrays(seen.low))
     return None
+
+
+def _count(feature: Feature) -> int:
+    """Return the number of bytes values per record; -1 if it differs."""
+    return math.prod(feature.shape) if isinstance(feature, FixedLenFeature) else -1
 
 
 def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: bool) -> Suggestion:

@@ -63,7 +63,8 @@ def from_dataframe(frame: Any, features: Mapping[str, Any] | None = None) -> Dat
     """
     if not is_frame(frame):
         kind = f"{type(frame).__module__}.{type(frame).__name__}".removeprefix("builtins.")
-        raise SchemaError(f"expected a DataFrame of pandas or dask; got {kind}")
+        hint = ": its method to_pandas converts it" if hasattr(frame, "to_pandas") else ""
+        raise SchemaError(f"expected a DataFrame of pandas or dask; got {kind}{hint}")
     return dataset_of_frame(frame, column_forms(features))
 
 

@@ -131,7 +131,7 @@ class ShardNames:
         existing = self.existing(paths)
         new = set(paths)
         if mode == "w-" and (same := [path for path in existing if path in new]):
-            raise FileExistsError(f"{_first_of(same)} exists already: mode='w' replaces existing shards")
+            raise FileExistsError(f"{_first_of(same)} exists already: mode='w' replaces existing files")
         if other := [path for path in existing if path not in new]:
             raise FileExistsError(
                 f"{_first_of(other)} exists, of the same template and another number of shards: a pattern reads both "
