@@ -24,7 +24,11 @@ from typing import Any
 
 # No heavy imports here: the peak memory of a child process starts at the memory of its parent.
 HERE = Path(__file__).parent
-NAMES = ("tabular", "vectors", "images_raw", "tokens", "tabular_gz", "sequences", "mixed", "tensors", "jpeg")
+# SET.FEATURES: other features of the files of a set.
+NAMES = (
+    *("tabular", "vectors", "images_raw", "tokens", "tabular_gz"),
+    *("sequences", "mixed", "tensors", "jpeg", "jpeg.fast", "jpeg.resized", "png"),
+)
 # For the other data sets, TensorFlow's batches differ in padding or shape and can't be joined as they are.
 GATHERED = NAMES[:5]
 TASKS = {
@@ -32,7 +36,7 @@ TASKS = {
     "gather": "Everything gathered into NumPy arrays",
 }
 OURS = "dask_tfrecord"
-HEADER = "data        pipeline                   records     records/s     MB/s   peak RSS MB   ratio   open s"
+HEADER = "data          pipeline                   records     records/s     MB/s   peak RSS MB   ratio   open s"
 # Kilobytes on Linux, bytes on macOS.
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -95,14 +99,19 @@ def run(command: list[str]) -> tuple[Any, int]:
     return json.loads(output.splitlines()[-1]), usage.ru_maxrss * RSS_UNIT
 
 
+def files_of(data: Path, name: str) -> list[Path]:
+    """Return the shards that the features `name` are read from."""
+    return list(data.glob(f"{name.split('.')[0]}-*.tfrecord*"))
+
+
 def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]:
     """Alternate between TensorFlow's pipelines and this library on one data set."""
-    files = list(arguments.data.glob(f"{name}-*.tfrecord*"))
+    files = files_of(arguments.data, name)
     if not files:
-        raise SystemExit(f"no {name}-*.tfrecord in {arguments.data}: write it with make_data.py")
+        raise SystemExit(f"no files of {name} in {arguments.data}: write it with make_data.py")
     nbytes = sum(path.stat().st_size for path in files)
     where = [str(arguments.data), name]
-    passes = ["--passes", str(arguments.passes)]
+    passes = ["--passes", str(arguments.passes), "--clock", arguments.clock]
     work = {OURS: task}
     if (task, name) == ("gather", "tokens"):
         # TensorFlow's batches hold flat values and splits; compute() makes an array of every record.
@@ -137,7 +146,7 @@ def print_rows(results: list[Result]) -> None:
     for result in sorted(results, key=lambda result: result.pipeline.startswith(OURS)):
         times = ratio(result, results)
         line = (
-            f"{result.data:12}{result.pipeline:24}{result.records:>10,}{result.records_per_second:>14,.0f}"
+            f"{result.data:14}{result.pipeline:24}{result.records:>10,}{result.records_per_second:>14,.0f}"
             f"{result.bytes_per_second / 1e6:>9,.0f}{result.peak_rss / 1e6:>14,.0f}"
         )
         if times is not None:
@@ -154,16 +163,17 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, help="another script with TensorFlow's pipelines for the first table")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--passes", type=int, default=3, help="timed passes of each process")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="time, or processor time")
     parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
-    names = arguments.names or [name for name in NAMES if any(arguments.data.glob(f"{name}-*.tfrecord*"))]
+    names = arguments.names or [name for name in NAMES if files_of(arguments.data, name)]
     if hasattr(os, "sched_setaffinity"):
         # Children inherit it, and TensorFlow sizes its thread pools by it.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     report = []
     for task in arguments.tasks:
-        print(f"\n{TASKS[task]}, {arguments.cores} cores")
+        print(f"\n{TASKS[task]}, {arguments.cores} cores, {arguments.clock} time")
         print(HEADER)
         for name in names if task == "touch" else [name for name in names if name in GATHERED]:
             results = compare(task, name, arguments)

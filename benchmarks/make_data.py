@@ -2,8 +2,8 @@
 
 `tabular` holds 18 small features a record, `vectors` 256 floats, `images_raw` arrays of 48 KiB as bytes, `tokens` 20 to
 512 integers; `sequences` are SequenceExamples of 10 to 50 steps, `mixed` has defaults, casts, boxes and sparse values,
-`tensors` serialized tensors, `jpeg` JPEG images (these need Pillow); `tabular_gz` is the first quarter of `tabular`
-compressed. TensorFlow is not needed.
+`tensors` serialized tensors, `jpeg` and `png` images (these need Pillow); `tabular_gz` is the first quarter of
+`tabular` compressed. TensorFlow is not needed.
 
     python benchmarks/make_data.py DATA [NAME …] [--scale 0.01]
 """
@@ -12,6 +12,7 @@ import argparse
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ RECORDS = {
     "mixed": 800_000,
     "tensors": 30_000,
     "jpeg": 20_000,
+    "png": 8_000,
 }
 SHARDS = 8
 GZIP_SHARDS = 2
@@ -129,13 +131,23 @@ def tensors(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]
 
 def jpeg(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
     """Yield JPEG images of 256 by 256 pixels, smooth with some noise, each with a label."""
+    return images(rng, count, "JPEG", quality=90)
+
+
+def png(rng: np.random.Generator, count: int, first: int) -> Iterator[bytes]:
+    """Yield PNG images of the same kind of pixels."""
+    return images(rng, count, "PNG")
+
+
+def images(rng: np.random.Generator, count: int, kind: str, **options: Any) -> Iterator[bytes]:
+    """Yield encoded images of 256 by 256 pixels."""
     from PIL import Image
 
     for _ in range(count):
         coarse = Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).resize((256, 256))
         pixels = np.asarray(coarse, np.int16) + rng.integers(-8, 9, (256, 256, 3), np.int16)
         buffer = io.BytesIO()
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, kind, **options)
         yield example({"label": [int(rng.integers(1000))]}, {}, {"image": buffer.getvalue()})
 
 
@@ -148,6 +160,7 @@ MAKERS = {
     "mixed": mixed,
     "tensors": tensors,
     "jpeg": jpeg,
+    "png": png,
 }
 
 

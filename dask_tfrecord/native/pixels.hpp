@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -60,7 +61,8 @@ void scale_pixels(const Pixel* pixels, std::size_t count, double factor, Out* ou
 }
 
 // Interpolate a row between its columns. `channels` is a constant for the usual numbers, so that the inner loop is
-// unrolled.
+// unrolled. Three channels are computed as four, one instruction each: `row` and `out` have one element more, and the
+// next pixel overwrites the fourth.
 template <class Channels>
 void interpolate_columns(const float* row, const Neighbours& columns, Channels channels, float* out) {
     const std::size_t width = columns.first.size();
@@ -68,7 +70,13 @@ void interpolate_columns(const float* row, const Neighbours& columns, Channels c
         const float* left = row + columns.first[x] * channels;
         const float* right = row + columns.second[x] * channels;
         const float distance = columns.distance[x];
-        for (std::size_t c = 0; c < channels; ++c) out[c] = left[c] + (right[c] - left[c]) * distance;
+        if constexpr (std::is_same_v<Channels, std::integral_constant<std::size_t, 3>>) {
+            float levels[4];
+            for (std::size_t c = 0; c < 4; ++c) levels[c] = left[c] + (right[c] - left[c]) * distance;
+            std::memcpy(out, levels, sizeof levels);
+        } else {
+            for (std::size_t c = 0; c < channels; ++c) out[c] = left[c] + (right[c] - left[c]) * distance;
+        }
         out += channels;
     }
 }
@@ -81,7 +89,9 @@ void resize_pixels(const Pixel* pixels, const ImageShape& image, float factor, s
     const Neighbours rows(image.height, height), columns(image.width, width);
     const std::size_t channels = image.channels, size = width * channels;
 
-    std::vector<float> scaled(image.width * channels);
+    // One element more for the fourth channel of the last pixel.
+    const std::size_t source_size = image.width * channels;
+    std::vector<float> scaled(source_size + 1);
 
     // The last two rows of the image, interpolated between columns: the next rows of the output often need them again.
     constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
@@ -90,7 +100,7 @@ void resize_pixels(const Pixel* pixels, const ImageShape& image, float factor, s
         std::vector<float> levels;
     };
     Wide wide[2];
-    for (Wide& each : wide) each.levels.resize(size);
+    for (Wide& each : wide) each.levels.resize(size + 1);
 
     // Return the levels of a row; `kept` is a row that the caller still needs.
     const auto levels_of = [&](std::size_t row, std::size_t kept) -> const float* {
@@ -98,7 +108,7 @@ void resize_pixels(const Pixel* pixels, const ImageShape& image, float factor, s
             if (each.row == row) return each.levels.data();
         }
         Wide& free = wide[wide[0].row == kept ? 1 : 0];
-        scale_pixels(pixels + row * scaled.size(), scaled.size(), factor, scaled.data());
+        scale_pixels(pixels + row * source_size, source_size, factor, scaled.data());
         float* levels = free.levels.data();
         switch (channels) {
             case 1:
