@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "dask_tfrecord"
+import dask_tfrecord
+
+PACKAGE = Path(dask_tfrecord.__file__).parent
 # Each package or module imports only itself and what precedes it. Sub-packages come after the modules of their package.
 ORDER = [
     "errors",

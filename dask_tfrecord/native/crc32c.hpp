@@ -172,7 +172,7 @@ DTF_TARGET_CRC inline std::uint32_t by_instruction(const std::uint8_t* data, std
 
 // x^(64 words - 33) modulo the polynomial, bits reversed. The product with a state has 63 bits. Continuing from zero
 // with those bits multiplies by x^33, which yields the effect of `words` words of zeros.
-constexpr std::size_t most_words = 2 * 3 * short_stretch / 24;
+constexpr std::size_t most_words = std::size_t{6} * short_stretch / 24;
 constexpr std::array<std::uint32_t, most_words + 1> make_powers() {
     std::array<std::uint32_t, most_words + 1> powers{};
     std::uint32_t power = std::uint32_t{1} << 31;  // 1

@@ -221,7 +221,9 @@ public:
                     open[depth++] = tag_now >> 3;
                     break;
                 case 4:
-                    if (depth == 0 || open[--depth] != tag_now >> 3) return false;
+                    if (depth == 0) return false;
+                    --depth;
+                    if (open[depth] != tag_now >> 3) return false;
                     break;
                 case 5: if (take(4) == nullptr) return false; break;
                 default: return false;

@@ -97,7 +97,7 @@ inline unsigned highest_bit(std::uint64_t bits) {  // of bits != 0
 inline std::uint64_t highest_bits(const std::uint8_t* from) {
     std::uint64_t bits = 0;
 #if defined(DTF_X86)
-    for (unsigned part = 0; part < 4; ++part) {
+    for (std::size_t part = 0; part < 4; ++part) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * part));
         bits |= static_cast<std::uint64_t>(static_cast<unsigned>(_mm_movemask_epi8(bytes))) << (16 * part);
     }

@@ -299,7 +299,7 @@ void invalid_splits_are_not_taken() {
     for (const std::int64_t row : {std::int64_t{2}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) {
         CHECK(taken("abcdef", {0, 2, 6}, 1, {row}, 2) == "refused");
     }
-    for (const std::size_t size : {0, 1, 3, 5}) CHECK(taken("abcdef", {0, 2, 6}, 1, {0}, size) == "refused");
+    for (const std::size_t size : {0u, 1u, 3u, 5u}) CHECK(taken("abcdef", {0, 2, 6}, 1, {0}, size) == "refused");
     CHECK(taken("abcdef", {0, 4}, 2, {0}, 8) == "refused");  // four items of two bytes
     CHECK(taken("abcdef", {0, 3}, 0, {0}, 0) == "refused");
 }

@@ -207,7 +207,7 @@ void test_splits_that_exceed_the_values_are_refused() {
 
 void test_splits_may_change_after_the_encoder_is_made() {
     const std::vector<std::int64_t> numbers{1, 300, -1};
-    support::Exact values = exact(numbers), texts(std::string("abc"));
+    support::Exact values = exact(numbers), texts("abc");
     std::vector<std::int64_t> row_ends{0, 1, 3}, step_ends{0, 1, 1, 3}, value_ends{0, 1, 3};
     std::vector<Field> fields(3);
     fields[0].key = "i";

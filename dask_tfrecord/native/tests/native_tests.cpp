@@ -426,7 +426,7 @@ void offered_memory_is_left_when_it_is_full() {
 
 void varints_stay_in_offered_memory_as_long_as_they_fit() {
     const std::string two = framed(example({entry("k", int64_list({300, 1}))}));
-    for (const std::size_t places : {0, 1, 2, 3, 4, 5, 100}) {
+    for (const std::size_t places : {0u, 1u, 2u, 3u, 4u, 5u, 100u}) {
         Exact memory(std::string(8 * places, '\0'));
         dtf::Decoder decoder({spec("k", dtf::Kind::int64, dtf::ValueLayout::ragged)}, true, false);
         decoder.columns()[0].values = dtf::Buffer::offered(memory.data(), memory.size());
@@ -552,7 +552,7 @@ void ragged_columns() {
 
 void raw_columns() {
     const std::string record = example(entry("r", bytes_list({"12345678"})));
-    for (const std::size_t swap : {1, 2, 4, 8}) {
+    for (const std::size_t swap : {1u, 2u, 4u, 8u}) {
         Fed fed({spec("r", Kind::bytes, ValueLayout::raw, 8, swap)}, {record, record});
         const std::string turned = swap == 1   ? "12345678"
                                    : swap == 2 ? "21436587"

@@ -20,7 +20,7 @@ std::string some_rows(std::size_t rows, std::size_t row_size, Random& random, Fi
 void every_filter_follows_the_definition() {
     Random random(1);
     for (const std::size_t pixel : pixel_sizes) {
-        for (const std::size_t width : {1, 2, 5, 31}) {
+        for (const std::size_t width : {1u, 2u, 5u, 31u}) {
             for (std::size_t filter = 0; filter < 6; ++filter) {  // 5: each in turn
                 const bool swap = pixel % 2 == 0 && random.below(2) == 0;
                 const std::size_t size = width * pixel;
@@ -51,7 +51,7 @@ void paeth_chooses_as_defined_for_all_neighbours() {
 void unknown_filters_end_the_rows() {
     Random random(2);
     for (std::size_t bad = 0; bad < 4; ++bad) {
-        for (const std::size_t filter : {5, 6, 128, 255}) {
+        for (const std::size_t filter : {5u, 6u, 128u, 255u}) {
             const std::string rows = some_rows(4, 6, random, [&](std::size_t row) { return row == bad ? filter : 4; });
             const Unfiltered found = unfiltered(rows, 4, 6, 6, true);
             CHECK(found.rows == bad && found.bytes == unfiltered_by_definition(rows, 6, 6, true).bytes);

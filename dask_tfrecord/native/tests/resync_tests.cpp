@@ -50,7 +50,7 @@ void zero_bytes_forward_and_backward() {
     const dtf::Backwards backwards;
     const std::string zero(5000, '\0');
     Random random(1);
-    for (std::size_t count : {0, 1, 2, 7, 8, 255, 256, 4999}) {
+    for (std::size_t count : {0u, 1u, 2u, 7u, 8u, 255u, 256u, 4999u}) {
         const std::uint32_t state = static_cast<std::uint32_t>(random.next());
         const std::uint32_t after = dtf::crc::advance_by_tables(state, bytes_of(zero), count);
         CHECK(zeros.forward(state, count) == after);
