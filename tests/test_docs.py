@@ -128,6 +128,21 @@ def test_paths_of_modules_exist(page: str) -> None:
     assert not [path for path in paths if not (package / path).exists()]
 
 
+def test_links_of_the_readme(tmp_path: Path) -> None:
+    link = re.compile(r'(?:\]\(|src=")(?!#)([^)"]+)')
+    targets = link.findall((ROOT / "README.md").read_text("utf-8"))
+    assert len(targets) > 10
+    assert not [target for target in targets if not (ROOT / target.partition("#")[0]).exists()]
+    # A release has absolute links.
+    for path in ["README.md", "pyproject.toml", ".ci/pypi_readme.py"]:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    subprocess.run([sys.executable, tmp_path / ".ci" / "pypi_readme.py"], check=True)
+    released = link.findall((tmp_path / "README.md").read_text("utf-8"))
+    assert len(released) == len(targets)
+    assert all(re.match(r"https://(github|raw\.githubusercontent)\.com/", target) for target in released)
+
+
 def doctests() -> Iterator[doctest.DocTest]:
     """The doctests of every module, with `np` and `dtf` at hand as NumPy's documentation has it."""
     finder = doctest.DocTestFinder(exclude_empty=True)

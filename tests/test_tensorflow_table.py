@@ -25,7 +25,8 @@ ELSEWHERE = "image-"
 
 def told() -> dict[str, re.Match[str]]:
     """Return the rows of the page by name."""
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    _, differences = PAGE.read_text("utf-8").split("\n## Differences\n")
+    lines = [line for line in differences.splitlines() if line.startswith("| `")]
     found = {}
     for line in lines:
         match = LINE.match(line)
