@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError, UnknownFeatureError
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, ShardNotFoundError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
 
 KINDS = {int: "int64_list", float: "float_list", bytes: "bytes_list"}
@@ -44,6 +44,15 @@ def sequence(number: int, **lists: list[int | float]) -> SequenceExample:
         for value in steps:
             getattr(made.feature_lists.feature_list[name].feature.add(), KINDS[type(value)]).value.append(value)
     return made
+
+
+def test_error_for_an_empty_list_recommends_a_default(tmp_path: Path) -> None:
+    path = tmp_path / "texts.tfrecord"
+    dtf.to_tfrecord({"text": [[b"a"], []]}, path, features={"text": dtf.VarLenFeature("bytes")})
+    with pytest.raises(FeatureError, match=r"record 1 .* holds 0 values where .* takes 1; a default_value fills it"):
+        dtf.read_tfrecord(path, {"text": dtf.TextFeature()}).compute()
+    ds = dtf.read_tfrecord(path, {"text": dtf.TextFeature(default_value="")})
+    assert ds["text"].compute().tolist() == ["a", ""]
 
 
 # ------------------------------------------------------------------------------------------- values of several kinds

@@ -697,7 +697,10 @@ def test_map_blocks_without_inferable_results(ds: dtf.Dataset) -> None:
         ds.map_blocks(lambda blocks: {"x": blocks["label"].max(keepdims=True)})
     assert "zero-size" in str(caught.value.__cause__)
     for function, message in [
-        (lambda blocks: {"x": [str(number) for number in blocks["label"]]}, "an array with an axis of rows; got"),
+        (
+            lambda blocks: {"x": [str(number) for number in blocks["label"]]},
+            r"of rows; got \[\]; specify the type of a list",
+        ),
         (lambda blocks: {"x": blocks["label"].astype(object)}, "specify the type of the objects"),
         (lambda blocks: {3: blocks["label"]}, "expected a string as feature name; got 3"),
         (lambda blocks: [blocks["label"]], "got list"),

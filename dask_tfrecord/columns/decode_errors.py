@@ -161,12 +161,14 @@ def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
     if spec.layout == ValueLayout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {spec.count}"
     listed = spec.layout == ValueLayout.FIXED or (spec.layout == ValueLayout.LOCATED and spec.dtype != "bytes")
-    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else _advice(feature)
+    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else _advice(feature, found)
     return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
 
 
-def _advice(feature: Feature) -> str:
-    """Return the feature class that reads any number of values."""
+def _advice(feature: Feature, found: int) -> str:
+    """Return the feature class that reads this number of values."""
+    if not found and isinstance(feature, FixedLenFeature | TextFeature) and not feature.shape:
+        return "; a default_value fills it"
     if isinstance(feature, ImageFeature):
         return "; ImageFeature with a shape that begins with -1 reads any number of them"
     if isinstance(feature, RawFeature | TensorFeature | TextFeature):

@@ -73,7 +73,8 @@ def feature_of(array: Any, owner: str) -> Feature:
     if isinstance(array, BytesBlock):
         return FixedLenFeature(array.shape[1:], "bytes")
     if not isinstance(getattr(array, "dtype", None), np.dtype) or len(getattr(array, "shape", ())) == 0:
-        raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}")
+        advice = _LIST_HINT if isinstance(array, list) else ""
+        raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}{advice}")
     dtype, shape = array.dtype, tuple(array.shape[1:])
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         narrow = "float64" if dtype.kind == "f" else "complex128"
@@ -89,6 +90,7 @@ def feature_of(array: Any, owner: str) -> Feature:
     )
 
 
+_LIST_HINT = "; specify the type of a list: map_blocks(func, template={name: VarLenFeature('int64'), …})"
 _HINTS = {
     "M": "; array.astype('int64') keeps its number of time units",
     "m": "; array.astype('int64') keeps its number of time units",
