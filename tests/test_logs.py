@@ -20,7 +20,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 
 PACKAGE = Path(dtf.errors.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "how-to" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
 ROWS = 40
 
 
