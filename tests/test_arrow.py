@@ -269,6 +269,7 @@ def test_few_chunks_are_decoded_ahead_and_none_after_the_end(tmp_path: Path) -> 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask-tfrecord")]
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_decodes_and_reports_errors(client: Any, damaged: Path) -> None:
     ds = dtf.read_tfrecord(damaged, {"x": dtf.FixedLenFeature((), "int64")}, chunks=100)

@@ -287,6 +287,7 @@ def on_processes(bag: Any) -> Any:
     return bag.compute(scheduler="processes", num_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_on_a_cluster(lines: Path, client: Client) -> None:
     bag = dtf.to_bag(lines, decode=row)

@@ -219,6 +219,7 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(
     assert "attempt 1 to" in retries[0].getMessage()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("aiohttp_client")
 def test_a_server_that_falls_silent_while_a_shard_is_read(web: int) -> None:
     with Gate(web) as gate, dask.config.set({SETTING: "3s"}):

@@ -101,6 +101,7 @@ def test_equal_workers_have_no_problems(
         assert pickle.loads(pickle.dumps(report)) == report
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_library_reports_all_that_differs(
     cluster: LocalCluster, client: Client, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_paths_that_workers_do_not_share(cluster: LocalCluster, client: Client, 
     assert "file of 1 bytes on tcp://" in problem
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_a_worker_or_a_server_that_never_answers_ends_the_check(cluster: LocalCluster, client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, started_worker(cluster, client) as process:

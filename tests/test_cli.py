@@ -124,6 +124,7 @@ def test_info_inspects_the_specified_number_of_records(shards: Path) -> None:
         assert (refused.exit_code, "neither a number of records" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_info_reads_all_records_in_processes(shards: Path, tmp_path: Path) -> None:
     # Without the limit, these shards are too small for processes.
     limit = "common._PROCESSES_NBYTES"
@@ -432,6 +433,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     assert not store.exists()
 
 
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize(
     "command", [["dask-tfrecord"], pytest.param(["dask", "tfrecord"], marks=pytest.mark.slow)], ids=" ".join
@@ -513,7 +515,9 @@ def test_dask_has_the_same_commands(shards: Path, tmp_path: Path) -> None:
     assert_same(tmp_path / "train.zarr", shards)
 
 
-@pytest.mark.parametrize("command", [["dask-tfrecord"], ["dask", "tfrecord"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["dask-tfrecord"], pytest.param(["dask", "tfrecord"], marks=pytest.mark.slow)], ids=" ".join
+)
 def test_programs_fail_with_one_line_and_show_the_traceback_with_debug(command: list[str], golden: Path) -> None:
     bad = str(golden / "damaged_not_a_tfrecord.tfrecord")
     done = program(*command, "info", bad)

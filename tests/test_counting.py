@@ -94,12 +94,13 @@ def test_golden_files(golden: Path, case: str) -> None:
         }
 
 
+@pytest.mark.parametrize("nexamples", [4, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("part", PARTS)
-def test_records_of_every_class(part: str, tmp_path: Path) -> None:
+def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> None:
     refused = 0
 
     @settings(
-        max_examples=8,
+        max_examples=nexamples,
         phases=[Phase.generate],
         derandomize=True,
         deadline=None,

@@ -696,6 +696,7 @@ def test_repeated_tasks_give_the_same_items(episodes: dtf.Dataset, records: list
     assert not repeating.run_late()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_items_on_a_cluster(client: Any, shards: Path, records: list[dict[str, Any]], tmp_path: Path) -> None:
     steps = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps", repeat=["name"])

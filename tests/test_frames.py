@@ -188,6 +188,7 @@ def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
         ds.to_dataframe().compute()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_computes_dataframes(client: Any) -> None:
     ds = every_column()[["dense", "text", "ragged", "image"]]

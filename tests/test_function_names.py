@@ -48,6 +48,7 @@ def name_in_program(folder: Path, **said: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_name(tmp_path: Path) -> None:
     assert name_in_program(tmp_path) == name_in_program(tmp_path, padding="\n\n# moved\n")
 

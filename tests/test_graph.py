@@ -440,7 +440,7 @@ def test_the_scheduler_warns_of_a_second_definition(run_specs: Callable[[], list
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("rounds", "chunks"),
-    [(4, 80), (1, 1000), *(pytest.param(*many, marks=pytest.mark.slow) for many in [(20, 80), (5, 1000)])],
+    [(1, 1000), *(pytest.param(*many, marks=pytest.mark.slow) for many in [(20, 80), (5, 1000)])],
 )
 def test_rounds_of_the_same_arrays(
     client: Client, folder: Path, rounds: int, chunks: int, run_specs: Callable[[], list[str]]
@@ -595,6 +595,7 @@ def test_errors_survive_the_cluster(client: Client, folder: Path) -> None:
             assert caught.value.place.file.startswith(str(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_clients_of_several_threads(client: Client, folder: Path) -> None:
     ds = dtf.read_tfrecord(folder, FEATURES, chunks=30)

@@ -73,6 +73,7 @@ def test_an_object_is_identified_by_its_etag(tmp_path: Path, s3: dict[str, Any])
     assert names[0] == names[2] != names[1]
 
 
+@pytest.mark.slow
 def test_an_index_that_another_process_rebuilds_is_used(tmp_path: Path) -> None:
     pytest.importorskip("indexed_gzip")
     path = tmp_path / "x.gz"

@@ -151,6 +151,7 @@ def test_the_command(records: dtf.Dataset, tmp_path: Path) -> None:
     assert table(tmp_path / "tfds").num_rows == 5
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_two_processes_write_the_arrays(client: Any, golden: Path, tmp_path: Path) -> None:
     assert len(client.nthreads()) == 2

@@ -62,7 +62,7 @@ JOBS = {
     "to_tfrecord": f"{MANY}).to_tfrecord('out')",
 }
 # Jobs of the default tests.
-SHORT = ("counting", "reading all", "to_zarr")
+SHORT = ("reading all", "to_zarr")
 
 
 def processor_seconds(usage: Any) -> float:

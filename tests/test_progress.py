@@ -543,6 +543,7 @@ def test_units_of_a_lost_worker_count_once(shards: Path, tmp_path: Path, client:
     wait_until(lambda: client.run_on_scheduler(listeners) == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_progress_of_concurrent_conversions_is_separate(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])

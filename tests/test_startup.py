@@ -119,6 +119,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         from dask_tfrecord import nothing  # noqa: F401
 
 
+@pytest.mark.slow
 def test_a_process_that_unpickles_can_write_what_it_got(golden: Path, tmp_path: Path) -> None:
     pickled = tmp_path / "pickled"
     pickled.write_bytes(pickle.dumps(dtf.read_tfrecord(golden / "scalars.tfrecord")))

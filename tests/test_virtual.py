@@ -317,6 +317,7 @@ def test_memory(tmp_path: Path) -> None:
     assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
 
 
+@pytest.mark.slow
 def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     write(tmp_path)
     with ExitStack() as stack:

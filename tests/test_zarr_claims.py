@@ -112,6 +112,7 @@ def test_one_of_two_processes_that_start_a_store_is_refused(shards: Path, tmp_pa
         assert not list(Path(store).glob(".*"))
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_that_replace_or_resume_a_store_is_refused(
     ds: dtf.Dataset, shards: Path, tmp_path: Path
 ) -> None:

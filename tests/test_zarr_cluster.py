@@ -90,6 +90,7 @@ def slow_down(seconds: float) -> None:
     _local._put = slow
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_cluster_that_fails_leaves_no_store_behind(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, {"label": dtf.FixedLenFeature((), "int64")})

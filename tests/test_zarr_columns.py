@@ -90,7 +90,15 @@ def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, 
         assert_same(back.rows[picked].compute(), dataset.rows[picked].compute())
 
 
-@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 3, "shards": 9}, {}], ids=str)
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"chunks": 4},
+        pytest.param({"chunks": 3, "shards": 9}, marks=pytest.mark.slow),
+        pytest.param({}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_every_kind_side_by_side(every: dtf.Dataset, tmp_path: Path, grid: dict[str, int]) -> None:
     back = assert_identity(every, tmp_path / "store.zarr", **grid)
     assert {name: array.dtype for name, array in back.items()} == {name: array.dtype for name, array in every.items()}

@@ -292,7 +292,12 @@ def test_an_absolute_component_stays_within_the_store(
 
 
 @pytest.mark.parametrize(
-    "make", [zarr.storage.MemoryStore, lambda: "memory://failing.zarr", lambda: "memory://f/f.zarr"]
+    "make",
+    [
+        zarr.storage.MemoryStore,
+        lambda: "memory://failing.zarr",
+        pytest.param(lambda: "memory://f/f.zarr", marks=pytest.mark.slow),
+    ],
 )
 def test_a_store_that_cannot_be_removed_stays_marked_incomplete(
     ds: dtf.Dataset, shards: Path, make: Callable[[], Any]
@@ -307,6 +312,7 @@ def test_a_store_that_cannot_be_removed_stays_marked_incomplete(
     assert dtf.from_zarr(memory).nrecords == 30
 
 
+@pytest.mark.slow
 def test_memory_that_other_processes_do_not_share(ds: dtf.Dataset) -> None:
     memory = zarr.storage.MemoryStore()
     with (
@@ -428,6 +434,7 @@ def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
     assert not list(small_disk.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
     pytest.importorskip("resource")
     command = [sys.executable, "-W", "error", "-c", LIMITED, str(tmp_path / "store.zarr")]

@@ -91,8 +91,8 @@ def test_a_missing_chunk_is_not_read_as_fill_values(ds: dtf.Dataset, tmp_path: P
     [
         # Blosc itself reads on behind a chunk that is cut.
         [zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()],
-        zarr.codecs.ZstdCodec(),
-        zarr.codecs.GzipCodec(),
+        pytest.param(zarr.codecs.ZstdCodec(), marks=pytest.mark.slow),
+        pytest.param(zarr.codecs.GzipCodec(), marks=pytest.mark.slow),
         zarr.codecs.Crc32cCodec(),
         None,
     ],

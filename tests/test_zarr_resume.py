@@ -90,7 +90,7 @@ def cut_short(ds: dtf.Dataset, store: Path, broken: list[int], after: int, **opt
 # ------------------------------------------------------------------------------------------------------- going on
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("scheduler", [pytest.param("sync", marks=pytest.mark.slow), "threads"])
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_a_full_disk(
     ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], scheduler: str, grid: dict[str, Any]

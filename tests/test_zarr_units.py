@@ -302,7 +302,7 @@ def converted_on_threads(case: Case, tmp_path: Path, seed: int) -> list[Event]:
 @pytest.mark.parametrize(
     ("case", "seed"),
     [
-        ("chunks", 0),
+        pytest.param("chunks", 0, marks=pytest.mark.slow),
         ("one shard", 3),
         pytest.param("by name", 2, marks=pytest.mark.slow),
         pytest.param("rows", 1, marks=pytest.mark.slow),
@@ -337,6 +337,7 @@ def test_a_cluster_writes_each_chunk_once(case: Case, tmp_path: Path) -> None:
     assert len({event.process for event in run}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", ["two tasks"], indirect=True)
