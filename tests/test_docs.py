@@ -7,6 +7,7 @@ Each page runs in a new directory with the sample files that the texts read: `tr
 import copy
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec
 import numpy as np
 import pytest
 
@@ -74,8 +76,24 @@ def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xar
     dask.config.config["tfrecord"] = settings
 
 
+@pytest.fixture
+def object_store(page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Options of the S3 server of the tests in fsspec's configuration, for pages that read ``s3://``."""
+    if not any("s3://" in block.text for block in blocks(page, "python")):
+        yield
+        return
+    options = {**request.getfixturevalue("s3"), "use_listings_cache": False}
+    monkeypatch.setitem(fsspec.config.conf, "s3", options)
+    monkeypatch.setenv("FSSPEC_S3", json.dumps(options))
+    store = fsspec.filesystem("s3")
+    buckets = set(store.ls("", detail=False))
+    yield
+    for bucket in set(store.ls("", detail=False)) - buckets:
+        store.rm(bucket, recursive=True)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
-@pytest.mark.usefixtures("workshop")
+@pytest.mark.usefixtures("workshop", "object_store")
 def test_python_blocks_run(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
@@ -85,6 +103,7 @@ def test_python_blocks_run(page: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+@pytest.mark.usefixtures("object_store")
 def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
     # Worker processes import a script again: without a guard where one is needed, they fail.
     (workshop / "page.py").write_text("\n".join(block.text for block in blocks(page, "python")), "utf-8")
