@@ -324,6 +324,11 @@ class TestListing:
                 # A page of a listing has 1000 names; two requests look up the literal path first.
                 assert len(log.asked) <= 6
 
+    def test_a_bucket_that_does_not_exist(self, s3: dict[str, Any]) -> None:
+        for urlpath in ("s3://no-bucket/x-*", "s3://no-bucket/x@2", "s3://no-bucket/x"):
+            with pytest.raises(ShardNotFoundError, match=r"no-bucket.*'no-bucket' is empty or not a directory"):
+                find_shards(urlpath, storage_options=s3)
+
     def test_ten_thousand_files_of_a_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fs = fsspec.filesystem("memory")
         asked: list[str] = []

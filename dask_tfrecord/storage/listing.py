@@ -231,7 +231,11 @@ class _Search:
     def _glob(self) -> list[dict[str, Any]]:
         if not _is_glob(self.path):
             return []
-        matched = with_retries(lambda: self.fs.glob(self.path, detail=True), self.path, "list its directory")
+        try:
+            matched = with_retries(lambda: self.fs.glob(self.path, detail=True), self.path, "list its directory")
+        except FileNotFoundError:
+            # The bucket does not exist; file systems return an empty list for a missing directory.
+            return []
         pattern = self.path.split("/")
         fixed = next(index for index, part in enumerate(pattern) if _is_glob(part))
         variable = pattern[fixed:]
