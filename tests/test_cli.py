@@ -197,6 +197,16 @@ def test_items_of_a_prefix_are_shown_and_written(tmp_path: Path) -> None:
     assert run(*command[:3], "--repeat", "id").exit_code == 2
 
 
+def test_info_of_splits_without_files_names_the_option(tmp_path: Path) -> None:
+    splits = [{"name": name, "shardLengths": ["1"]} for name in ("train", "val")]
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"name": "x", "version": "1.0.0", "splits": splits}))
+    (tmp_path / "features.json").write_text("{}")
+    testing.write_oracle(tmp_path / "x-train.tfrecord-00000-of-00001", examples(1))
+    missing = run("info", tmp_path)
+    assert_one_line_of_error(missing, "splits 'train', 'val' is missing; give --split to read one", "x-val")
+    assert "records      1" in run("info", tmp_path, "--split", "train").stdout
+
+
 def test_info_of_sequence_examples(tmp_path: Path) -> None:
     record = messages.SequenceExample()
     record.context.feature["id"].int64_list.value.append(1)

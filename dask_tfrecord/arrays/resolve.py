@@ -134,7 +134,13 @@ def resolve_splits(
     files = () if folder is None else folder.select("all").files
     if not files:
         raise SchemaError("no split has shards", Location(str(urlpath)))
-    return ResolvedPath(find_shards(files, compression=compression), folder)
+    try:
+        return ResolvedPath(find_shards(files, compression=compression), folder)
+    except ShardNotFoundError as error:
+        names = ", ".join(repr(each.name) for each in folder.splits) if folder is not None else ""
+        raise ShardNotFoundError(
+            f"a file of the splits {names} is missing; give split= to read one of them: {error.message}", error.place
+        ) from None
 
 
 def _without_split(

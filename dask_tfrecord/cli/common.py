@@ -57,6 +57,7 @@ _SPELLINGS = {
     ),
     "give features= and sequence_features=": "give --features both parts",
     "give features=": "give --features",
+    "give split=": "give --split",
 }
 
 
