@@ -1,9 +1,10 @@
 """Pipelines of this library for `compare.py`: read the files into NumPy arrays through dask.
 
 `touch` decodes and drops every block and returns a number per block. `gather` calls `Dataset.compute`, for one array
-per feature. `ragged` decodes tokens to flat values and row splits. Both CRCs of every record are checked.
+per feature. `ragged` decodes tokens to flat values and row splits. `sums` prints the sum of every feature for
+`compare.py --peers`, without times. Both CRCs of every record are checked.
 
-    python benchmarks/dask_pipelines.py DATA NAME [touch|gather|ragged] [--passes 3] [--workers 2]
+    python benchmarks/dask_pipelines.py DATA NAME [touch|gather|ragged|sums] [--passes 3] [--workers 2]
 
 Prints one line of JSON: the records of a pass, the seconds of opening (a scan of the headers for the record count), and
 the seconds of each pass after an untimed first pass.
@@ -17,6 +18,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from peers import SCALAR, totals
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import Feature
@@ -26,6 +28,7 @@ TABULAR: dict[str, Feature] = {
     **{f"{kind}_{k}": dtf.FixedLenFeature((), dtype) for kind, dtype in SCALARS.items() for k in range(8)},
     **{f"str_{k}": dtf.FixedLenFeature((), "bytes") for k in range(2)},
 }
+LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
 LABEL = dtf.FixedLenFeature((), "int64")
 FEATURES: dict[str, dict[str, Feature]] = {
     "tabular": TABULAR,
@@ -50,11 +53,14 @@ FEATURES: dict[str, dict[str, Feature]] = {
     "jpeg.resized": {"image": dtf.ImageFeature((224, 224, 3), "float32", size=(224, 224)), "label": LABEL},
     "png": {"image": dtf.ImageFeature((256, 256, 3)), "label": LABEL},
 }
+# One integer of each record.
+FEATURES |= {f"{name}.label": {"int_0" if name.startswith("tabular") else "label": LABEL} for name in LABELLED}
 SEQUENCE_FEATURES: dict[str, dict[str, Feature]] = {
     "sequences": {
         "frames": dtf.FixedLenSequenceFeature((16,), "float32"),
         "words": dtf.RaggedFeature("int64"),
     },
+    "sequences.label": {},
 }
 
 
@@ -87,14 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=FEATURES)
-    parser.add_argument("task", nargs="?", choices=["touch", "gather", "ragged"], default="touch")
+    parser.add_argument("task", nargs="?", choices=["touch", "gather", "ragged", "sums"], default="touch")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
     parser.add_argument("--chunks", default="auto", help="as in read_tfrecord: auto, shard, or a size like '16 MiB'")
     arguments = parser.parse_args()
     dask.config.set(scheduler="threads", num_workers=arguments.workers)
-    work = {"touch": touch, "gather": gather, "ragged": ragged}[arguments.task]
 
     start = time.perf_counter()
     pattern = str(arguments.data / f"{arguments.name.split('.')[0]}-*.tfrecord*")
@@ -106,6 +111,11 @@ def main() -> None:
     )
     opening = time.perf_counter() - start
 
+    if arguments.task == "sums":
+        arrays = ds.compute()
+        print(json.dumps({"records": len(arrays[SCALAR[arguments.name]]), "sums": totals([arrays])}))
+        return
+    work = {"touch": touch, "gather": gather, "ragged": ragged}[arguments.task]
     clock = {"wall": time.perf_counter, "cpu": time.process_time}[arguments.clock]
     count, seconds = work(ds), []
     for _ in range(arguments.passes):

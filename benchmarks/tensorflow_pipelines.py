@@ -38,6 +38,9 @@ BATCHES = {
     "jpeg.resized": 32,
     "png": 32,
 }
+# SET.label: one integer of each record.
+LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
+BATCHES |= {f"{name}.label": BATCHES[name] for name in LABELLED}
 
 
 def specification(name: str) -> dict[str, Any]:
@@ -46,6 +49,8 @@ def specification(name: str) -> dict[str, Any]:
     def scalar(dtype: Any) -> Any:
         return tf.io.FixedLenFeature([], dtype)
 
+    if name.endswith(".label"):
+        return {"int_0" if name.startswith("tabular") else "label": scalar(tf.int64)}
     if name == "vectors":
         return {
             "embedding": tf.io.FixedLenFeature([256], tf.float32),
@@ -78,6 +83,8 @@ def pipeline(files: list[str], name: str, mode: str, only: Container[str] | None
     def parse(records: Any) -> dict[str, Any]:
         if name == "sequences":
             return parse_sequences(records)
+        if name == "sequences.label":
+            return dict(tf.io.parse_sequence_example(records, specification(name))[0])
         columns = tf.io.parse_example(records, spec)
         if name == "images_raw":
             columns["image"] = tf.reshape(tf.io.decode_raw(columns["image"], tf.float32), [-1, 64, 64, 3])
@@ -98,7 +105,7 @@ def pipeline(files: list[str], name: str, mode: str, only: Container[str] | None
         return dict(columns)
 
     def batches(paths: Any) -> Any:
-        kind = "GZIP" if name.endswith("_gz") else ""
+        kind = "GZIP" if name.startswith("tabular_gz") else ""
         return tf.data.TFRecordDataset(paths, compression_type=kind).batch(BATCHES[name])
 
     if mode == "sequential":

@@ -1,0 +1,136 @@
+"""The benchmarks run on small data, and the comparison with other readers stops at differences and at silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SUMS = "from pathlib import Path; print(Path({sums!r}).read_text())"
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    return __import__("peers")
+
+
+def run(script: str, *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+def make_peer(environments: Path, name: str, program: str) -> None:
+    """Write an environment whose Python runs a program instead of its arguments."""
+    python = environments / name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{program}"\n')
+    python.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data")
+    done = run("make_data.py", out, "tabular", "--scale", "0.0001")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_equal_values_have_equal_sums(peers: ModuleType) -> None:
+    rows = [np.array([1.5, 2.5], np.float32), np.array([-1.0], np.float32)]
+    assert peers.total(rows) == peers.total(np.concatenate(rows)[::-1]) != peers.total(rows[:1])
+    ragged = np.empty(2, object)
+    ragged[:] = rows
+    assert peers.total(ragged) == peers.total(rows)
+    assert peers.total(np.array([-1, 2])) == peers.total([np.array([2]), np.array([-1])])
+    words = [b"ab", b"", b"c"]
+    assert peers.total(words) == peers.total(np.array(words, object)) == peers.total([b"c", b"ba"])
+    assert peers.total(words) != peers.total([b"ab\0", b"c"])
+    batches = [{"a": np.array([2**62])}] * 4
+    assert peers.totals(batches) == {"a": 0}
+
+
+def test_results_list_every_reader_and_limit(
+    tmp_path: Path, peers: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = {"data": "tabular", "clock": "cpu"}
+    readers = [("ray 2", [10.0, 12.0], ""), ("dali 2", [], "TimeoutError"), ("dask_tfrecord", [100.0], "")]
+    figures: list[dict[str, Any]] = [
+        {**common, "task": "peers", "reader": reader, "records": 5, "rates": rates, "error": error, "ratios": rates}
+        for reader, rates, error in readers
+    ]
+    for pipeline, seconds in {"tensorflow sequential": 4.0, "tensorflow interleave": 3.0, "dask_tfrecord": 1.0}.items():
+        rates = {"records_per_second": 12 / seconds, "bytes_per_second": 1e6, "ratio": 3.0, "peak_rss": 100}
+        figures.append({**common, "task": "touch", "pipeline": pipeline, "records": 12, "seconds": [seconds], **rates})
+    rates = {"copy": 2e9, "varints": 5e8}
+    spreads = {limit: [rate, rate] for limit, rate in rates.items()}
+    figures.append({"task": "limits", "data": "", "clock": "cpu", "rates": rates, "spreads": spreads})
+    shares = {"copy": 0.25, "crc": 0.125, "output": 0.125, "varints": 0.25}
+    figures.append(
+        {**common, "task": "limits of touch", "seconds": [0.5], "nbytes": 1e9, "shares": shares, "binding": "copy"}
+    )
+    scaled = {"growth": [{"records": 1_000_000, "open": 0.25}]}
+    __import__("results").write(figures, tmp_path / "RESULTS.md", scaled)
+    text = (tmp_path / "RESULTS.md").read_text()
+    for line in (
+        "| `tabular` | ray 2 | 5 | 11 (10 to 12) | 11.0 (10.0 to 12.0) |",
+        "| `tabular` | dali 2 | 5 | TimeoutError |  |",
+        "| `tabular` | 4 (4 to 4) | 12 (12 to 12) | 1 | 3.00 | 1.00 |",
+        "| varints | 500 M integers/s | 500 to 500 |",
+        "| `tabular` | touch | 2,000 | 25% | 12% | 12% | 25% | 75% | copy |",
+        "| 1,000,000 | 0.25 |",
+    ):
+        assert line in text.splitlines(), text
+
+
+@pytest.mark.slow
+def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
+    done = run("dask_pipelines.py", data, "tabular", "sums")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    answers = {
+        "tfx-bsl": {"peer": "tfx-bsl 1", "seconds": [0.5, 0.25], **report},
+        "dali": {"peer": "dali 1", "seconds": [0.5], "records": 1, "sums": {**report["sums"], "int_3": 0}},
+    }
+    for name, answer in answers.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(answer))
+        make_peer(tmp_path, name, SUMS.format(sums=str(tmp_path / f"{name}.json")))
+    make_peer(tmp_path, "tfrecord", "import time; time.sleep(1000)")
+    make_peer(tmp_path, "ray", "raise SystemExit('no memory')")
+    figures = tmp_path / "figures.json"
+    command = ["compare.py", data, "tabular", "--environments", tmp_path, "--rounds", 1, "--passes", 1]
+    done = run(*command, "--peers", "tfx-bsl,tfrecord,ray", "--timeout", 20, "--json", figures)
+    assert done.returncode == 0, done.stderr
+    assert "did not finish in 20 s" in done.stderr and "no memory" in done.stderr
+    found = {figure["reader"]: figure for figure in json.loads(figures.read_text())}
+    assert found["tfx-bsl 1"]["records"] == report["records"] == 120
+    assert found["tfx-bsl 1"]["rates"] == [240, 480] and found["tfx-bsl 1"]["ratios"][0] > 0
+    assert [found[name]["error"] for name in ("tfrecord", "ray")] == ["TimeoutError", "ChildProcessError"]
+    done = run(*command, "--peers", "dali")
+    assert done.returncode != 0 and "other sums" in done.stderr
+
+
+@pytest.mark.slow
+def test_limits_and_scaling_run(data: Path, tmp_path: Path) -> None:
+    done = run("limits.py", data, "--rounds", 1, "--json", tmp_path / "limits.json")
+    assert done.returncode == 0, done.stderr
+    rates, touch, gather = json.loads((tmp_path / "limits.json").read_text())
+    assert min(rates["rates"].values()) > 0
+    assert touch["nbytes"] == sum(path.stat().st_size for path in data.iterdir()) == gather["nbytes"]
+    small = ["--records", 100, 1000, "--chunks", 2, 10, "--copies", 1, "--rounds", 1, "--workers", "1 thread"]
+    done = run("scaling.py", *small, "--json", tmp_path / "scaling.json")
+    assert done.returncode == 0, done.stderr
+    scaled = json.loads((tmp_path / "scaling.json").read_text())
+    assert [row["records"] for row in scaled["growth"]] == [100, 1000]
+    assert [(row["chunks"], row["columns"]) for row in scaled["chunks"]] == [(2, 1), (2, 10), (10, 1), (10, 10)]
+    assert [row["workers"] for row in scaled["workers"]] == ["1 thread"]
+    done = run("startup.py", 1)
+    assert done.returncode == 0 and "| import dask.array |" in done.stdout, done.stderr
