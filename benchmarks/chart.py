@@ -25,7 +25,8 @@ def draw(out: str, title: str, readers: list[tuple[str, float]]) -> None:
     places = range(len(readers), 0, -1)
     axes.barh(places, rates, color=[OURS] + [THEIRS] * (len(readers) - 1), height=0.68)
     for place, rate in zip(places, rates, strict=True):
-        text = f"{rate:,.0f}" if rate == rates[0] else f"{rate:,.0f}  ({rates[0] / rate:,.1f} times slower)"
+        text, times = f"{float(f'{rate:.3g}'):,.0f}", rates[0] / rate
+        text += f"  (takes {times:,.{0 if times > 20 else 1}f} times as long)" if times != 1 else ""
         axes.text(rate + rates[0] * 0.01, place, text, va="center", color=GRAY, fontsize=9)
     axes.set_yticks(list(places), names, color=GRAY, fontsize=10)
     axes.set_xlim(0, rates[0] * 1.15)

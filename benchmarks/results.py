@@ -122,12 +122,8 @@ def limits(figures: list[dict[str, Any]]) -> list[str]:
 
 def scaling(report: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return the tables of `scaling.py`."""
-    lines = [
-        "## Scaling",
-        "",
-        "Workers by wall-clock time, the other tables by processor time; memory is the client's.",
-        "",
-    ]
+    text = "Workers by wall-clock time, the other tables by processor time. Memory is that of the client."
+    lines = ["## Scaling", "", text, ""]
     for rows in report.values():
         cells = [
             [f"{value:,.3g}" if isinstance(value, float) and value < 100 else f"{value:,.0f}" for value in numbers]

@@ -71,6 +71,7 @@ def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs(name: s
         "pandas",
         "pyarrow",
         "xarray",
+        "argparse",
     }
 
 

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Self
 
-import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
@@ -280,6 +279,8 @@ def _advise_glob(path: str) -> str:
 
 def _payload_problem(window: Window, length: int) -> str:
     """Describe the damage of a record whose header, at the window, is intact."""
+    import crc32c
+
     window.advance(HEADER)
     size = window.shard.size if window.compression is None else None
     found, crc = 0, 0

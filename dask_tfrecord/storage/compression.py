@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Self
 
-import crc32c
-
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, ShardNotFoundError, plural
 from dask_tfrecord.storage.gzip_index import AccessPoint, access_points, align_bits
 from dask_tfrecord.storage.shard import Shard, normalize_compression
@@ -68,6 +66,9 @@ def mask_crc32c(crc: int) -> int:
 
 def masked_crc32c(data: bytes | memoryview) -> int:
     """Return the masked CRC-32C of `data`, as TFRecord stores it."""
+    # The package imports argparse, which reading does not need.
+    import crc32c
+
     return mask_crc32c(crc32c.crc32c(data))
 
 
