@@ -88,7 +88,7 @@ def test_arguments_are_checked_before_anything_is_written(golden: Path, tmp_path
     with pytest.raises(SchemaError, match="rows without a column"):
         numbers()[[]].to_parquet(tmp_path / "out")
     uncounted = dtf.read_tfrecord(shard(golden, "varlen"), **spec(golden, "varlen"), counts=None)
-    with pytest.raises(ValueError, match="rows have to be counted"):
+    with pytest.raises(ValueError, match="rows must be counted before"):
         uncounted.to_parquet(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -300,7 +300,8 @@ class ImageFeature(Encoded):
         given = (height, width, bands)
         if any(one not in (-1, other) for one, other in zip(given, decoded, strict=True)):
             raise SchemaError(
-                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}, which set its sizes"
+                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}; omit it, or give "
+                f"the shape of decoded images, {(*images, *decoded)}"
             )
         if images and images[0] > 0 and -1 in decoded:
             raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")

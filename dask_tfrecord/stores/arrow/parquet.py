@@ -76,7 +76,7 @@ def to_parquet(
         raise ValueError(f"mode is 'w-' (fail if a file exists) or 'w' (replace existing files); got {mode!r}")
     codec = _checked_codec(compression)
     if dataset.nrecords is None:
-        raise ValueError("rows have to be counted to be written: open with counts='auto'")
+        raise ValueError("rows must be counted before they are written: open with counts='auto'")
     make = BatchMaker(dataset.schema, tensors)
     make.check_columns(dataset.nrecords)
     names = ShardNames.from_directory(path, _TEMPLATE, storage_options)

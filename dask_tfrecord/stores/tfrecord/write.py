@@ -180,7 +180,7 @@ def to_tfrecord(
     given = given_features(features, sequence_features, example_features)
     dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if dataset.nrecords is None:
-        raise ValueError("rows have to be counted to be written: open with counts='auto'")
+        raise ValueError("rows must be counted before they are written: open with counts='auto'")
     if not schema and dataset.nrecords:
         raise SchemaError(f"{plural(dataset.nrecords, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))

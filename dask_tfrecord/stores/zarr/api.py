@@ -197,7 +197,7 @@ def conversion_request(
     inputs = Inputs.from_arrays(arrays)
     dataset = inputs.dataset
     if dataset.nrecords is None:
-        raise ValueError("rows must be counted before they are written: open the data set with counts='auto'")
+        raise ValueError("rows must be counted before they are written: open with counts='auto'")
     schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
     _check_storable(schema)
     names, attributes = AxisNames.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
