@@ -212,6 +212,17 @@ def test_rows_are_taken_in_any_order(name: str) -> None:
             assert repr(listed(np.asarray(taken))) == repr([rows[first + row] for row in index.tolist()])
 
 
+def test_computed_rows_share_memory_without_overlap(tmp_path: Path) -> None:
+    lists = [list(range(row % 5)) for row in range(30)]
+    dtf.to_tfrecord({"x": [np.array(each, np.int64) for each in lists]}, tmp_path / "x.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", {"x": dtf.VarLenFeature("int64")}, chunks=7)
+    rows = ds.compute()["x"]
+    rows[9][:] = -1
+    assert [row.tolist() for row in rows] == [*lists[:9], [-1] * 4, *lists[10:]]
+    # Rows of a lazy array own their memory, because most of a chunk may be dropped.
+    assert all(row.base is None for row in ds["x"][::3].compute())
+
+
 def test_size_of_rows_that_share_memory() -> None:
     block = rows_like(FEATURES["strings"], 300, np.random.default_rng(1))
     assert not isinstance(block, np.ndarray)

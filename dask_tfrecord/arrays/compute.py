@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import row_numbers
 from dask_tfrecord.arrays.graph import Chunk
-from dask_tfrecord.arrays.sources import Source
-from dask_tfrecord.columns.blocks import Block, concatenate, rows_of, to_array, zero_rows
+from dask_tfrecord.arrays.sources import RecordSource, Source
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, to_array, zero_rows
 from dask_tfrecord.columns.memory_limit import allocating
 from dask_tfrecord.columns.user_blocks import unmasked
 from dask_tfrecord.errors import SchemaError
@@ -122,7 +122,10 @@ class _Filler:
             blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
             for name, block in blocks.items():
                 if name not in dense:
-                    _copy_rows(self.results[name], target, to_array(block))
+                    # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
+                    is_own = isinstance(self.source, RecordSource)
+                    rows = block.views() if is_own and isinstance(block, RaggedBlock) else to_array(block)
+                    _copy_rows(self.results[name], target, rows)
         return np.empty(len(numbers), np.object_)
 
 

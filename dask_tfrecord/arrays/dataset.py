@@ -345,6 +345,9 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
         The threaded scheduler decodes records directly into the results and needs little memory beyond them. Other
         schedulers send flat buffers, which are concatenated here. Keyword arguments are those of `dask.compute`.
+
+        Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
+        free the others, copy them.
         """
         scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
         borders = self.borders

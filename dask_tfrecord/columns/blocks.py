@@ -174,13 +174,19 @@ class RaggedBlock:
         splits = np.append(np.stack([starts, starts + np.minimum(lengths, length)], axis=1), self.row_splits[-1:])
         return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
+    def views(self) -> NDArray[np.object_]:
+        """Return a view of the values for each row. One of them keeps the values of all rows in memory."""
         values = np.asarray(self.values)
-        ends = self.row_splits.tolist()
         out = np.empty(len(self), object)
-        for row, (start, stop) in enumerate(pairwise(ends)):
-            # Copy: a view of one row would keep the whole block alive.
-            out[row] = values[start:stop].copy()
+        for row, (start, stop) in enumerate(pairwise(self.row_splits.tolist())):
+            out[row] = values[start:stop]
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
+        out = self.views()
+        for row, view in enumerate(out):
+            # A view of one row would keep the whole block alive.
+            out[row] = view.copy()
         return out
 
 
