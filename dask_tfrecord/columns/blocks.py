@@ -175,7 +175,12 @@ class RaggedBlock:
         return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
 
     def views(self) -> NDArray[np.object_]:
-        """Return a view of the values for each row. One of them keeps the values of all rows in memory."""
+        """Return each row as a view of the values. A single view keeps the values of all rows in memory.
+
+        Returns
+        -------
+        ndarray of object, shape (rows,)
+        """
         values = np.asarray(self.values)
         out = np.empty(len(self), object)
         for row, (start, stop) in enumerate(pairwise(self.row_splits.tolist())):
