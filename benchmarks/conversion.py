@@ -9,7 +9,8 @@ All writers write the same arrays with the same chunks, shards and codecs from t
 - `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
 - `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``;
 - `our plan`, `our writing`: two steps of this library, selected by `--writers`: opening and planning, which read and
-  count; and writing rows that are in memory before the clock starts, without reading or decoding.
+  count; and writing rows that are in memory before the clock starts, without reading or decoding;
+- `fused`: as `dask_tfrecord`, with `FusedCodecPipeline` of zarr 3.3 or later, selected by `--writers`.
 
 Each run has its own process, the writers alternate, and the table shows medians. The first store of each writer is
 compared with the store of this library, value by value.
@@ -39,7 +40,7 @@ from compare import resident, run
 
 NAMES = ("images_raw", "vectors", "tokens", "tabular")
 OURS, THEIRS, MEMORY, ALONE = "dask_tfrecord", "tensorflow", "in memory", "zarr alone"
-PLAN, WRITING = "our plan", "our writing"
+PLAN, WRITING, FUSED = "our plan", "our writing", "fused"
 HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
 # Seconds for which ext4 does not reuse the blocks of removed files.
 _RECENTLY = 6
@@ -91,6 +92,16 @@ def ours(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callabl
         dataset.to_zarr(store, **grid)
         return int(dataset.nrecords)
 
+    return convert
+
+
+def with_fused_codecs(convert: Callable[[], int]) -> Callable[[], int]:
+    """Select the fused codec pipeline for the tasks of a conversion."""
+    from dask_tfrecord.stores.zarr import compat
+
+    path = "zarr.core.codec_pipeline.FusedCodecPipeline"
+    # Tasks that run at once must not share zarr's pool of threads for encoding.
+    compat._SequentialSettings.SETTINGS |= {"codec_pipeline.path": path, "codec_pipeline.max_workers": 1}
     return convert
 
 
@@ -223,6 +234,7 @@ def do(arguments: argparse.Namespace) -> None:
     get_scheduler()  # imports distributed where it is installed, before the clock starts
     works = {
         OURS: lambda: ours(data, name, store, grid_of(name, arguments.sharded)),
+        FUSED: lambda: with_fused_codecs(ours(data, name, store, grid_of(name, arguments.sharded))),
         PLAN: lambda: our_plan(data, name, grid_of(name, arguments.sharded)),
         WRITING: lambda: our_writing(data, name, store, grid_of(name, arguments.sharded)),
         THEIRS: lambda: theirs(data, name, store, like, arguments.counts),
@@ -292,7 +304,7 @@ def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: P
     """Alternate between all writers on one data set."""
     nbytes = sum(path.stat().st_size for path in arguments.data.glob(f"{name}-*.tfrecord"))
     like = folder / "like.zarr"
-    pythons = dict.fromkeys((OURS, THEIRS, MEMORY, ALONE, PLAN, WRITING), sys.executable) | {
+    pythons = dict.fromkeys((OURS, THEIRS, MEMORY, ALONE, PLAN, WRITING, FUSED), sys.executable) | {
         THEIRS: arguments.tensorflow
     }
     writers = {writer: python for writer, python in pythons.items() if python and writer in arguments.writers}
