@@ -94,7 +94,7 @@ def test_golden_files(golden: Path, case: str) -> None:
         }
 
 
-@pytest.mark.parametrize("nexamples", [4, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("nexamples", [4, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("part", PARTS)
 def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> None:
     refused = 0
