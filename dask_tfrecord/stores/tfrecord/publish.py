@@ -173,7 +173,11 @@ class WriteRun:
         IncompleteStoreError
             If the shard does not exist.
         """
-        self._put_receipt(path, self.stored(path), report)
+        identity = None
+        # A task that runs twice at once may replace the shard before its receipt is written.
+        while identity != (current := self.stored(path)):
+            identity = current
+            self._put_receipt(path, identity, report)
 
     def stored(self, path: str) -> FileIdentity:
         """Return the identity of a published shard.
@@ -233,7 +237,6 @@ class WriteRun:
 
     def _receipt(self, path: str) -> dict[str, Any] | None:
         text = read_text(join(self.folder, _receipt_name(path)), self.names.storage_options)
-        # A task that is killed while it writes a receipt leaves invalid JSON.
         with suppress(ValueError):
             receipt = json.loads(text or "")
             if receipt["path"] == path:
@@ -248,14 +251,18 @@ class WriteRun:
 
     def _put(self, name: str, value: bytes, create: bool = True) -> None:
         fs, folder = url_to_fs(self.folder, **self.names.storage_options)
+        # Two runs of a task that write a local file in place would mix their bytes.
+        written = f"{name}.{os.urandom(8).hex()}" if isinstance(fs, LocalFileSystem) else name
         try:
-            fs.pipe_file(f"{folder}/{name}", value)
+            fs.pipe_file(f"{folder}/{written}", value)
         except FileNotFoundError:
             if not create:
                 raise
             with suppress(FileExistsError):
                 fs.mkdir(folder, create_parents=False)
-            fs.pipe_file(f"{folder}/{name}", value)
+            fs.pipe_file(f"{folder}/{written}", value)
+        if written != name:
+            Path(folder, written).replace(Path(folder, name))
 
 
 def _receipt_name(path: str) -> str:
