@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Annotated, overload
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -440,6 +440,16 @@ def bytes_list(
     splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
 ) -> list[bytes]:
     """Return ``values[splits[i]:splits[i + 1]]`` as bytes objects."""
+
+def array_rows(
+    values: numpy.typing.NDArray[Any], splits: numpy.typing.NDArray[numpy.int64], copies: bool
+) -> numpy.typing.NDArray[numpy.object_]:
+    """Return ``values[splits[i]:splits[i + 1]]`` as an array of arrays: views of the values, or copies."""
+
+def pack_text(
+    values: numpy.typing.NDArray[numpy.uint8], splits: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[Any]
+) -> None:
+    """Copy ``values[splits[i]:splits[i + 1]]``, which are UTF-8, to the strings of `out`."""
 
 class Stretch:
     """Consecutive intact records of a damaged stream."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -805,6 +805,72 @@ def test_invalid_splits_of_bytes() -> None:
             _native.bytes_list(values, np.array(splits))
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_rows_become_arrays(copies: bool) -> None:
+    strings = np.array(["a", "é" * 50, "", "d"], np.dtypes.StringDType())
+    every_other = np.arange(12).reshape(4, 3)[:, ::2]
+    read_only = np.arange(4, dtype=">f8")
+    read_only.flags.writeable = False
+    for values in (
+        np.arange(4),
+        every_other,
+        strings,
+        np.array([b"x", None, [1], "y"], object),
+        read_only,
+        np.empty((4, 0)),
+    ):
+        rows = _native.array_rows(values, np.array([0, 1, 1, 4]), copies)
+        assert (rows.dtype, rows.shape) == (object, (3,))
+        for row, (start, stop) in zip(rows, ((0, 1), (1, 1), (1, 4)), strict=True):
+            assert (row.dtype, row.tolist()) == (values.dtype, values[start:stop].tolist())
+            assert row.flags.writeable == (copies or values.flags.writeable)
+            assert (row.base is None) == copies
+        if values.size and not copies:
+            assert np.shares_memory(rows[2], values)
+    rows = _native.array_rows(np.array([[1], [2]], object), np.array([1, 2]), copies)
+    assert rows[0].tolist() == [[2]]  # the values are gone, except for the rows
+    assert len(_native.array_rows(np.arange(4), np.array([], np.int64), copies)) == 0
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_invalid_splits_of_arrays(copies: bool) -> None:
+    for splits in ([0, 5], [2, 1], [-1, 3], [0, 2**62], [0, 2, -(2**62)], [5, 5]):
+        with pytest.raises(ValueError, match="splits must ascend"):
+            _native.array_rows(np.arange(4), np.array(splits), copies)
+    with pytest.raises(ValueError, match="axis"):
+        _native.array_rows(np.array(3), np.array([0, 0]), copies)
+    for values in ([1, 2], np.ma.masked_array([1, 2])):
+        with pytest.raises(TypeError):
+            _native.array_rows(cast(Any, values), np.array([0, 1]), copies)
+
+
+def test_text_is_packed() -> None:
+    expected = ["", "a", "nul\0nul\0", "é☃\U0001f600", "x" * 15, "y" * 16, "long é" * 100, ""]
+    encoded = [text.encode() for text in expected]
+    values = np.frombuffer(b"".join(encoded), np.uint8)
+    splits = np.concatenate([[0], np.cumsum([len(text) for text in encoded])])
+    out = np.array([*["replaced" * 20] * 8, "kept"], np.dtypes.StringDType())
+    _native.pack_text(values, splits, out[:8])
+    assert out.tolist() == [*expected, "kept"]
+    # the splits lie between the bytes of a character
+    for bad, reason in (([0, 0, 8, 10], "unexpected end of data"), ([10, 11], "invalid start byte")):
+        with pytest.raises(UnicodeDecodeError, match=reason):
+            _native.pack_text(values, np.array(bad), np.empty(len(bad) - 1, np.dtypes.StringDType()))
+    for splits in ([0, 2**40], [2, 1], [-1, 3]):
+        with pytest.raises(ValueError, match="splits must ascend"):
+            _native.pack_text(values, np.array(splits), np.empty(1, np.dtypes.StringDType()))
+    read_only = np.empty(1, np.dtypes.StringDType())
+    read_only.flags.writeable = False
+    for out in (
+        np.empty(2, np.dtypes.StringDType()),
+        np.empty((1, 1), np.dtypes.StringDType()),
+        read_only,
+        np.empty(1),
+    ):
+        with pytest.raises(ValueError, match="out must be"):
+            _native.pack_text(values, np.array([0, 1]), out)
+
+
 def test_rows_are_sorted_and_padded() -> None:
     rng = np.random.default_rng(3)
     lengths = np.concatenate([rng.integers(0, 9, 200), [0, 1, 31, 32, 33, 34, 500]])
@@ -825,7 +891,7 @@ def test_rows_are_sorted_and_padded() -> None:
 def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
     """Splits are read without the GIL: rows that changed meanwhile are an error, or rows of the values."""
     values, splits = np.full(1_000, 5, np.uint8), np.arange(1_001)
-    index, out = np.arange(1_000), np.zeros(2_000, np.uint8)
+    index, out, text = np.arange(1_000), np.zeros(2_000, np.uint8), np.empty(1_000, np.dtypes.StringDType())
     done = threading.Event()
 
     def change() -> None:
@@ -836,14 +902,18 @@ def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
     writer = threading.Thread(target=change)
     writer.start()
     try:
-        for _ in range(2_000):
+        for number in range(2_000):
             out[:] = 0
             with suppress(ValueError):
                 _native.take_rows(values, splits, 1, index, out[:1_000])
             with suppress(ValueError):
                 _native.pad_rows(values, splits, b"\0", 1, out[:1_000])
+            if number % 10 == 0:
+                with suppress(ValueError):
+                    _native.pack_text(values, splits, text)
             assert not out[1_000:].any()
             assert set(out[:1_000].tolist()) <= {0, 5}
+        assert set("".join(text.tolist())) == {"\5"}
     finally:
         done.set()
         writer.join()

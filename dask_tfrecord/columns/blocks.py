@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -181,18 +180,15 @@ class RaggedBlock:
         -------
         ndarray of object, shape (rows,)
         """
-        values = np.asarray(self.values)
-        out = np.empty(len(self), object)
-        for row, (start, stop) in enumerate(pairwise(self.row_splits.tolist())):
-            out[row] = values[start:stop]
-        return out
+        return self._objects(copies=False)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
-        out = self.views()
-        for row, view in enumerate(out):
-            # A view of one row would keep the whole block alive.
-            out[row] = view.copy()
-        return out
+        # A view of one row would keep the whole block alive.
+        return self._objects(copies=True)
+
+    def _objects(self, copies: bool) -> NDArray[np.object_]:
+        splits = np.ascontiguousarray(self.row_splits, np.int64)
+        return _native.array_rows(np.asarray(self.values), splits, copies)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,14 +265,9 @@ def release_memory() -> None:
 
 def to_text(block: BytesBlock) -> NDArray[Any]:
     """Decode a block of UTF-8 to a `StringDType` array."""
-    data = block.values.tobytes()
-    ends = block.splits.tolist()
-    if data.isascii():
-        text = data.decode("ascii")
-        rows = [text[start:stop] for start, stop in pairwise(ends)]
-    else:
-        rows = [data[start:stop].decode() for start, stop in pairwise(ends)]
-    return np.array(rows, dtype=np.dtypes.StringDType()).reshape(block.shape)
+    out = np.empty(len(block.splits) - 1, np.dtypes.StringDType())
+    _native.pack_text(block.values, block.splits, out)
+    return out.reshape(block.shape)
 
 
 def rows_of(block: Block, start: int, stop: int) -> Block:

@@ -60,6 +60,7 @@ inline std::string string_of(const nb::bytes& bytes) { return std::string(bytes.
 void add_decoder(nb::module_& module);  // decoder.cpp
 void add_encoder(nb::module_& module);  // encoder.cpp
 void add_rows(nb::module_& module);     // rows.cpp
+void add_objects(nb::module_& module);  // objects.cpp
 void add_resync(nb::module_& module);   // resync.cpp
 void add_pixels(nb::module_& module);   // pixels.cpp
 

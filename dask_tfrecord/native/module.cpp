@@ -124,6 +124,7 @@ NB_MODULE(_native, module) {
     binding::add_decoder(module);
     binding::add_encoder(module);
     binding::add_rows(module);
+    binding::add_objects(module);
     binding::add_resync(module);
     binding::add_pixels(module);
 }

@@ -16,25 +16,6 @@ using binding::OutputIntegers;
 
 namespace {
 
-// Twice as fast as slicing one bytes object.
-nb::typed<nb::list, nb::bytes> bytes_list(const Bytes& values, const Integers& splits) {
-    const std::size_t size = splits.size() > 0 ? splits.size() - 1 : 0;
-    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(size)));
-    if (!list.is_valid()) throw nb::python_error();
-    for (std::size_t i = 0; i < size; ++i) {
-        const std::int64_t begin = splits.data()[i];
-        const std::int64_t end = splits.data()[i + 1];
-        if (begin < 0 || begin > end || static_cast<std::uint64_t>(end) > values.size()) {
-            throw nb::value_error("splits must ascend from 0 to at most len(values)");
-        }
-        const char* data = reinterpret_cast<const char*>(values.data()) + begin;
-        PyObject* item = PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin));
-        if (item == nullptr) throw nb::python_error();
-        PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(i), item);
-    }
-    return nb::borrow<nb::typed<nb::list, nb::bytes>>(list);
-}
-
 // glibc keeps memory that a thread freed for that thread. With a pool of threads this adds up to a multiple of the
 // memory in use.
 void release_memory() {
@@ -95,6 +76,4 @@ void binding::add_rows(nb::module_& module) {
     module.def("sort_rows", &sort_rows, "indices"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),
                "order"_a.noconvert(),
                "Write the order that sorts the items of each row by their indices to `order`; the sort is stable.");
-    module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert(),
-               "Return ``values[splits[i]:splits[i + 1]]`` as bytes objects.");
 }

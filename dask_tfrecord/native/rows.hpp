@@ -24,6 +24,20 @@ inline bool ascend(const std::int64_t* splits, std::size_t rows, std::size_t mos
     return true;
 }
 
+// Call ``take(row, begin, end)`` for each row until it returns false. False if it did, or if splits are invalid.
+template <class Take>
+bool each_row(const std::int64_t* splits, std::size_t rows, std::size_t most, Take take) {
+    if (rows == 0) return true;
+    std::uint64_t begin = split_at(splits, 0);
+    for (std::size_t row = 0; row < rows; ++row) {
+        const std::uint64_t end = split_at(splits, row + 1);
+        if (begin > end || end > most) return false;
+        if (!take(row, static_cast<std::size_t>(begin), static_cast<std::size_t>(end))) return false;
+        begin = end;
+    }
+    return true;
+}
+
 // Copy the rows `index`, of items of `item` bytes, one after the other to `out`. False if a row does not exist, splits
 // are invalid, or the rows do not fill `capacity` bytes.
 inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item,

@@ -328,6 +328,28 @@ Ints sorted_by_definition(const Ints& places, std::size_t axes, const Ints& spli
     return order;
 }
 
+void each_row_lies_within_the_values() {
+    const auto visited = [](const std::vector<std::int64_t>& splits, std::size_t most, std::size_t stop = 99) {
+        std::vector<std::size_t> seen;
+        const bool done = dtf::each_row(splits.data(), splits.empty() ? 0 : splits.size() - 1, most,
+            [&](std::size_t row, std::size_t begin, std::size_t end) {
+                CHECK(begin <= end && end <= most);
+                seen.insert(seen.end(), {row, begin, end});
+                return row != stop;
+            });
+        return std::make_pair(done, seen);
+    };
+    using Seen = std::vector<std::size_t>;
+    CHECK(visited({0, 2, 2, 5}, 5) == std::make_pair(true, Seen({0, 0, 2, 1, 2, 2, 2, 2, 5})));
+    CHECK(visited({0, 2, 2, 5}, 5, 1) == std::make_pair(false, Seen({0, 0, 2, 1, 2, 2})));
+    CHECK(visited({0, 2, 1, 5}, 5) == std::make_pair(false, Seen({0, 0, 2})));
+    CHECK(visited({0, 2, 6}, 5) == std::make_pair(false, Seen({0, 0, 2})));
+    for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{6}, INT64_MIN, INT64_MAX}) {
+        CHECK(visited({bad, bad}, 5) == std::make_pair(false, Seen()));
+    }
+    CHECK(visited({}, 0).first && visited({3}, 0).first);
+}
+
 void sorted_indices_ascend_within_their_rows() {
     CHECK(sorted({3, 1, 2, 9, 7}, 1, {0, 3, 3, 5}) == Ints{1, 2, 0, 4, 3});
     CHECK(sorted({1, 5, 0, 9, 1, 4}, 2, {0, 3}) == Ints{1, 2, 0});
@@ -369,6 +391,7 @@ const checks::Test tests[] = {
     TEST(invalid_splits_are_not_padded),
     TEST(rows_are_taken_in_any_order),
     TEST(invalid_splits_are_not_taken),
+    TEST(each_row_lies_within_the_values),
     TEST(sorted_indices_ascend_within_their_rows),
     TEST(invalid_splits_are_not_sorted),
 };

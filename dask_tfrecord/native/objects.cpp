@@ -1,0 +1,141 @@
+// Python bindings that make objects and strings of NumPy from flat arrays: bytes, an array for each row, StringDType.
+#include "rows.hpp"
+
+#include "binding.hpp"
+
+// An extension that is built with a newer NumPy runs with NumPy 2.0 too.
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include <utility>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using binding::Bytes;
+using binding::Integers;
+
+namespace {
+
+constexpr const char* bad_splits = "splits must ascend from 0 to at most len(values)";
+
+std::size_t rows_of(const Integers& splits) { return splits.size() > 0 ? splits.size() - 1 : 0; }
+
+// Throw the error that Python has set, or else one about the splits.
+[[noreturn]] void refuse() {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    throw nb::value_error(bad_splits);
+}
+
+// Twice as fast as slicing one bytes object.
+nb::typed<nb::list, nb::bytes> bytes_list(const Bytes& values, const Integers& splits) {
+    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(rows_of(splits))));
+    if (!list.is_valid()) throw nb::python_error();
+    const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
+        const char* data = reinterpret_cast<const char*>(values.data()) + begin;
+        PyObject* item = PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin));
+        return item != nullptr && PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(row), item) == 0;
+    };
+    if (!dtf::each_row(splits.data(), rows_of(splits), values.size(), add)) refuse();
+    return nb::borrow<nb::typed<nb::list, nb::bytes>>(list);
+}
+
+PyArrayObject* array_of(const nb::object& object) {
+    if (!PyArray_CheckExact(object.ptr())) throw nb::type_error("expected a NumPy array");
+    return reinterpret_cast<PyArrayObject*>(object.ptr());
+}
+
+// Four times as fast as slicing in Python.
+nb::object array_rows(const nb::object& values, const Integers& splits, bool copies) {
+    PyArrayObject* array = array_of(values);
+    const int axes = PyArray_NDIM(array);
+    if (axes == 0) throw nb::value_error("values must have an axis of items");
+    npy_intp rows = static_cast<npy_intp>(rows_of(splits));
+    nb::object out = nb::steal(PyArray_SimpleNew(1, &rows, NPY_OBJECT));
+    if (!out.is_valid()) throw nb::python_error();
+    auto** slots = static_cast<PyObject**>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(out.ptr())));
+    npy_intp shape[NPY_MAXDIMS];
+    std::copy_n(PyArray_DIMS(array), axes, shape);
+    const npy_intp stride = PyArray_STRIDE(array, 0);
+    const int flags = PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE;
+    const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
+        shape[0] = static_cast<npy_intp>(end - begin);
+        PyArray_Descr* descr = PyArray_DESCR(array);
+        Py_INCREF(reinterpret_cast<PyObject*>(descr));  // The new array owns it.
+        nb::object view = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, axes, shape, PyArray_STRIDES(array),
+                                                         PyArray_BYTES(array) + static_cast<npy_intp>(begin) * stride,
+                                                         flags, nullptr));
+        if (!view.is_valid()) return false;
+        auto* base = reinterpret_cast<PyArrayObject*>(view.ptr());
+        if (PyArray_SetBaseObject(base, nb::object(values).release().ptr()) != 0) return false;
+        PyObject* item = copies ? PyArray_NewCopy(base, NPY_CORDER) : view.release().ptr();
+        if (item == nullptr) return false;
+        // NumPy fills arrays of objects with None or null pointers.
+        PyObject* before = std::exchange(slots[row], item);
+        Py_XDECREF(before);
+        return true;
+    };
+    const auto items = static_cast<std::size_t>(PyArray_DIM(array, 0));
+    if (!dtf::each_row(splits.data(), static_cast<std::size_t>(rows), items, add)) refuse();
+    return out;
+}
+
+// Raise the error of Python for text that is not UTF-8.
+[[noreturn]] void refuse_text(const std::uint8_t* data, std::size_t size) {
+    nb::steal(PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(data), static_cast<Py_ssize_t>(size), nullptr));
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    throw nb::value_error("another thread changed the values");
+}
+
+void pack_text(const Bytes& values, const Integers& splits, const nb::object& out) {
+    PyArrayObject* array = array_of(out);
+    const std::size_t rows = rows_of(splits);
+    if (PyArray_TYPE(array) != NPY_VSTRING || PyArray_NDIM(array) != 1 || !PyArray_ISWRITEABLE(array) ||
+        static_cast<std::size_t>(PyArray_DIM(array, 0)) != rows) {
+        throw nb::value_error("out must be a writable array of StringDType with an item for each row");
+    }
+    auto* descr = reinterpret_cast<PyArray_StringDTypeObject*>(PyArray_DESCR(array));
+    char* slots = PyArray_BYTES(array);
+    const npy_intp stride = PyArray_STRIDE(array, 0);
+    const std::uint8_t* invalid = nullptr;
+    std::size_t invalid_size = 0;
+    bool is_packed = true;
+    // A thread that held the GIL while it waits for the strings could wait forever for one that has them.
+    const bool done = binding::without_gil([&] {
+        npy_string_allocator* strings = NpyString_acquire_allocator(descr);
+        const bool fits = dtf::each_row(splits.data(), rows, values.size(),
+            [&](std::size_t row, std::size_t begin, std::size_t end) {
+                const std::uint8_t* data = values.data() + begin;
+                if (!dtf::is_utf8(data, end - begin)) {
+                    invalid = data;
+                    invalid_size = end - begin;
+                    return false;
+                }
+                auto* slot = reinterpret_cast<npy_packed_static_string*>(slots + static_cast<npy_intp>(row) * stride);
+                is_packed = NpyString_pack(strings, slot, reinterpret_cast<const char*>(data), end - begin) == 0;
+                return is_packed;
+            });
+        NpyString_release_allocator(strings);
+        return fits;
+    });
+    if (invalid != nullptr) refuse_text(invalid, invalid_size);
+    if (!is_packed) throw std::bad_alloc();
+    if (!done) throw nb::value_error(bad_splits);
+}
+
+}  // namespace
+
+void binding::add_objects(nb::module_& module) {
+    if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
+    module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert(),
+               "Return ``values[splits[i]:splits[i + 1]]`` as bytes objects.");
+    module.def("array_rows", &array_rows, "values"_a, "splits"_a.noconvert(), "copies"_a,
+               nb::sig("def array_rows(values: numpy.typing.NDArray[typing.Any], "
+                       "splits: numpy.typing.NDArray[numpy.int64], copies: bool) -> "
+                       "numpy.typing.NDArray[numpy.object_]"),
+               "Return ``values[splits[i]:splits[i + 1]]`` as an array of arrays: views of the values, or copies.");
+    module.def("pack_text", &pack_text, "values"_a.noconvert(), "splits"_a.noconvert(), "out"_a,
+               nb::sig("def pack_text(values: numpy.typing.NDArray[numpy.uint8], "
+                       "splits: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[typing.Any]) -> None"),
+               "Copy ``values[splits[i]:splits[i + 1]]``, which are UTF-8, to the strings of `out`.");
+}
