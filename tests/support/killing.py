@@ -421,9 +421,13 @@ class Run:
 
         straggling = set[int]()
 
+        def living() -> list[int]:
+            # A nanny lists the worker that was killed until it notices its end.
+            return [process for process in cluster.workers() if process not in killed]
+
         def found() -> bool:
             straggling.clear()
-            straggling.update(self.progress.processes(self.straggler) & {*cluster.workers()} - killed)
+            straggling.update(self.progress.processes(self.straggler).intersection(living()))
             return bool(straggling)
 
         def kill(process: int) -> None:
@@ -432,12 +436,12 @@ class Run:
 
         if number % 5 < 2:
             # Nannies do not restart a worker that is killed during its start.
-            both_run = partial(self.wait_until, lambda: len(cluster.workers()) == 2)
+            both_run = partial(self.wait_until, lambda: len(living()) == 2)
             with self.progress.held():
                 if self.wait(rng) and both_run():
-                    kill(rng.choice(cluster.workers()))
+                    kill(rng.choice(living()))
             if cluster.restarts and self.wait(rng, self.progress.steps()) and both_run():
-                kill(rng.choice(cluster.workers()))
+                kill(rng.choice(living()))
         elif number % 5 < 4 or not cluster.restarts:
             with self.progress.held():
                 if self.wait_until(found) and (self.alone is None or self.wait_until(self.alone)):
