@@ -26,7 +26,7 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.clients import join, read_text, url_to_fs
-from dask_tfrecord.storage.streams import open_sink
+from dask_tfrecord.storage.streams import write_file
 
 __all__ = ["TFDSMetadata", "TFDSNames", "features_text", "info_text", "label_files", "tfds_groups"]
 
@@ -360,13 +360,7 @@ class TFDSMetadata:
             nbytes += int(fs.size(inside))
         info = self._info(self._read(_INFO, storage_options), counts, nbytes)
         for name, text in {**self.texts, _INFO: info}.items():
-            sink = open_sink(join(self.directory, name), storage_options)
-            try:
-                sink.write(text.encode())
-                sink.close()
-            except BaseException:
-                sink.discard()
-                raise
+            write_file(join(self.directory, name), text.encode(), storage_options)
 
     def _read(self, name: str, storage_options: Mapping[str, Any]) -> str | None:
         return read_text(join(self.directory, name), storage_options)

@@ -13,7 +13,7 @@ from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import open_sink
+from dask_tfrecord.storage.streams import write_file
 
 __all__ = ["REPORT_SUFFIX", "repair_shard"]
 
@@ -61,13 +61,7 @@ def repair_shard(
     except BaseException:
         sink.discard()
         raise
-    report_file = open_sink(path + REPORT_SUFFIX, storage_options)
-    try:
-        report_file.write((json.dumps(report.to_dict(), indent=1) + "\n").encode())
-        report_file.close()
-    except BaseException:
-        report_file.discard()
-        raise
+    write_file(path + REPORT_SUFFIX, (json.dumps(report.to_dict(), indent=1) + "\n").encode(), storage_options)
 
 
 def _intact_bytes(shard: Shard, report: ShardReport) -> Iterator[memoryview]:

@@ -25,7 +25,7 @@ from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError
 from dask_tfrecord.limits import limits
 from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.sidecar_files import find_sidecars, sidecar_path
-from dask_tfrecord.storage.streams import StoredStream, open_sink, open_stored
+from dask_tfrecord.storage.streams import StoredStream, open_stored, write_file
 
 __all__ = [
     "SUFFIX",
@@ -271,13 +271,7 @@ def write_access_points(shard: Shard, path: str) -> int:
         except (indexed_gzip.ZranError, indexed_gzip.CrcError) as error:
             raise CorruptRecordError(f"the gzip data is damaged ({error})", Location(shard.path)) from error
     data = exported.getvalue()
-    sink = open_sink(path, shard.storage_options)
-    try:
-        sink.write(data)
-        sink.close()
-    except BaseException:
-        sink.discard()
-        raise
+    write_file(path, data, shard.storage_options)
     return len(data)
 
 

@@ -27,7 +27,7 @@ from dask_tfrecord.storage.interrupt import check_interrupt, interrupt_count
 from dask_tfrecord.storage.ranges import RangeFetcher, changed_error, not_found_error, open_ranges
 from dask_tfrecord.storage.shard import Shard, has_changed, is_local
 
-__all__ = ["ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink", "open_stored"]
+__all__ = ["ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink", "open_stored", "write_file"]
 
 # Bytes of the first remote range while the length of the read is unknown.
 _FIRST_RANGE = 256 << 10
@@ -314,6 +314,34 @@ def open_sink(
     if isinstance(fs, LocalFileSystem):
         return _LocalSink(Path(target), should_publish)
     return _RemoteSink(fs, target, should_publish)
+
+
+def write_file(
+    path: str | os.PathLike[str], data: bytes | bytearray | memoryview, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Write a whole file, which replaces an older one.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Path or URL of the file.
+    data : bytes-like
+        Its content.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory does not exist.
+    """
+    sink = open_sink(path, storage_options)
+    try:
+        sink.write(data)
+        sink.close()
+    except BaseException:
+        sink.discard()
+        raise
 
 
 class _LocalSink:

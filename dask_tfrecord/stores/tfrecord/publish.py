@@ -42,7 +42,7 @@ from dask_tfrecord.storage.published import (
     remove_abandoned,
 )
 from dask_tfrecord.storage.sidecar_files import sidecar_path
-from dask_tfrecord.storage.streams import ByteSink, open_sink
+from dask_tfrecord.storage.streams import ByteSink, write_file
 from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
 from dask_tfrecord.stores.write_progress import ShardWriteReport, WriteWork, peak_memory, show_progress
 
@@ -250,19 +250,16 @@ class WriteRun:
             self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.claimed)
 
     def _put(self, name: str, value: bytes, create: bool = True) -> None:
-        fs, folder = url_to_fs(self.folder, **self.names.storage_options)
-        # Two runs of a task that write a local file in place would mix their bytes.
-        written = f"{name}.{os.urandom(8).hex()}" if isinstance(fs, LocalFileSystem) else name
+        path = join(self.folder, name)
         try:
-            fs.pipe_file(f"{folder}/{written}", value)
+            write_file(path, value, self.names.storage_options)
         except FileNotFoundError:
             if not create:
                 raise
+            fs, folder = url_to_fs(self.folder, **self.names.storage_options)
             with suppress(FileExistsError):
                 fs.mkdir(folder, create_parents=False)
-            fs.pipe_file(f"{folder}/{written}", value)
-        if written != name:
-            Path(folder, written).replace(Path(folder, name))
+            write_file(path, value, self.names.storage_options)
 
 
 def _receipt_name(path: str) -> str:
@@ -362,13 +359,7 @@ class Publisher:
         if name is None:
             raise TFRecordError("labels of xarray cannot be written next to this URL: it has a query", Location(path))
         data = self.labels.encode()
-        sink = open_sink(name, self.run.names.storage_options)
-        try:
-            sink.write(data)
-            sink.close()
-        except BaseException:
-            sink.discard()
-            raise
+        write_file(name, data, self.run.names.storage_options)
         return ((name, len(data)),)
 
     def _write_sidecars(self, path: str) -> tuple[tuple[str, int], ...]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.storage.clients import url_to_fs
-from dask_tfrecord.storage.streams import open_sink
+from dask_tfrecord.storage.streams import write_file
 
 __all__ = ["JSON_SUFFIXES", "PARQUET_SUFFIXES", "VirtualArray", "VirtualZarr", "check_target"]
 
@@ -165,13 +165,7 @@ class VirtualZarr:
         >>> virtual.to_json("images.json")
         """
         check_target(urlpath, JSON_SUFFIXES, storage_options)
-        sink = open_sink(urlpath, storage_options)
-        try:
-            sink.write(json.dumps(self.references(), separators=(",", ":")).encode())
-        except BaseException:
-            sink.discard()
-            raise
-        sink.close()
+        write_file(urlpath, json.dumps(self.references(), separators=(",", ":")).encode(), storage_options)
 
     def to_parquet(
         self,
