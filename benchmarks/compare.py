@@ -31,12 +31,13 @@ from typing import Any
 
 # No heavy imports here: the peak memory of a child process starts at the memory of its parent.
 HERE = Path(__file__).parent
+# SET.label: one integer of each record.
+LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
 # SET.FEATURES: other features of the files of a set.
 NAMES = (
     *("tabular", "vectors", "images_raw", "tokens", "tabular_gz"),
     *("sequences", "mixed", "tensors", "jpeg", "jpeg.fast", "jpeg.resized", "png"),
-    *("tabular.label", "vectors.label", "images_raw.label", "tokens.label", "sequences.label", "mixed.label"),
-    "tabular_gz.label",
+    *(f"{name}.label" for name in LABELLED),
 )
 # For the other data sets, TensorFlow's batches differ in padding or shape and can't be joined as they are.
 GATHERED = NAMES[:5]
@@ -137,7 +138,12 @@ def run(command: list[str], timeout: float = 3600) -> tuple[Any, int]:
 
 def files_of(data: Path, name: str) -> list[Path]:
     """Return the shards that the features `name` are read from."""
-    return list(data.glob(f"{name.split('.')[0]}-*.tfrecord*"))
+    return sorted(data.glob(f"{name.split('.')[0]}-*.tfrecord*"))
+
+
+def label_of(name: str) -> str:
+    """Return a feature with one integer in each record."""
+    return "int_0" if name.startswith("tabular") else "label"
 
 
 def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]:

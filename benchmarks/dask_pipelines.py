@@ -18,7 +18,8 @@ from typing import Any
 
 import dask
 import numpy as np
-from peers import SCALAR, totals
+from compare import LABELLED, label_of
+from peers import totals
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import Feature
@@ -28,7 +29,6 @@ TABULAR: dict[str, Feature] = {
     **{f"{kind}_{k}": dtf.FixedLenFeature((), dtype) for kind, dtype in SCALARS.items() for k in range(8)},
     **{f"str_{k}": dtf.FixedLenFeature((), "bytes") for k in range(2)},
 }
-LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
 LABEL = dtf.FixedLenFeature((), "int64")
 FEATURES: dict[str, dict[str, Feature]] = {
     "tabular": TABULAR,
@@ -54,7 +54,7 @@ FEATURES: dict[str, dict[str, Feature]] = {
     "png": {"image": dtf.ImageFeature((256, 256, 3)), "label": LABEL},
 }
 # One integer of each record.
-FEATURES |= {f"{name}.label": {"int_0" if name.startswith("tabular") else "label": LABEL} for name in LABELLED}
+FEATURES |= {f"{name}.label": {label_of(name): LABEL} for name in LABELLED}
 SEQUENCE_FEATURES: dict[str, dict[str, Feature]] = {
     "sequences": {
         "frames": dtf.FixedLenSequenceFeature((16,), "float32"),
@@ -113,7 +113,7 @@ def main() -> None:
 
     if arguments.task == "sums":
         arrays = ds.compute()
-        print(json.dumps({"records": len(arrays[SCALAR[arguments.name]]), "sums": totals([arrays])}))
+        print(json.dumps({"records": len(arrays[label_of(arguments.name)]), "sums": totals([arrays])}))
         return
     work = {"touch": touch, "gather": gather, "ragged": ragged}[arguments.task]
     clock = {"wall": time.perf_counter, "cpu": time.process_time}[arguments.clock]

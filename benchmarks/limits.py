@@ -131,7 +131,7 @@ def shares(data: Path, names: list[str], rounds: int = 3) -> list[dict[str, Any]
     """Print and return the limits, and their shares in the time of each set."""
     # Images and compressed shards are bound by their codecs; other features of a set move the same bytes.
     names = [name for name in names if "." not in name and name not in ("jpeg", "png")]
-    files = {name: sorted(files_of(data, name)) for name in names}
+    files = {name: files_of(data, name) for name in names}
     files = {name: found for name, found in files.items() if not name.endswith("_gz")}
     limits: list[dict[str, float]] = []
     ours: dict[tuple[str, str], list[float]] = {

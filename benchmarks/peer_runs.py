@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class PeerResult:
     rates: list[float]
     ratios: list[float]
     clock: str
-    # The reason for which there are no rates.
+    # Error of the reader, if it has no rates.
     error: str = ""
 
 
@@ -63,7 +63,7 @@ def first_megabytes(data: Path, name: str, megabytes: float, out: Path) -> Path:
     """Return a directory with the first megabytes of a set in two shards; `data` itself if the set is small."""
     from dask_tfrecord import RecordWriter, read_records
 
-    files = sorted(files_of(data, name))
+    files = files_of(data, name)
     if sum(path.stat().st_size for path in files) <= megabytes * 1e6:
         return data
     out.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def compare_peer(name: str, peer: str, options: PeerOptions, small: Path) -> Ite
         yield PeerResult(name, OURS, records, our_rates, [], options.clock)
 
 
-def spread(values: list[float], form: str) -> str:
+def spread(values: Collection[float], form: str) -> str:
     """Return the smallest and the largest value."""
     return f"{min(values):{form}} to {max(values):{form}}"
 

@@ -11,6 +11,7 @@ each timed pass, which drops the batches. Processor time includes the processes 
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import logging
@@ -27,6 +28,7 @@ from typing import Any
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
+from compare import files_of, label_of, processes_below
 
 Batch = Mapping[str, Any]
 # Features of each set, by type. The values of "raw" features are the bytes of float32 arrays.
@@ -41,8 +43,6 @@ KINDS: dict[str, dict[str, str]] = {
     "tokens": {"tokens": "int", "label": "int"},
 }
 KINDS["tabular_gz"] = KINDS["tabular"]
-# One scalar of each record: its values are as many as the records.
-SCALAR = {name: "int_0" if name.startswith("tabular") else "label" for name in KINDS}
 ROWS = {"tabular": 4096, "tabular_gz": 4096, "vectors": 1024, "images_raw": 64, "tokens": 1024}
 
 
@@ -232,20 +232,10 @@ def processor_seconds() -> float:
     seconds = time.process_time()
     usage = os.times()
     seconds += usage.children_user + usage.children_system
-    parents: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:  # the process has ended
-            continue
-        process = int(entry.parent.name)
-        parents.setdefault(int(fields[1]), []).append(process)
-        ticks[process] = sum(map(int, fields[11:15]))
-    below = list(parents.get(os.getpid(), ()))
-    for process in below:
-        below += parents.get(process, ())
-        seconds += ticks[process] / os.sysconf("SC_CLK_TCK")
+    for process in processes_below(os.getpid()):
+        with contextlib.suppress(OSError):  # the process has ended
+            ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:15]
+            seconds += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
     return seconds
 
 
@@ -259,14 +249,15 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     arguments = parser.parse_args()
-    files = sorted(map(str, arguments.data.glob(f"{arguments.name}-*.tfrecord*")))
+    files = [str(path) for path in files_of(arguments.data, arguments.name)]
+    label = label_of(arguments.name)
     peer = PEERS[arguments.peer]
     clock = {"wall": time.perf_counter, "cpu": processor_seconds}[arguments.clock]
     sums = totals(peer.read(files, arguments.name, arguments.mode))
     seconds, records = [], 0
     for _ in range(arguments.passes):
         start = clock()
-        records = sum(len(batch[SCALAR[arguments.name]]) for batch in peer.read(files, arguments.name, arguments.mode))
+        records = sum(len(batch[label]) for batch in peer.read(files, arguments.name, arguments.mode))
         seconds.append(clock() - start)
     release = f"{arguments.peer} {version(peer.packages[0].partition('[')[0])}"
     print(json.dumps({"peer": release, "records": records, "seconds": seconds, "sums": sums}))

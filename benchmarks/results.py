@@ -9,15 +9,16 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+from compare import OURS
+from peer_runs import spread
 
-OURS = "dask_tfrecord"
 CLOCKS = {"cpu": "processor time", "wall": "wall-clock time"}
 TASKS = {
     "touch": "Each block decoded, read and dropped",
@@ -31,10 +32,9 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in [names, ["---"] * len(names), *rows]] + [""]
 
 
-def spread(values: Iterable[float], form: str) -> str:
+def median(values: Collection[float], form: str) -> str:
     """Return the median, and the smallest and largest value."""
-    found = sorted(values)
-    return f"{statistics.median(found):{form}} ({found[0]:{form}} to {found[-1]:{form}})"
+    return f"{statistics.median(values):{form}} ({spread(values, form)})"
 
 
 def machine() -> list[str]:
@@ -64,8 +64,8 @@ def peers(figures: list[dict[str, Any]]) -> list[str]:
         rows = []
         for figure in figures:
             if figure["clock"] == clock:
-                rates = spread(figure["rates"], ",.0f") if figure["rates"] else figure["error"]
-                ratios = spread(figure["ratios"], ",.1f") if figure["ratios"] else ""
+                rates = median(figure["rates"], ",.0f") if figure["rates"] else figure["error"]
+                ratios = median(figure["ratios"], ",.1f") if figure["ratios"] else ""
                 rows.append([f"`{figure['data']}`", figure["reader"], f"{figure['records']:,}", rates, ratios])
         lines += [f"By {CLOCKS[clock]}:", ""]
         lines += table(["set", "reader", "records", "records/s", "dask_tfrecord, times as fast"], rows)
@@ -87,7 +87,7 @@ def tensorflow(figures: list[dict[str, Any]], task: str) -> list[str]:
                     rates = [[each["records"] / second for second in each["seconds"]] for each in (best, figure)]
                     shown = f"`{name}`{figure['pipeline'].removeprefix(OURS)}"
                     megabytes = f"{figure['bytes_per_second'] / 1e6:,.0f}"
-                    cells = [shown, spread(rates[0], ",.0f"), spread(rates[1], ",.0f"), megabytes]
+                    cells = [shown, median(rates[0], ",.0f"), median(rates[1], ",.0f"), megabytes]
                     rows.append([*cells, f"{figure['ratio']:.2f}", f"{figure['peak_rss'] / best['peak_rss']:.2f}"])
         header = ["set", "TensorFlow, records/s", "dask_tfrecord, records/s", "MB/s", "ratio", "peak memory, ratio"]
         lines += [f"By {CLOCKS[clock]}, ratios to the faster pipeline of TensorFlow:", "", *table(header, rows)]

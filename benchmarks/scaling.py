@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,8 @@ from typing import Any
 
 import dask
 import numpy as np
-from compare import resident
+from compare import resident, run
+from dask_pipelines import look, touch
 
 import dask_tfrecord as dtf
 
@@ -59,28 +59,23 @@ def link(path: Path, copies: int) -> None:
             os.link(path, other)
 
 
-def count_rows(blocks: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of rows as one value per row, so that the blocks themselves are dropped."""
-    return {"rows": np.ones(len(next(iter(blocks.values()))), np.uint8)}
-
-
 def warm_up(folder: str) -> None:
     """Read a shard, so that imports and first calls are not measured."""
     ds = dtf.read_tfrecord(f"{folder}/part-000000.tfrecord", FEATURES)
     with dask.config.set(scheduler="threads", num_workers=1):
-        ds.map_blocks(count_rows)["rows"].sum().compute()
+        touch(ds)
 
 
 def measure_workers(folder: str, processes: int, threads: int) -> dict[str, float]:
     """Read all blocks with these workers; return the records per second of the median pass."""
-    ds = dtf.read_tfrecord(folder, FEATURES, chunks="shard").map_blocks(count_rows)
+    ds = dtf.read_tfrecord(folder, FEATURES, chunks="shard")
     seconds, rows = [], 0
 
     def passes() -> None:
         nonlocal rows
         for _ in range(4):
             start = time.perf_counter()
-            rows = int(ds["rows"].sum().compute())
+            rows = touch(ds)
             seconds.append(time.perf_counter() - start)
 
     if processes:
@@ -119,7 +114,7 @@ def measure_chunks(folder: str, chunks: int, columns: int) -> dict[str, float]:
     before = resident("VmRSS")
     start = time.process_time()
     ds = dtf.read_tfrecord(folder, features, chunks="shard", counts=[RECORDS_PER_CHUNK] * chunks)
-    counted = ds.map_blocks(count_rows)["rows"]
+    counted = ds.map_blocks(look)["rows"]
     built = time.process_time()
     assert ds.npartitions == chunks
     with dask.config.set(scheduler="sync"):
@@ -149,8 +144,7 @@ def apart(what: str, *arguments: Any, rounds: int = 3) -> dict[str, float]:
     found = []
     for _ in range(rounds):
         command = [sys.executable, __file__, "--measure", what, *map(str, arguments)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=3600)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append(run(command)[0])
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 

@@ -22,6 +22,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 import tensorflow as tf
+from compare import LABELLED, files_of, label_of
 
 # One or two megabytes per batch: the sizes with which the pipelines were fastest.
 BATCHES = {
@@ -38,8 +39,6 @@ BATCHES = {
     "jpeg.resized": 32,
     "png": 32,
 }
-# SET.label: one integer of each record.
-LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
 BATCHES |= {f"{name}.label": BATCHES[name] for name in LABELLED}
 
 
@@ -50,7 +49,7 @@ def specification(name: str) -> dict[str, Any]:
         return tf.io.FixedLenFeature([], dtype)
 
     if name.endswith(".label"):
-        return {"int_0" if name.startswith("tabular") else "label": scalar(tf.int64)}
+        return {label_of(name): scalar(tf.int64)}
     if name == "vectors":
         return {
             "embedding": tf.io.FixedLenFeature([256], tf.float32),
@@ -168,8 +167,8 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     arguments = parser.parse_args()
-    files = sorted(map(str, arguments.data.glob(f"{arguments.name.split('.')[0]}-*.tfrecord*")))
-    label = "int_0" if arguments.name.startswith("tabular") else "label"
+    files = [str(path) for path in files_of(arguments.data, arguments.name)]
+    label = label_of(arguments.name)
 
     def records() -> int:
         batches = pipeline(files, arguments.name, arguments.mode).as_numpy_iterator()
