@@ -123,9 +123,10 @@ class _Filler:
             for name, block in blocks.items():
                 if name not in dense:
                     # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
-                    is_own = isinstance(self.source, RecordSource)
-                    rows = block.views() if is_own and isinstance(block, RaggedBlock) else to_array(block)
-                    _copy_rows(self.results[name], target, rows)
+                    if isinstance(block, RaggedBlock) and isinstance(self.source, RecordSource):
+                        _copy_rows(self.results[name], target, block.views())
+                    else:
+                        _copy_rows(self.results[name], target, to_array(block))
         return np.empty(len(numbers), np.object_)
 
 

@@ -132,14 +132,14 @@ def resolve_splits(
         return ResolvedPath(shards)
     # The directory also holds the label files of its features.
     files = () if folder is None else folder.select("all").files
-    if not files:
+    if folder is None or not files:
         raise SchemaError("no split has shards", Location(str(urlpath)))
     try:
         return ResolvedPath(find_shards(files, compression=compression), folder)
     except ShardNotFoundError as error:
-        names = ", ".join(repr(each.name) for each in folder.splits) if folder is not None else ""
         raise ShardNotFoundError(
-            f"a file of the splits {names} is missing; give split= to read one of them: {error.message}", error.place
+            f"a file of the splits {folder.split_names} is missing; give split= to read one of them: {error.message}",
+            error.place,
         ) from None
 
 

@@ -121,8 +121,9 @@ def _bytes(counts: FeatureCounts, feature: Feature, *, optional: bool, in_lists:
         code = f'dtf.TensorFeature({shape}, "{dtype}")' if scalar and len(shape) < 64 else None
         return Suggestion(f"tensors of {dtype}, shape {shape}", code, seen.values, "value")
     if seen.text:
-        argument = 'default_value=""' if optional else "" if scalar else f"count={_count(feature)}"
-        code = None if in_lists and argument.startswith("count") else f"dtf.TextFeature({argument})"
+        several = not scalar and not optional
+        argument = f"count={_count(feature)}" if several else 'default_value=""' if optional else ""
+        code = None if several and in_lists else f"dtf.TextFeature({argument})"
         return Suggestion("text", code, seen.values, "value")
     if seen.low == seen.high and seen.values > 1:
         return Suggestion(f"{seen.low:,} bytes each", None, seen.values, "value", _arrays(seen.low))

@@ -95,6 +95,11 @@ class TFDSFolder:
     splits: tuple[TFDSSplit, ...]
     storage_options: Mapping[str, Any]
 
+    @property
+    def split_names(self) -> str:
+        """Names of the splits, for messages."""
+        return ", ".join(repr(each.name) for each in self.splits)
+
     def select(self, split: str | None = None) -> TFDSSelection:
         """Find the files and rows of a split. Without an argument, the data set must have exactly one split.
 
@@ -106,9 +111,8 @@ class TFDSFolder:
         counts = {each.name: each.counts for each in self.splits}
         if split is None:
             if len(self.splits) != 1:
-                names = ", ".join(repr(each.name) for each in self.splits) or "none"
                 raise SchemaError(
-                    f"a TFDS data set with {len(self.splits)} splits: give split=, one of {names}",
+                    f"a TFDS data set with {len(self.splits)} splits: give split=, one of {self.split_names or 'none'}",
                     Location(self.directory),
                 )
             split = self.splits[0].name
