@@ -45,7 +45,7 @@ class PeerResult:
     rates: list[float]
     ratios: list[float]
     clock: str
-    # Error of the reader, if it has no rates.
+    # Name of the error that ended the reader; empty if it returned rates.
     error: str = ""
 
 

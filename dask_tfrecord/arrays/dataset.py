@@ -230,16 +230,16 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and ``row_splits``), which the function
             may return as well. Blocks may have any number of rows, so each row must be processed independently.
         template : mapping, optional
-            Output of the function: a feature class for each name, or an empty array of the right dtype and shape; or
-            a Schema, such as ``ds.schema``, which keeps its groups. By default the function is called once with empty
-            blocks to find out.
+            Output of the function: a feature class for each name, or an empty array of the right dtype and shape. A
+            Schema, such as ``ds.schema``, keeps its groups. By default `map_blocks` calls the function once with empty
+            blocks.
 
         Returns
         -------
         Dataset
             Lazy. A column that is returned under its name with the same dtype and shape keeps its feature class, so
-            that `to_tfrecord` writes it as it was read. Without a Schema, columns leave their groups, because the
-            function may change lengths: `to_zarr` takes ``groups=``.
+            that `to_tfrecord` writes the same kind of values. Without a Schema as `template`, no column is in a group,
+            because the function may change lengths: `to_zarr` takes ``groups=``.
 
         Raises
         ------
