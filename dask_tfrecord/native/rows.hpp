@@ -76,21 +76,17 @@ inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows
                      const std::uint8_t* filler, std::uint8_t* out) {
     if (item == 0) return false;
     const std::uint8_t* from = values.here();
-    const std::uint64_t most = values.left() / item;
-    std::uint64_t begin = split_at(splits, 0);
-    if (begin > most) return false;
-    for (std::size_t i = 0; i < rows; ++i) {
-        const std::uint64_t end = split_at(splits, i + 1);
-        if (begin > end || end > most) return false;
-        const auto count = static_cast<std::size_t>(end - begin);
+    const std::size_t most = values.left() / item;
+    if (split_at(splits, 0) > most) return false;
+    return each_row(splits, rows, most, [&](std::size_t, std::size_t begin, std::size_t end) {
+        const std::size_t count = end - begin;
         if (count > length) return false;
-        if (count > 0) std::memcpy(out, from + static_cast<std::size_t>(begin) * item, count * item);
-        begin = end;
+        if (count > 0) std::memcpy(out, from + begin * item, count * item);
         out += count * item;
         fill_items(out, length - count, item, filler);
         out += (length - count) * item;
-    }
-    return true;
+        return true;
+    });
 }
 
 // Up to this length rows are sorted by insertion, without extra memory.
@@ -108,16 +104,12 @@ inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_
         return std::lexicographical_compare(left, left + axes, right, right + axes);
     };
     for (std::size_t i = 0; i < items; ++i) order[i] = static_cast<std::int64_t>(i);
-    std::uint64_t begin = 0;
-    for (std::size_t i = 0; i < rows; ++i) {
-        const std::uint64_t end = split_at(splits, i + 1);
-        if (begin > end || end > items) return false;
+    return each_row(splits, rows, items, [&](std::size_t, std::size_t begin, std::size_t end) {
         std::int64_t* first = order + begin;
         std::int64_t* last = order + end;
-        begin = end;
         if (last - first > longest_inserted) {
             if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
-            continue;
+            return true;
         }
         for (std::int64_t* at = first; at < last; ++at) {
             // most items are already in order
@@ -126,8 +118,8 @@ inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_
             for (; to > first && less(one, to[-1]); --to) *to = to[-1];
             *to = one;
         }
-    }
-    return true;
+        return true;
+    });
 }
 
 }  // namespace dtf
