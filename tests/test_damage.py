@@ -60,6 +60,10 @@ def records_of(kind: str, seed: int = 0) -> list[bytes]:
     return [framed(PAYLOADS[kind](draw, number)) for number in range(20)]
 
 
+# Inserted bytes: fewer than a length, a header of 12 bytes, a footer of 4, and more than a record without payload.
+SIZES = (1, 2, 4, 7, 8, 9, 12, 13, 15, 16, 17, 40)
+
+
 def flips(records: list[bytes], step: int) -> Iterator[Damaged]:
     data, ends = b"".join(records), np.cumsum([len(record) for record in records])
     for place in range(0, len(data), step):
@@ -80,7 +84,7 @@ def insertions(records: list[bytes], step: int) -> Iterator[Damaged]:
     borders = np.cumsum([0, *(len(record) for record in records)]).tolist()
     draw = random.Random(1)
     for turn, place in enumerate(range(0, len(data) + 1, step)):
-        for size in range(1, 41) if step == 1 else [1 + turn % 40]:
+        for size in SIZES if step == 1 else [1 + turn % 40]:
             damaged = data[:place] + draw.randbytes(size) + data[place:]
             # Inserted bytes that repeat the following ones may be attributed to either position.
             places = [b for b in borders if damaged[:b] == data[:b] and damaged[b + size :] == data[b:]] or [place]

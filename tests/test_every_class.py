@@ -132,7 +132,7 @@ def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str)
 @pytest.mark.parametrize("part", PARTS)
 def test_many_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
     # A context is decoded like the features of an Example.
-    nrecords = 250 if part in CONTEXTS else 1_000
+    nrecords = 100 if part in CONTEXTS else 500
     compare(tmp_path, collections(*PARTS[part]), nrecords)
 
 

@@ -138,7 +138,7 @@ def any_schemas(draw: st.DrawFn) -> dtf.Schema:
     return schema
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_records_of_any_schema(count: int) -> None:
     @settings(max_examples=count, deadline=None)
     @given(collections(any_schemas()), st.integers(1, 5), st.integers(1, 7))
@@ -156,7 +156,7 @@ def test_records_of_any_schema(count: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_arrays_of_any_kind(count: int) -> None:
     @settings(max_examples=count, deadline=None)
     @given(

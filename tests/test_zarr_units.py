@@ -320,8 +320,8 @@ def test_more_threads_than_tasks_write_each_chunk_once(case: Case, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", GRIDS, indirect=True)
-def test_threads_write_each_chunk_once_five_times(case: Case, tmp_path: Path) -> None:
-    assert_shuffled([converted_on_threads(case, tmp_path, seed) for seed in range(5)])
+def test_threads_write_each_chunk_once_three_times(case: Case, tmp_path: Path) -> None:
+    assert_shuffled([converted_on_threads(case, tmp_path, seed) for seed in range(3)])
 
 
 # ------------------------------------------------------------------------------------------------------------ cluster
@@ -349,8 +349,8 @@ def test_more_workers_than_tasks_write_each_chunk_once(case: Case, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", GRIDS, indirect=True)
-def test_a_cluster_writes_each_chunk_once_five_times(case: Case, tmp_path: Path) -> None:
-    assert_shuffled([converted(case, tmp_path, seed) for seed in range(5)])
+def test_a_cluster_writes_each_chunk_once_three_times(case: Case, tmp_path: Path) -> None:
+    assert_shuffled([converted(case, tmp_path, seed) for seed in range(3)])
 
 
 # -------------------------------------------------------------------------------------- what the record itself can see
