@@ -1,15 +1,11 @@
 // Output buffer of a column: owned, borrowed or count-only.
 #pragma once
 
-#include <cstdlib>
 #include <limits>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "cursor.hpp"
+#include "memory.hpp"
 
 namespace dtf {
 
@@ -39,9 +35,6 @@ public:
     Buffer& operator=(Buffer&& other) noexcept {
         swap(other);
         return *this;
-    }
-    ~Buffer() {
-        if (!borrowed_) std::free(data_);
     }
 
     std::size_t size() const { return size_; }
@@ -111,14 +104,11 @@ public:
     }
 
     // Give up the memory, cut to size and never null. The buffer is empty afterwards.
-    std::uint8_t* release() {
-        std::uint8_t* memory = data_;
-        if (size_ < capacity_ || memory == nullptr) {
-            if (void* cut = std::realloc(memory, size_ > 0 ? size_ : 1)) memory = static_cast<std::uint8_t*>(cut);
-        }
+    Memory release() {
+        if (size_ < capacity_ || data_ == nullptr) owned_.resize(size_ > 0 ? size_ : 1);
         data_ = nullptr;
         size_ = capacity_ = 0;
-        return memory;
+        return std::move(owned_);
     }
 
 private:
@@ -137,30 +127,16 @@ private:
     }
 
     bool resize(std::size_t capacity) {
-        void* moved = borrowed_ ? std::malloc(capacity) : std::realloc(data_, capacity);
-        if (moved == nullptr) return false;
-        if (borrowed_ && size_ > 0) std::memcpy(moved, data_, size_);
+        if (!owned_.resize(capacity)) return false;
+        if (borrowed_ && size_ > 0) std::memcpy(owned_.data(), data_, size_);
         borrowed_ = moves_ = false;
-        data_ = static_cast<std::uint8_t*>(moved);
-        capacity_ = capacity;
-        advise_huge_pages();
+        data_ = owned_.data();
+        capacity_ = owned_.size();
         return true;
     }
 
-    // A page fault for every 4 KiB costs more than decoding into the page. NumPy requests huge pages too.
-    void advise_huge_pages() {
-#if defined(__linux__)
-        constexpr std::uintptr_t page = 4096;
-        if (capacity_ < std::size_t{4} << 20) return;
-        // Round outwards to whole pages. Advice on a part of a mapping splits it in the kernel, and mremap, which
-        // realloc uses to grow without copying, refuses a split mapping.
-        const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(data_) / page * page;
-        const std::uintptr_t past = (reinterpret_cast<std::uintptr_t>(data_) + capacity_ + page - 1) / page * page;
-        madvise(reinterpret_cast<void*>(first), past - first, MADV_HUGEPAGE);
-#endif
-    }
-
     void swap(Buffer& other) noexcept {
+        std::swap(owned_, other.owned_);
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         std::swap(capacity_, other.capacity_);
@@ -170,6 +146,7 @@ private:
     }
 
     std::uint8_t nothing_ = 0;
+    Memory owned_;  // empty while the memory is borrowed
     std::uint8_t* data_ = nullptr;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;

@@ -1,6 +1,7 @@
 // Python bindings of the decoder: column specifications, the records fed to it, and the output of each column.
 #include <nanobind/stl/string.h>
 
+#include <memory>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -135,9 +136,11 @@ struct ColumnOutput {
 template <class T>
 nb::object array_of(dtf::Buffer& buffer) {
     const std::size_t size = buffer.size() / sizeof(T);
-    std::uint8_t* memory = buffer.release();
-    nb::capsule owner(memory, [](void* pointer) noexcept { std::free(pointer); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(memory, {size}, owner));
+    auto memory = std::make_unique<dtf::Memory>(buffer.release());
+    std::uint8_t* data = memory->data();
+    nb::capsule owner(memory.get(), [](void* pointer) noexcept { delete static_cast<dtf::Memory*>(pointer); });
+    memory.release();  // The capsule owns it.
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
 }
 
 nb::object splits_of(bool exists, dtf::Buffer& buffer) { return exists ? array_of<std::int64_t>(buffer) : nb::none(); }

@@ -360,15 +360,35 @@ void buffers_grow_and_keep_their_content() {
     for (std::size_t i = 0; i < 100000; ++i) same = same && buffer.at<std::int64_t>(i) == static_cast<std::int64_t>(i);
     CHECK(same && buffer.size() == 800000 && !buffer.borrowed());
     buffer.truncate(16);
-    CHECK(buffer.reserve(std::size_t{8} << 20) && buffer.at<std::int64_t>(1) == 1);  // with huge pages
+    CHECK(buffer.reserve(std::size_t{8} << 20) && buffer.at<std::int64_t>(1) == 1);
     dtf::Buffer moved(std::move(buffer));
     CHECK(moved.size() == 16 && moved.at<std::int64_t>(1) == 1);
-    std::uint8_t* memory = moved.release();
-    CHECK(dtf::load<std::int64_t>(memory + 8) == 1 && moved.size() == 0 && moved.room() == 0);
-    std::free(memory);
-    memory = moved.release();
-    CHECK(memory != nullptr);  // also of an empty buffer
-    std::free(memory);
+    const dtf::Memory memory = moved.release();
+    CHECK(dtf::load<std::int64_t>(memory.data() + 8) == 1 && moved.size() == 0 && moved.room() == 0);
+    CHECK(moved.release().data() != nullptr);  // also of an empty buffer
+}
+
+void large_memory_keeps_its_content() {
+    constexpr std::size_t mib = std::size_t{1} << 20;
+    dtf::Memory memory;
+    std::size_t before = 0;
+    // From malloc to mapped memory, which grows twice and is cut; cut memory grows again.
+    for (const std::size_t size : {mib, 4 * mib - 1, 4 * mib, 9 * mib + 5, 40 * mib, 3 * mib + 7, std::size_t{1}, mib, 8 * mib}) {
+        CHECK(memory.resize(size) && memory.size() >= size && memory.size() - size < 2 * mib);
+        const std::size_t kept = before < size ? before : size;
+        bool same = true;
+        for (std::size_t i = 0; i < kept; i += 4093) same = same && memory.data()[i] == static_cast<std::uint8_t>(i);
+        CHECK(same);
+        for (std::size_t i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<std::uint8_t>(i);
+        before = memory.size();
+    }
+#if defined(DTF_HUGE_PAGES)  // AddressSanitizer ends a program that requests so much of malloc.
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    CHECK(!memory.resize(most) && !memory.resize(most / 4) && memory.size() == before);
+    CHECK(memory.data()[4093] == (4093 & 0xff));
+#endif
+    dtf::Memory taken = std::move(memory);
+    CHECK(taken.size() == before && taken.data()[before - 1] == static_cast<std::uint8_t>(before - 1));
 }
 
 void buffers_reserve_the_expected_size() {
@@ -975,6 +995,7 @@ const checks::Test tests[] = {
     TEST(fields_of_every_wire_type_are_skipped),
     TEST(groups_nest_as_deep_as_protobuf_allows),
     TEST(buffers_grow_and_keep_their_content),
+    TEST(large_memory_keeps_its_content),
     TEST(buffers_reserve_the_expected_size),
     TEST(buffers_refuse_excessive_sizes),
     TEST(borrowed_memory_never_grows),
