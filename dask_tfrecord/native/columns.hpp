@@ -114,6 +114,8 @@ class Column {
     bool casts_ = false;    // numbers are cast at the end of a record
     bool derived_ = false;  // something is computed at the end of a step or record
     bool there_ = false;    // the record has the feature list
+    bool short_integers_ = false;  // steps are read by take_integers
+    std::string float_head_;       // steps that begin so are read by take_floats; empty for none
     ColumnSpec spec_;
 
 public:
@@ -124,6 +126,9 @@ public:
         single_item_ = spec_.layout == ValueLayout::fixed && spec_.list && spec_.count == 1 && !casts_ &&
                        (stores_bytes() || !spec_.counted);
         derived_ = spec_.list || casts_ || has_shapes();
+        const bool plain_steps = spec_.list && !casts_ && !spec_.counted;
+        if (plain_steps && spec_.layout == ValueLayout::fixed && spec_.kind == Kind::floats) float_head_ = float_head();
+        short_integers_ = plain_steps && has_steps() && spec_.kind == Kind::int64 && spec_.count == 1;
         if (spec_.counted) values = Buffer::counter();
         if (has_rows()) row_splits.push(std::int64_t{0});
         if (stores_bytes()) value_splits.push(std::int64_t{0});
@@ -233,6 +238,13 @@ public:
         if (item_ != item) open_step();
         Problem problem;
         end_step(step_fault_ != Fault::none || complete_item(problem), problem);
+    }
+
+    // Store the next step of a feature list if it has a common form: the expected number of packed floats, or a few
+    // packed integers, in one list. Otherwise return false and change nothing.
+    DTF_INLINE bool take_step(Cursor& list) {
+        if (!float_head_.empty()) return take_floats(list);
+        return short_integers_ && take_integers(list);
     }
 
     // Start the next step of a feature list.
@@ -425,6 +437,49 @@ private:
                                       : (values.size() - before) / spec_.tensor.item);
     }
 
+    // Bytes before the packed floats of a step: the tag and size of the Feature, of its FloatList, and of its values.
+    std::string float_head() const {
+        std::string head;
+        for (const std::uint8_t tag : {one_tag, list_tag(Kind::floats), one_tag}) {
+            std::string field(1, static_cast<char>(tag));
+            std::size_t size = spec_.count * sizeof(float) + head.size();
+            for (; size >= 0x80; size >>= 7) field += static_cast<char>((size & 0x7f) | 0x80);
+            head = field + static_cast<char>(size) + head;
+        }
+        return head;
+    }
+
+    DTF_INLINE bool take_floats(Cursor& list) {
+        Cursor rest = list;
+        if (!rest.pass(float_head_)) return false;
+        const std::size_t size = spec_.count * sizeof(float);
+        const std::uint8_t* floats = rest.take(size);
+        if (floats == nullptr || !values.append(floats, size)) return false;
+        ++steps_;
+        list = rest;
+        return true;
+    }
+
+    DTF_INLINE bool take_integers(Cursor& list) {
+        Cursor rest = list, step(list.here(), 0), value(list.here(), 0);
+        std::uint32_t tag;
+        if (!rest.tag(tag) || tag != one_tag || !rest.delimited(step) || !step.only_value(list_tag(Kind::int64), value)) {
+            return false;
+        }
+        const std::size_t most = value.left();
+        if (most >= Cursor::few || values.borrowed() || !values.reserve(most * sizeof(std::int64_t))) return false;
+        auto* out = reinterpret_cast<std::int64_t*>(values.data() + values.size());
+        std::size_t count = 0;
+        for (std::uint64_t number; !value.empty(); out[count++] = static_cast<std::int64_t>(number)) {
+            if (!value.varint_at_once(number)) return false;
+        }
+        values.grow(count * sizeof(std::int64_t));
+        step_splits.push(last(step_splits) + static_cast<std::int64_t>(count));
+        ++steps_;
+        list = rest;
+        return true;
+    }
+
     void end_step(bool fits, const Problem& problem) {
         if (!fits) {
             step_fault_ = problem.fault;
@@ -549,6 +604,9 @@ private:
         values_found_ += count;
         return true;
     }
+
+    // Tag of field 1 with a size: a step of a feature list, and the values of a list.
+    static constexpr std::uint8_t one_tag = 0x0a;
 
     static constexpr std::uint8_t list_tag(Kind kind) {
         return static_cast<std::uint8_t>(static_cast<unsigned>(kind) << 3 | 2u);

@@ -60,6 +60,8 @@ public:
         return taken;
     }
 
+    static constexpr std::size_t few = 16;  // bytes of varints that are read one by one
+
     // protobuf accepts up to ten bytes per value and discards bits past the 64th.
     DTF_INLINE bool varint(std::uint64_t& value) {
         if (at_ != end_ && *at_ < 0x80) {
@@ -67,6 +69,25 @@ public:
             return true;
         }
         return long_varint(value, 10);
+    }
+
+    // Read a varint of up to four bytes without a loop, whose end a processor would guess. The cursor is not empty.
+    DTF_INLINE bool varint_at_once(std::uint64_t& value) {
+        const std::size_t n = left();
+        std::uint32_t word;
+        if (n >= 4) {
+            word = load<std::uint32_t>(at_);
+        } else {
+            // One to three bytes. The second of two, and a single one, are read twice.
+            word = std::uint32_t{at_[0]} | std::uint32_t{at_[n / 2]} << n / 2 * 8 | std::uint32_t{at_[n - 1]} << (n - 1) * 8;
+        }
+        const std::uint32_t ends = ~word & 0x80808080u;
+        if (ends == 0) return varint(value);
+        const unsigned size = lowest_bit(ends) / 8 + 1;
+        if (size > n) return false;
+        value = varints::fold_short(word, size);
+        at_ += size;
+        return true;
     }
 
     // Tags and lengths: at most five bytes, and at most `most`.
@@ -168,7 +189,7 @@ public:
         while (left() >= few && capacity - written > 1 && copied_block(out, capacity, written)) continue;
         while (written < capacity && !empty()) {
             std::uint64_t value;
-            if (!varint(value)) return false;
+            if (!varint_at_once(value)) return false;
             out[written++] = static_cast<std::int64_t>(value);
         }
         return true;
@@ -290,8 +311,6 @@ private:
         at_ += used;
         return true;
     }
-
-    static constexpr std::size_t few = 16;  // bytes that are read one by one
 
     const std::uint8_t* at_;
     const std::uint8_t* end_;

@@ -327,6 +327,7 @@ private:
     // message FeatureList { repeated Feature feature = 1; }
     bool feature_list(Cursor list, Column& column) {
         while (!list.empty()) {
+            if (column.take_step(list)) continue;
             std::uint32_t tag;
             if (!list.tag(tag)) return false;
             if (tag == length_delimited(1)) {
