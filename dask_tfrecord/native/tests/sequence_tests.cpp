@@ -56,6 +56,62 @@ void steps_of_any_size() {
     CHECK(items<std::int64_t>(bytes.column().step_splits) == Ints{0, 2, 2, 3});
 }
 
+// The field 1 of a list, with a size of five bytes.
+std::string long_sized(std::string_view content) { return tag(1, 2) + varint(content.size(), 5).append(content); }
+
+void integers_of_every_form() {
+    Random random(1);
+    for (std::size_t count = 0; count < 20; ++count) {
+        Ints values;
+        std::string packed, apart, padded;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::uint64_t value = random.next() >> random.below(64);
+            values.push_back(static_cast<std::int64_t>(value));
+            packed += varint(value);
+            apart += tag(1, 0) + varint(value);
+            padded += varint(value, 1 + random.below(10));
+        }
+        const std::string usual = delimited(3, delimited(1, packed));
+        Ints all = values;
+        all.insert(all.end(), values.begin(), values.end());
+        all.insert(all.end(), values.begin(), values.end());
+        const auto n = static_cast<std::int64_t>(count);
+        for (const std::string& form : {usual, delimited(3, apart), delimited(3, delimited(1, padded)),
+                                        delimited(3, long_sized(packed)), usual + delimited(5, ""), delimited(5, "") + usual}) {
+            Fed fed = fed_sequences({ragged_ints()}, {with_list(feature_list({usual, form, usual}))});
+            CHECK(fed.whole() && items<std::int64_t>(fed.column().values) == all);
+            CHECK(items<std::int64_t>(fed.column().step_splits) == Ints({0, n, 2 * n, 3 * n}));
+        }
+        if (count == 0) continue;
+        packed.back() = static_cast<char>(packed.back() | 0x80);  // no end
+        Fed torn = fed_sequences({ragged_ints()}, {with_list(feature_list({usual, delimited(3, delimited(1, packed))}))});
+        CHECK(torn.fault() == Fault::malformed);
+    }
+}
+
+void floats_of_every_form() {
+    Random random(1);
+    for (const std::size_t count : {0u, 1u, 2u, 16u, 29u, 30u, 31u, 32u, 33u, 4093u, 5000u}) {
+        const dtf::ColumnSpec column = steps(spec("k", Kind::floats, ValueLayout::fixed, count));
+        std::string packed, apart;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::string bits = little_endian(static_cast<std::uint32_t>(random.next()));
+            packed += bits;
+            apart += tag(1, 5) + bits;
+        }
+        const std::string usual = delimited(2, delimited(1, packed));
+        for (const std::string& form : {usual, delimited(2, apart), delimited(2, long_sized(packed)), usual + delimited(5, "")}) {
+            Fed fed = fed_sequences({column}, {with_list(feature_list({usual, form, usual}))});
+            CHECK(fed.whole() && text(fed.column().values) == packed + packed + packed);
+            CHECK(items<std::int64_t>(fed.column().row_splits) == Ints({0, 3}));
+        }
+        const std::string more = delimited(2, delimited(1, packed + "more"));
+        Fed refused = fed_sequences({column}, {with_list(feature_list({usual, more, usual}))});
+        CHECK(refused.fault() == Fault::count && refused.decoder.problem().step == 1);
+        CHECK(refused.decoder.problem().found == count + 1);
+    }
+}
+
 void steps_are_cast() {
     const std::string list = feature_list({float_list({1, 2}), float_list({-0.0f, 4})});
     Fed fixed = fed_sequences({steps(cast_to(spec("k", Kind::floats, ValueLayout::fixed, 2), Cast::float16))},
@@ -332,6 +388,8 @@ void damaged_lists_leave_no_output() {
 const checks::Test tests[] = {
     TEST(steps_of_one_size),
     TEST(steps_of_any_size),
+    TEST(integers_of_every_form),
+    TEST(floats_of_every_form),
     TEST(steps_are_cast),
     TEST(lists_that_are_missing),
     TEST(the_last_kind_of_a_step_counts),
