@@ -90,7 +90,7 @@ def ours(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callabl
     def convert() -> int:
         dataset = opened()
         dataset.to_zarr(store, **grid)
-        return int(dataset.nrecords)
+        return int(dataset.nrows)
 
     return convert
 
@@ -108,7 +108,7 @@ def with_fused_codecs(convert: Callable[[], int]) -> Callable[[], int]:
 def our_plan(data: Path, name: str, grid: Mapping[str, Any]) -> Callable[[], int]:
     """Open and plan without writing."""
     opened = opening(data, name)
-    return lambda: int(opened().plan_zarr(**grid).nrecords)
+    return lambda: int(opened().plan_zarr(**grid).nrows)
 
 
 def our_writing(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> Callable[[], int]:
@@ -117,7 +117,7 @@ def our_writing(data: Path, name: str, store: Path, grid: Mapping[str, Any]) -> 
 
     def convert() -> int:
         plan.to_zarr(store)
-        return int(plan.nrecords)
+        return int(plan.nrows)
 
     return convert
 
@@ -333,7 +333,7 @@ def counted(data: Path, name: str) -> list[int]:
     code = (
         "import json, sys, dask_tfrecord as dtf; from pathlib import Path; "
         "paths = sorted(Path(sys.argv[1]).glob(sys.argv[2])); "
-        "print(json.dumps([dtf.read_tfrecord(path).nrecords for path in paths]))"
+        "print(json.dumps([dtf.read_tfrecord(path).nrows for path in paths]))"
     )
     counts: Any = run([sys.executable, "-c", code, str(data), f"{name}-*.tfrecord"])[0]
     return list(counts)

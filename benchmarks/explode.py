@@ -79,10 +79,10 @@ def measure(folder: Path, records: int, repeats: int) -> dict[str, float]:
     counted = resident("VmHWM")
     read_chunks(steps, [*names, "record"])
     peak = resident("VmHWM")
-    numbers = np.random.default_rng(1).integers(0, steps.nrecords or 0, 100).tolist()
+    numbers = np.random.default_rng(1).integers(0, steps.nrows or 0, 100).tolist()
     return {
         "records": records,
-        "items": steps.nrecords or 0,
+        "items": steps.nrows or 0,
         "count": best(repeats, lambda: ds.explode("steps")),
         "ragged": best(repeats, lambda: read_chunks(ds, names)),
         "items read": best(repeats, lambda: read_chunks(steps, names)),

@@ -121,7 +121,7 @@ def compare(folder: Path, name: str, rows: int, repeats: int) -> list[dict[str, 
     ds = dtf.read_tfrecord(paths)
     places = places_of(paths)
     figures = []
-    for label, picked in selections(ds.nrecords or 0, rows).items():
+    for label, picked in selections(ds.nrows or 0, rows).items():
         ours, found = best(repeats, ds.rows[picked].compute)
         everything, expected = best(repeats, partial(read_all, ds, picked))
         loop, parsed = best(repeats, partial(seek_and_parse, paths, places, picked, ds.schema))

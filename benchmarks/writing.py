@@ -98,7 +98,7 @@ def again(data: Path, name: str, target: Path, rows: int, count: int) -> dict[st
     dataset = dtf.read_tfrecord(data / f"{name}-*.tfrecord").rows[:rows]
     with dask.config.set(scheduler="synchronous"):
         seconds, nbytes = passes(lambda: dataset.to_tfrecord(target), target, count)
-    return {"records": dataset.nrecords, "seconds": seconds, "nbytes": nbytes}
+    return {"records": dataset.nrows, "seconds": seconds, "nbytes": nbytes}
 
 
 def compare(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.bag import to_bag
+    from dask_tfrecord.arrays.bag import read_bag
     from dask_tfrecord.arrays.counting import build_index
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
@@ -79,11 +79,11 @@ __all__ = [
     "infer_schema",
     "inspect_records",
     "plan_zarr",
+    "read_bag",
     "read_records",
     "read_schema",
     "read_tfrecord",
     "repair",
-    "to_bag",
     "to_tfmd",
     "to_tfrecord",
     "to_zarr",
@@ -128,7 +128,7 @@ _MODULES = {
     "read_schema": "metadata.schema_files",
     "read_tfrecord": "arrays.read",
     "repair": "arrays.verification",
-    "to_bag": "arrays.bag",
+    "read_bag": "arrays.bag",
     "to_tfmd": "metadata.tfmd_writing",
     "to_tfrecord": "stores.tfrecord.write",
     "to_zarr": "stores.zarr.api",
@@ -136,7 +136,7 @@ _MODULES = {
     "virtual_zarr": "stores.virtual.scan",
 }
 # Modules that are attributes of the package before they are imported.
-_SUBMODULES = frozenset({"errors", "features", "messages", "schema", "testing"})
+_SUBMODULES = frozenset({"errors", "features", "messages", "schema"})
 
 
 def __getattr__(name: str) -> Any:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import zarr
 from click.testing import CliRunner, Result
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import SchemaError
 
@@ -37,7 +37,7 @@ def test_compression_is_accepted_as_tensorflow_spells_it(shard: Path, tmp_path: 
     with dtf.RecordWriter(tmp_path / "written.tfrecord", compression) as writer:
         for payload in dtf.read_records(shard):
             writer.write(payload)
-    testing.write_oracle(tmp_path / "oracle.tfrecord", dtf.read_records(shard), compression)
+    oracle.write_oracle(tmp_path / "oracle.tfrecord", dtf.read_records(shard), compression)
     paths = sorted(tmp_path.glob("*.tfrecord"))
     assert len(paths) == 5
     magic = {"gzip": b"\x1f\x8b", "zlib": b"\x78\x9c", "": b""}[compression.lower()]

@@ -17,12 +17,12 @@ from typing import Any
 
 import cloudpickle
 import dask
+import oracle
 import pytest
 from distributed import Client, LocalCluster
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.runs import full_run, iterate_payloads
@@ -46,7 +46,7 @@ def lines(tmp_path: Path) -> Path:
     """Shards of JSON lines, the second compressed, which number themselves."""
     for shard in range(SHARDS):
         records = [json.dumps({"row": 100 * shard + row, "text": "x" * row}).encode() for row in range(40)]
-        testing.write_oracle(tmp_path / f"part-{shard}", records, "gzip" if shard == 1 else None)
+        oracle.write_oracle(tmp_path / f"part-{shard}", records, "gzip" if shard == 1 else None)
     return tmp_path
 
 
@@ -86,47 +86,47 @@ def failing(payload: bytes) -> int:
 def test_every_record_is_there_once_whatever_the_partitions(
     lines: Path, chunks: str | int, npartitions: int | None
 ) -> None:
-    bag = dtf.to_bag(lines, decode=row, chunks=chunks)
+    bag = dtf.read_bag(lines, decode=row, chunks=chunks)
     assert bag.compute() == ROWS
     assert npartitions is None or bag.npartitions == npartitions
 
 
 def test_without_a_function_payloads_are_the_values(lines: Path) -> None:
-    assert dtf.to_bag(lines).compute() == list(dtf.read_records(lines))
+    assert dtf.read_bag(lines).compute() == list(dtf.read_records(lines))
 
 
 def test_partitions_of_equal_rows_are_equal(lines: Path) -> None:
-    bag = dtf.to_bag(lines, decode=row, chunks=50)
+    bag = dtf.read_bag(lines, decode=row, chunks=50)
     assert bag.map_partitions(lambda values: [len(list(values))]).compute() == [50, 50, 20]
 
 
 def test_large_plain_shards_are_split_and_compressed_ones_are_not(tmp_path: Path) -> None:
     payloads = [bytes([number]) * 40_000 for number in range(120)]
-    testing.write_oracle(tmp_path / "a", payloads)
-    testing.write_oracle(tmp_path / "b", [os.urandom(40_000) for _ in range(120)], "gzip")
+    oracle.write_oracle(tmp_path / "a", payloads)
+    oracle.write_oracle(tmp_path / "b", [os.urandom(40_000) for _ in range(120)], "gzip")
     with dask.config.set({"array.chunk-size": "1 MiB"}):
-        bag = dtf.to_bag(tmp_path)
+        bag = dtf.read_bag(tmp_path)
         assert bag.npartitions == 6
         assert bag.take(120, npartitions=5) == tuple(payloads)
         assert bag.map(len).sum().compute() == 240 * 40_000
-    assert dtf.to_bag(tmp_path, chunks="1 MiB").npartitions == 6
+    assert dtf.read_bag(tmp_path, chunks="1 MiB").npartitions == 6
 
 
 def test_compression_and_other_arguments_reach_the_files(lines: Path) -> None:
     with pytest.raises(CorruptRecordError):
-        dtf.to_bag(lines / "part-1", compression=None).compute()
+        dtf.read_bag(lines / "part-1", compression=None).compute()
     with pytest.raises(ShardNotFoundError):
-        dtf.to_bag(lines / "nothing")
+        dtf.read_bag(lines / "nothing")
     with pytest.raises(ValueError, match="chunks is 'auto', 'shard'"):
-        dtf.to_bag(lines, chunks="many")
+        dtf.read_bag(lines, chunks="many")
     with pytest.raises(ValueError, match="decode is a function of a payload, or None; got 'json'"):
-        dtf.to_bag(lines, "json")  # type: ignore[arg-type]
+        dtf.read_bag(lines, "json")  # type: ignore[arg-type]
 
 
 def test_no_records_are_an_empty_bag(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "empty", [])
+    oracle.write_oracle(tmp_path / "empty", [])
     for chunks in ("auto", "shard", 5, "1 MiB"):
-        assert dtf.to_bag(tmp_path, chunks=chunks).compute() == []
+        assert dtf.read_bag(tmp_path, chunks=chunks).compute() == []
 
 
 # -- one at a time --------------------------------------------------------------------------
@@ -149,12 +149,12 @@ def test_values_are_made_as_they_are_consumed(lines: Path) -> None:
     gc.collect()
     Held.most = 0
     with dask.config.set(scheduler="sync"):
-        assert dtf.to_bag(lines, decode=Held).map(lambda held: 1).sum().compute() == len(ROWS)
+        assert dtf.read_bag(lines, decode=Held).map(lambda held: 1).sum().compute() == len(ROWS)
     assert 1 <= Held.most <= 3
 
 
 def test_columns_that_are_not_requested_are_not_decoded(lines: Path) -> None:
-    assert dtf.to_bag(lines / "part-2", decode=failing).take(5) == (200, 201, 202, 203, 204)
+    assert dtf.read_bag(lines / "part-2", decode=failing).take(5) == (200, 201, 202, 203, 204)
 
 
 # -- errors --------------------------------------------------------------------------
@@ -162,10 +162,10 @@ def test_columns_that_are_not_requested_are_not_decoded(lines: Path) -> None:
 
 def test_a_failing_function_is_reported_with_its_record(lines: Path) -> None:
     path = str(lines / "part-2")
-    offset = sum(len(payload) + 16 for payload in testing.read_payloads(path)[:5])
+    offset = sum(len(payload) + 16 for payload in oracle.read_payloads(path)[:5])
     for chunks in ("auto", 7):
         with pytest.raises(FeatureError, match="looks like JSON text") as caught:
-            dtf.to_bag(lines, decode=failing, chunks=chunks).compute()
+            dtf.read_bag(lines, decode=failing, chunks=chunks).compute()
         assert caught.value.place == Location(path, 5, offset)
         assert "decode (failing) raised KeyError('five') on a payload of" in caught.value.message
         assert isinstance(caught.value.__cause__, KeyError)
@@ -178,18 +178,18 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-6] ^= 1
     path.write_bytes(data)
-    bag = dtf.to_bag(path, decode=row)
+    bag = dtf.read_bag(path, decode=row)
     assert bag.take(39) == tuple(range(200, 239))
     with pytest.raises(CorruptRecordError, match="record 39"):
         bag.compute()
-    assert len(dtf.to_bag(path, check_crc=False).compute()) == 40
+    assert len(dtf.read_bag(path, check_crc=False).compute()) == 40
 
 
 @pytest.mark.parametrize(
     ("count", "said"), [(41, "1 more record should follow after 40 records"), (39, "more bytes follow")]
 )
 def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
-    testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
+    oracle.write_oracle(tmp_path / "file", [b"payload"] * 40)
     (shard,) = find_shards(tmp_path)
     with pytest.raises(CorruptRecordError, match=said):
         list(iterate_payloads([replace(full_run(shard), count=count)]))
@@ -197,9 +197,9 @@ def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: 
 
 
 def test_a_file_that_has_changed_since_it_was_opened(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "file", [b"payload"] * 40)
-    bag = dtf.to_bag(tmp_path, chunks=15)
-    testing.write_oracle(tmp_path / "file", [b"payload"] * 30)
+    oracle.write_oracle(tmp_path / "file", [b"payload"] * 40)
+    bag = dtf.read_bag(tmp_path, chunks=15)
+    oracle.write_oracle(tmp_path / "file", [b"payload"] * 30)
     with pytest.raises(CorruptRecordError):
         bag.compute()
 
@@ -210,16 +210,16 @@ def test_a_file_that_has_changed_since_it_was_opened(tmp_path: Path) -> None:
 def test_any_protobuf_message(tmp_path: Path) -> None:
     stamps = [(1_700_000_000 + number, number) for number in range(5)]
     payloads = [Timestamp(seconds=second, nanos=nanos).SerializeToString() for second, nanos in stamps]
-    testing.write_oracle(tmp_path / "stamps", payloads)
-    assert dtf.to_bag(tmp_path, decode=seconds).compute() == stamps
+    oracle.write_oracle(tmp_path / "stamps", payloads)
+    assert dtf.read_bag(tmp_path, decode=seconds).compute() == stamps
 
 
 def test_events(tmp_path: Path) -> None:
     payloads = [struct.pack("<Bd", 9, 1.7e9 + step) + bytes([0x10, step]) for step in range(1, 5)]
     first = struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2"
-    testing.write_oracle(tmp_path / "events.out.tfevents.1", [first, *payloads])
-    assert dtf.to_bag(tmp_path, decode=event).compute() == [(1.7e9 + step, step) for step in range(5)]
-    with pytest.raises(FeatureError, match=r"found a tf.Event of 24 bytes; to_bag\(urlpath, decode"):
+    oracle.write_oracle(tmp_path / "events.out.tfevents.1", [first, *payloads])
+    assert dtf.read_bag(tmp_path, decode=event).compute() == [(1.7e9 + step, step) for step in range(5)]
+    with pytest.raises(FeatureError, match=r"found a tf.Event of 24 bytes; read_bag\(urlpath, decode"):
         dtf.read_tfrecord(tmp_path)
 
 
@@ -241,7 +241,7 @@ def test_events_of_tensorflow(tmp_path: Path) -> None:
         pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter with TensorFlow")
     quiet = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     subprocess.run([python, "-c", code, str(tmp_path)], check=True, timeout=300, env=quiet, capture_output=True)
-    found = dtf.to_bag(tmp_path, decode=event).compute()
+    found = dtf.read_bag(tmp_path, decode=event).compute()
     assert [step for _, step in found] == [0, 1, 2, 3, 4]
     with pytest.raises(FeatureError, match=r"found a tf\.Event"):
         dtf.read_tfrecord(tmp_path)
@@ -265,7 +265,7 @@ def candidates(payload: bytes) -> int:
 
 def test_lists_of_examples(corpus: Path) -> None:
     path = corpus / "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord"
-    counts = dtf.to_bag(path, decode=candidates).compute()
+    counts = dtf.read_bag(path, decode=candidates).compute()
     assert len(counts) == 27
     assert (min(counts), max(counts)) == (1, 9)  # as INDEX.md says
 
@@ -290,7 +290,7 @@ def on_processes(bag: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_on_a_cluster(lines: Path, client: Client) -> None:
-    bag = dtf.to_bag(lines, decode=row)
+    bag = dtf.read_bag(lines, decode=row)
     assert client.compute(bag).result() == ROWS
     assert client.compute(bag.filter(lambda number: number % 2).count()).result() == 60
     assert_failure_is_told(lines, lambda bag: client.compute(bag).result())
@@ -298,13 +298,13 @@ def test_on_a_cluster(lines: Path, client: Client) -> None:
 
 @pytest.mark.slow
 def test_in_processes(lines: Path) -> None:
-    assert on_processes(dtf.to_bag(lines, decode=row, chunks=50)) == ROWS
+    assert on_processes(dtf.read_bag(lines, decode=row, chunks=50)) == ROWS
     assert_failure_is_told(lines, on_processes)
 
 
 def assert_failure_is_told(lines: Path, compute: Callable[[Any], Any]) -> None:
     with pytest.raises(FeatureError, match=r"decode \(failing\) raised KeyError\('five'\)") as caught:
-        compute(dtf.to_bag(lines, decode=failing))
+        compute(dtf.read_bag(lines, decode=failing))
     assert caught.value.place is not None
     assert (caught.value.place.file, caught.value.place.record) == (str(lines / "part-2"), 5)
 
@@ -316,7 +316,7 @@ def test_reports_of_a_cluster(lines: Path, tmp_path: Path, client: Client) -> No
     for shard in range(4):
         example = Example()
         example.features.feature["x"].int64_list.value.extend(range(shard))
-        testing.write_oracle(folder / f"part-{shard}", [example.SerializeToString()] * 10)
+        oracle.write_oracle(folder / f"part-{shard}", [example.SerializeToString()] * 10)
     with client.as_current(), dask.config.set(scheduler=client):
         found = dtf.inspect_records(folder, sample=None)
     assert found == dtf.inspect_records(folder, sample=None)
@@ -324,15 +324,15 @@ def test_reports_of_a_cluster(lines: Path, tmp_path: Path, client: Client) -> No
 
 
 def test_compressed_by_hand(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "plain", [b"1", b"2"])
+    oracle.write_oracle(tmp_path / "plain", [b"1", b"2"])
     (tmp_path / "plain").write_bytes(gzip.compress((tmp_path / "plain").read_bytes()))
-    assert dtf.to_bag(tmp_path, decode=int).compute() == [1, 2]
+    assert dtf.read_bag(tmp_path, decode=int).compute() == [1, 2]
 
 
 def test_names_of_bags_follow_the_files(lines: Path) -> None:
-    bag = dtf.to_bag(lines, decode=row)
-    assert dtf.to_bag(lines, decode=row).name == bag.name
-    for other in (dtf.to_bag(lines), dtf.to_bag(lines, row, chunks=50), dtf.to_bag(lines / "part-0", row)):
+    bag = dtf.read_bag(lines, decode=row)
+    assert dtf.read_bag(lines, decode=row).name == bag.name
+    for other in (dtf.read_bag(lines), dtf.read_bag(lines, row, chunks=50), dtf.read_bag(lines / "part-0", row)):
         assert other.name != bag.name
-    testing.write_oracle(lines / "part-0", [b'{"row": 1}'])
-    assert dtf.to_bag(lines, decode=row).name != bag.name
+    oracle.write_oracle(lines / "part-0", [b'{"row": 1}'])
+    assert dtf.read_bag(lines, decode=row).name != bag.name

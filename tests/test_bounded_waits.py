@@ -14,6 +14,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from oracle import write_oracle
 from support import servers
 from support.object_stores import Store, make_store
 from support.waiting import PATIENCE
@@ -22,7 +23,6 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import ShardNotFoundError, StorageError
 from dask_tfrecord.limits import replaced_limits
-from dask_tfrecord.testing import write_oracle
 
 ROWS = 50
 ATTEMPTS = 8

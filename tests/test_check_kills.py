@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dask
+import oracle
 import psutil
 import pytest
 from distributed import KilledWorker
@@ -16,7 +17,6 @@ from support.killing import MARKS, Call, Cluster, Log, Progress, Published, Run,
 from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 
 pytestmark = MARKS
 ROUNDS = 10
@@ -78,12 +78,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("indexed_gzip")
     folder = tmp_path_factory.mktemp("source")
     write_shards(folder, SHARDS, ROWS)
-    payloads = testing.read_payloads(folder / "part-0.tfrecord")
-    testing.write_oracle(folder / "part-1.tfrecord", payloads, "gzip")
-    testing.write_oracle(folder / MANY, [b""])
+    payloads = oracle.read_payloads(folder / "part-0.tfrecord")
+    oracle.write_oracle(folder / "part-1.tfrecord", payloads, "gzip")
+    oracle.write_oracle(folder / MANY, [b""])
     (folder / MANY).write_bytes((folder / MANY).read_bytes() * RECORDS)
     (folder / "damaged").mkdir()
-    testing.write_oracle(folder / "damaged" / DAMAGED, payloads * 50)
+    oracle.write_oracle(folder / "damaged" / DAMAGED, payloads * 50)
     data = bytearray((folder / "damaged" / DAMAGED).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "damaged" / DAMAGED).write_bytes(data)
@@ -130,8 +130,8 @@ def reference(request: pytest.FixtureRequest, source: Path, tmp_path_factory: py
     with dask.config.set(scheduler="threads"):
         result = CHECKS[name](source, target, log.path)
     if name == "repair":
-        payloads = 50 * testing.read_payloads(source / "part-0.tfrecord")
-        assert testing.read_payloads(target / "repaired.tfrecord") == payloads[:50] + payloads[51:]
+        payloads = 50 * oracle.read_payloads(source / "part-0.tfrecord")
+        assert oracle.read_payloads(target / "repaired.tfrecord") == payloads[:50] + payloads[51:]
     return Reference(name, source, target, result, log.steps() or SHARDS)
 
 

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 import zarr
 from click.testing import CliRunner, Result
 from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
@@ -57,8 +58,8 @@ def examples(number: int, start: int = 0) -> Iterator[bytes]:
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of two shards, 12 and 8 records."""
     directory = tmp_path_factory.mktemp("shards")
-    testing.write_oracle(directory / "train-00000-of-00002.tfrecord", examples(12))
-    testing.write_oracle(directory / "train-00001-of-00002.tfrecord", examples(8, 12))
+    oracle.write_oracle(directory / "train-00000-of-00002.tfrecord", examples(12))
+    oracle.write_oracle(directory / "train-00001-of-00002.tfrecord", examples(8, 12))
     return directory
 
 
@@ -161,7 +162,7 @@ def test_info_shows_conflicts_instead_of_failing(tmp_path: Path) -> None:
         example = messages.Example()
         getattr(example.features.feature["x"], kind).value.append(1)
         example.features.feature["never"].SetInParent()
-        testing.write_oracle(tmp_path / f"part-{number}", [example.SerializeToString()])
+        oracle.write_oracle(tmp_path / f"part-{number}", [example.SerializeToString()])
     result = run("info", tmp_path)
     assert features(result)["x"][:2] == ["(several kinds)", "int64, float32"]
     assert features(result)["never"] == ["(never set)", "0 of 2"]
@@ -178,7 +179,7 @@ def test_items_of_a_prefix_are_shown_and_written(tmp_path: Path) -> None:
             message.features.feature[name].int64_list.value.extend(range(count))
         message.features.feature["id"].int64_list.value.append(number)
         payloads.append(message.SerializeToString())
-    testing.write_oracle(tmp_path / "x.tfrecord", payloads)
+    oracle.write_oracle(tmp_path / "x.tfrecord", payloads)
     assert "prefix 'a/b': a/b/x, a/b/y" in run("info", tmp_path / "x.tfrecord").output
     for explode in ("a/b", "a/b/x,a/b/y"):
         command = ["to-zarr", tmp_path / "x.tfrecord", tmp_path / "s.zarr", "--explode", explode]
@@ -201,7 +202,7 @@ def test_info_of_splits_without_files_names_the_option(tmp_path: Path) -> None:
     splits = [{"name": name, "shardLengths": ["1"]} for name in ("train", "val")]
     (tmp_path / "dataset_info.json").write_text(json.dumps({"name": "x", "version": "1.0.0", "splits": splits}))
     (tmp_path / "features.json").write_text("{}")
-    testing.write_oracle(tmp_path / "x-train.tfrecord-00000-of-00001", examples(1))
+    oracle.write_oracle(tmp_path / "x-train.tfrecord-00000-of-00001", examples(1))
     missing = run("info", tmp_path)
     assert_one_line_of_error(missing, "splits 'train', 'val' is missing; give --split to read one", "x-val")
     assert "records      1" in run("info", tmp_path, "--split", "train").stdout
@@ -213,7 +214,7 @@ def test_info_of_sequence_examples(tmp_path: Path) -> None:
     steps = record.feature_lists.feature_list["steps"].feature
     for step in range(3):
         steps.add().float_list.value.extend([step, step])
-    testing.write_oracle(tmp_path / "sequences", [record.SerializeToString()] * 2)
+    oracle.write_oracle(tmp_path / "sequences", [record.SerializeToString()] * 2)
     result = run("info", tmp_path)
     assert "2 features, inferred from 2 SequenceExamples of 1 shard" in result.stdout
     assert features(result)["steps"][:3] == ["FixedLenSequenceFeature", "float32", "(2,)"]
@@ -221,9 +222,9 @@ def test_info_of_sequence_examples(tmp_path: Path) -> None:
 
 
 def test_info_of_other_payloads_names_the_function_to_use(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "lines", [b'{"label": 3}'])
+    oracle.write_oracle(tmp_path / "lines", [b'{"label": 3}'])
     result = run("info", tmp_path)
-    assert_one_line_of_error(result, "expected an Example, found JSON text", "to_bag(urlpath, decode=json.loads)")
+    assert_one_line_of_error(result, "expected an Example, found JSON text", "read_bag(urlpath, decode=json.loads)")
 
 
 def test_info_of_no_records_is_no_error(golden: Path) -> None:
@@ -236,7 +237,7 @@ def test_names_from_files_do_not_reach_the_terminal_as_they_are(tmp_path: Path) 
     example = messages.Example()
     example.features.feature["\x1b[31m red"].int64_list.value.append(1)
     example.features.feature[""].int64_list.value.append(1)
-    testing.write_oracle(tmp_path / "a\x1b[31m", [example.SerializeToString()])
+    oracle.write_oracle(tmp_path / "a\x1b[31m", [example.SerializeToString()])
     result = run("info", tmp_path)
     assert result.exit_code == 0
     assert r"\x1b[31m red" in result.stdout
@@ -312,7 +313,7 @@ def test_to_zarr_reads_all_records_to_infer_what_a_sample_does_not_show(tmp_path
     rows = [messages.Example() for _ in range(300)]
     for row in rows[:-1]:
         row.features.feature["label"].int64_list.value.append(1)
-    testing.write_oracle(tmp_path / "shard", [row.SerializeToString() for row in rows])
+    oracle.write_oracle(tmp_path / "shard", [row.SerializeToString() for row in rows])
     store = tmp_path / "all.zarr"
     said = "'label' is missing", "--sample all reads all of them, or give --features"
     assert_one_line_of_error(run("to-zarr", tmp_path / "shard", store), *said)
@@ -349,7 +350,7 @@ def test_bad_files_are_one_line_of_error(command: str, name: str, said: str, gol
 
 
 def test_records_that_are_no_examples_are_counted_and_then_refused(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "lines", [b'{"label": 1}'] * 3)
+    oracle.write_oracle(tmp_path / "lines", [b'{"label": 1}'] * 3)
     result = run("info", tmp_path / "lines")
     assert re.search(r"^records +3$", result.stdout, re.MULTILINE)
     assert_one_line_of_error(result, "JSON text")
@@ -358,7 +359,7 @@ def test_records_that_are_no_examples_are_counted_and_then_refused(tmp_path: Pat
 def test_feature_lists_are_shown(tmp_path: Path) -> None:
     sequence = messages.SequenceExample()
     sequence.feature_lists.feature_list["steps"].feature.add().int64_list.value.append(1)
-    testing.write_oracle(tmp_path / "sequences", [sequence.SerializeToString()] * 3)
+    oracle.write_oracle(tmp_path / "sequences", [sequence.SerializeToString()] * 3)
     result = run("info", tmp_path / "sequences")
     assert result.exit_code == 0
     assert re.search(r"^records +3$", result.stdout, re.MULTILINE)
@@ -406,7 +407,7 @@ def test_a_directory_of_other_things_is_never_overwritten(options: list[str], sh
 
 def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> None:
     path = tmp_path / "broken"
-    testing.write_oracle(path, examples(600))
+    oracle.write_oracle(path, examples(600))
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
@@ -424,7 +425,7 @@ def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> N
 def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     import resource
 
-    testing.write_oracle(tmp_path / "noise", examples(4000))
+    oracle.write_oracle(tmp_path / "noise", examples(4000))
     store = tmp_path / "noise.zarr"
 
     def limit() -> None:
@@ -449,7 +450,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     "command", [["dask-tfrecord"], pytest.param(["dask", "tfrecord"], marks=pytest.mark.slow)], ids=" ".join
 )
 def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str], tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "many", examples(2000))
+    oracle.write_oracle(tmp_path / "many", examples(2000))
     store = tmp_path / "many.zarr"
     options = ["--columns", "label", "--chunks", "1"]
     arguments = [script(command[0]), *command[1:], "to-zarr", str(tmp_path / "many"), str(store), *options]
@@ -480,7 +481,7 @@ def test_an_interrupt_exits_with_status_130_and_can_be_resumed(command: list[str
 def test_a_failed_resume_keeps_the_written_units(tmp_path: Path) -> None:
     lost = tmp_path / "lost.tfrecord"
     # After the records that features are inferred from.
-    testing.write_oracle(lost, examples(400))
+    oracle.write_oracle(lost, examples(400))
     whole = lost.read_bytes()
     lost.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     store, options = tmp_path / "some.zarr", ["--columns", "label", "--chunks", 50, "--threads", 1, "--resume"]

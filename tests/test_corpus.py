@@ -9,13 +9,13 @@ from typing import Any
 import dask
 import pytest
 from numpy.typing import NDArray
+from oracle import expected_columns, read_payloads
 from support.bits import bits
 from support.corpus import BASKERVILLE, EMPTY, EXAMPLES, FOREIGN, TFX
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.testing import expected_columns, read_payloads
 
 
 def check(found: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> None:
@@ -91,7 +91,7 @@ def test_other_payload_types_are_refused(corpus: Path, name: str, counts: str | 
             dtf.read_tfrecord(path, features, counts=counts).compute()
         assert caught.value.place is not None
         assert (caught.value.place.file, caught.value.place.record) == (str(path), 0)
-        readers = ("to_bag(urlpath", "infer_schema(urlpath)", "example_features=")
+        readers = ("read_bag(urlpath", "infer_schema(urlpath)", "example_features=")
         assert any(reader in str(caught.value) for reader in readers)
 
 

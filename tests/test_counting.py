@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from support.golden import CASES, shard, spec
 from support.wire import example, mutate
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
 from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
@@ -72,7 +72,7 @@ def outcome(path: Path, parser: SchemaPlan, count: int) -> Any:
 
 def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
     """Count and decode the same records; return whether they raise."""
-    testing.write_oracle(path, payloads)
+    oracle.write_oracle(path, payloads)
     wanted = outcome(path, SchemaPlan(schema), len(payloads))
     assert outcome(path, SizePlan(schema), len(payloads)) == wanted
     return not isinstance(wanted, dict)
@@ -122,7 +122,7 @@ def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> No
 def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
     source = dtf.read_tfrecord(shard(golden, case), **spec(golden, case)).source
     assert isinstance(source, RecordSource)
-    payloads, rng = testing.read_payloads(shard(golden, case)), random.Random(case)
+    payloads, rng = oracle.read_payloads(shard(golden, case)), random.Random(case)
     refused = 0
     for _ in range(150):
         payload = rng.choice(payloads)
@@ -183,7 +183,7 @@ def blocks_of(path: Path, parser: SchemaPlan, count: int) -> dict[str, Block]:
 
 def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> None:
     schema = Schema({**KEPT, **COUNTED})
-    testing.write_oracle(tmp_path / "x", [example(**VALUES)] * 3)
+    oracle.write_oracle(tmp_path / "x", [example(**VALUES)] * 3)
     counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (SizePlan(schema), SchemaPlan(schema)))
     for name in COUNTED:
         assert sizes(counted[name]) == sizes(read[name]), name
@@ -202,7 +202,7 @@ def test_a_key_whose_values_another_column_needs_is_read(tmp_path: Path) -> None
             "v": VarLenFeature("int64"),
         }
     )
-    testing.write_oracle(tmp_path / "x", [example(v=[4, 5, 6], k=[1, 2]), example(v=[7], k=[1, 0])])
+    oracle.write_oracle(tmp_path / "x", [example(v=[4, 5, 6], k=[1, 2]), example(v=[7], k=[1, 0])])
     counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (SizePlan(schema), SchemaPlan(schema)))
     assert {name: sizes(block) for name, block in counted.items()} == {
         name: sizes(block) for name, block in read.items()
@@ -247,7 +247,7 @@ def test_images_have_their_headers_read(golden: Path) -> None:
 def test_rows_in_any_order(tmp_path: Path) -> None:
     schema = Schema({"i": VarLenFeature("int64"), "b": VarLenFeature("bytes"), "n": FixedLenFeature((), "int64")})
     payloads = [example(i=[row] * (row % 5), b=[b"x" * row] * (row % 3), n=[row]) for row in range(20)]
-    testing.write_oracle(tmp_path / "x", payloads)
+    oracle.write_oracle(tmp_path / "x", payloads)
     order = np.array([5, 3, 3, 19, 0])
     source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order].source
     assert source is not None
@@ -266,7 +266,7 @@ def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_functions_are_given_values(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "x", [example(i=[row, 9]) for row in range(10)])
+    oracle.write_oracle(tmp_path / "x", [example(i=[row, 9]) for row in range(10)])
     ds = dtf.read_tfrecord(tmp_path / "x", {"i": VarLenFeature("int64")})
     ds.map_blocks(repeated, template={"o": VarLenFeature("float64")}).to_zarr(tmp_path / "z")
     found = dtf.from_zarr(tmp_path / "z")["o"].compute()

@@ -12,13 +12,13 @@ import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracle import read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.testing import read_payloads
 
 Damaged = tuple[str, bytes, list[int]]  # what was done, the bytes, numbers of the records that are whole
 

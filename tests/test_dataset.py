@@ -25,6 +25,7 @@ from dask.sizeof import sizeof
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import expected_columns, read_payloads, write_oracle
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
@@ -37,7 +38,6 @@ from dask_tfrecord.errors import (
     UnknownFeatureError,
 )
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
-from dask_tfrecord.testing import expected_columns, read_payloads, write_oracle
 
 FEATURES: dict[str, Any] = {
     "label": dtf.FixedLenFeature((), "int64"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import oracle
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, Phase, given, settings
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from support.bits import assert_blocks_equal
 from support.wire import delimited, entry, example, mutate, wire_fields
 
-from dask_tfrecord import _native, messages, testing
+from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
 from dask_tfrecord.columns.column_plan import SchemaPlan
@@ -76,9 +77,9 @@ def encoded(draw: st.DrawFn, features: st.SearchStrategy[Feature]) -> tuple[Sche
     schema = Schema(draw(st.dictionaries(_NAMES, features, min_size=1, max_size=3)))
     payloads = []
     for _ in range(_MESSAGES):
-        record = draw(testing.examples(schema, others=True))
+        record = draw(oracle.examples(schema, others=True))
         if any(feature.WhichOneof("kind") for feature in record.features.feature.values()):
-            payloads += [draw(testing.wire_encodings(record))[1] for _ in range(_ENCODINGS)]
+            payloads += [draw(oracle.wire_encodings(record))[1] for _ in range(_ENCODINGS)]
         else:
             # Without one value, whatever is odd would make another message of it.
             payloads.append(record.SerializeToString())
@@ -89,9 +90,9 @@ def compare_encodings(features: st.SearchStrategy[Feature], path: Path, nmessage
     """Decode about `nmessages` and compare them with what protobuf makes of them."""
 
     def compare(schema: Schema, payloads: list[bytes], counted: bool) -> None:
-        testing.write_oracle(path, payloads)
+        oracle.write_oracle(path, payloads)
         blocks = read(path, schema, len(payloads) if counted else None)
-        assert_blocks_equal(blocks, testing.expected_columns(payloads, schema))
+        assert_blocks_equal(blocks, oracle.expected_columns(payloads, schema))
 
     @settings(
         max_examples=-(-nmessages // (_MESSAGES * _ENCODINGS)),
@@ -137,12 +138,12 @@ def test_golden_encodings(golden: Path, counted: bool) -> None:
 def test_into_memory_of_the_caller(tmp_path: Path) -> None:
     schema = Schema({"i": FixedLenFeature((2,), "int64"), "r": RawFeature((2,), ">i2"), "b": VarLenFeature("bytes")})
     payloads = [example(i=[row, -row], r=[b"\1\2\3\4"], b=[b"x"] * row) for row in range(5)]
-    testing.write_oracle(tmp_path / "x", payloads)
+    oracle.write_oracle(tmp_path / "x", payloads)
     out = {"i": np.full((5, 2), 7, np.int64), "r": np.full((5, 2), 7, np.int16)}
     blocks = read(tmp_path / "x", schema, 5, out=out)
     assert blocks["i"] is out["i"]
     assert blocks["r"] is out["r"]
-    assert_blocks_equal(blocks, testing.expected_columns(payloads, schema))
+    assert_blocks_equal(blocks, oracle.expected_columns(payloads, schema))
 
 
 @pytest.mark.parametrize("rows", [0, None])
@@ -278,7 +279,7 @@ def real_payloads(folders: Sequence[Path]) -> list[bytes]:
     for folder in folders:
         for path in sorted(path for path in folder.rglob("*") if path.suffix in {".tfrecord", ".record", ".tfr"}):
             if not path.name.startswith("damaged_"):
-                payloads.update([payload for payload in testing.read_payloads(path) if len(payload) < 450][:60])
+                payloads.update([payload for payload in oracle.read_payloads(path) if len(payload) < 450][:60])
     return sorted(payloads)
 
 
@@ -360,7 +361,7 @@ def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
     for odd in entries:
         payload = delimited(1, odd + entry(b"k", INTS))
         assert by_protobuf(payload) is None
-        testing.write_oracle(tmp_path / "x", [example(k=[1]), payload])
+        oracle.write_oracle(tmp_path / "x", [example(k=[1]), payload])
         with pytest.raises(FeatureError, match=r"record 1 .*protobuf can't parse"):
             read(tmp_path / "x", {"k": FixedLenFeature((), "int64")})
 
@@ -386,7 +387,7 @@ BORDERS = list(accumulate((len(payload) + 16 for payload in SMALL), initial=0))
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    testing.write_oracle(tmp_path / "small", SMALL)
+    oracle.write_oracle(tmp_path / "small", SMALL)
     return tmp_path / "small"
 
 
@@ -430,7 +431,7 @@ def test_more_records_than_counted_are_reported(small: Path) -> None:
 
 
 def test_crcs_that_nobody_checks(small: Path) -> None:
-    data, expected = small.read_bytes(), testing.expected_columns(SMALL, SMALL_SCHEMA)
+    data, expected = small.read_bytes(), oracle.expected_columns(SMALL, SMALL_SCHEMA)
     for place in range(len(data)):
         record = sum(border <= place for border in BORDERS) - 1
         small.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
@@ -451,10 +452,10 @@ def test_crcs_that_nobody_checks(small: Path) -> None:
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
     # A header that holds: it was written so.
-    testing.write_oracle(small.with_name("other"), [b""])
+    oracle.write_oracle(small.with_name("other"), [b""])
     head = struct.pack("<Q", length)
     data = small.read_bytes()
-    header = head + struct.pack("<I", testing.masked_crc(head))
+    header = head + struct.pack("<I", oracle.masked_crc(head))
     for record in range(3):
         small.write_bytes(data[: BORDERS[record]] + header + data[BORDERS[record] + 12 :])
         for count in (3, None):
@@ -466,10 +467,10 @@ def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
 def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) -> None:
     sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]
     payloads = [example(b=[random.Random(size).randbytes(size)], i=[size]) for size in sizes]
-    testing.write_oracle(tmp_path / "x", payloads, compression)
+    oracle.write_oracle(tmp_path / "x", payloads, compression)
     schema = {"b": FixedLenFeature((), "bytes"), "i": FixedLenFeature((), "int64")}
     for count in (len(sizes), None):
-        assert_blocks_equal(read(tmp_path / "x", schema, count), testing.expected_columns(payloads, schema))
+        assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
 
 @pytest.mark.parametrize("block", [*range(1, 20), 64, 1000])
@@ -477,9 +478,9 @@ def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[...
     set_limits(window_nbytes=block, first_window_nbytes=block)
     schema = {"i": VarLenFeature("int64"), "t": TextFeature(), "r": RawFeature((2,), ">i2")}
     payloads = [example(i=[*range(row)], t=[b"\xc3\xa4" * row], r=[bytes(4)]) for row in range(12)]
-    testing.write_oracle(tmp_path / "x", payloads)
+    oracle.write_oracle(tmp_path / "x", payloads)
     [shard] = find_shards(tmp_path / "x")
-    expected = testing.expected_columns(payloads, schema)
+    expected = oracle.expected_columns(payloads, schema)
     assert_blocks_equal(read(tmp_path / "x", schema, 12), expected)
     runs = [Run(shard, first, 3, 0, 0, shard.size, ends_shard=False) for first in (2, 8)]
     rows = [2, 3, 4, 8, 9, 10]
@@ -529,7 +530,7 @@ REFUSED = {
 def test_a_record_that_contradicts_the_schema(case: str, tmp_path: Path) -> None:
     change, feature, message = REFUSED[case]
     payloads = [example(**FITS), example(**FITS, never=[]), example(**{**FITS, **change}), example(**FITS)]
-    testing.write_oracle(tmp_path / "x", payloads)
+    oracle.write_oracle(tmp_path / "x", payloads)
     with pytest.raises(FeatureError, match=message) as caught:
         decode_all(tmp_path / "x", STRICT, 4)
     error = caught.value
@@ -558,14 +559,14 @@ def decode_all(path: Path, schema: Schema, count: int) -> dict[str, Block]:
     ],
 )
 def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "x", [example(i=[1]), payload])
+    oracle.write_oracle(tmp_path / "x", [example(i=[1]), payload])
     for feature in (FixedLenFeature((), "int64"), VarLenFeature("int64")):
         with pytest.raises(FeatureError, match=f"record 1 .*expected an Example, found ({message})"):
             read(tmp_path / "x", {"i": feature}, 2)
 
 
 def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
+    oracle.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
     with pytest.raises(FeatureError, match=r"'i' is missing .*; another part of the record is damaged"):
         read(tmp_path / "x", {"i": FixedLenFeature((), "int64")}, 1)
 
@@ -582,8 +583,8 @@ def test_threads_decode_beside_each_other(tmp_path: Path) -> None:
             example(i=[row, number, -row], v=[b"%d" % row] * (row % 4), t=["ü%d".encode() % row])
             for row in range(number, 3000 + number)
         ]
-        testing.write_oracle(path, payloads)
-        expected.append(testing.expected_columns(payloads, schema))
+        oracle.write_oracle(path, payloads)
+        expected.append(oracle.expected_columns(payloads, schema))
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
             for blocks, wanted in zip(pool.map(lambda path: read(path, schema, 3000), paths), expected, strict=True):

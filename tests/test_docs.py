@@ -22,10 +22,10 @@ from typing import Any
 import dask
 import fsspec
 import numpy as np
+import oracle
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import testing
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -57,7 +57,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("samples")
     script = ROOT / "examples" / "sample_shards.py"
     subprocess.run([sys.executable, str(script), str(directory)], check=True, env=python_path())
-    assert [len(testing.read_payloads(path)) for path in sorted(directory.iterdir())] == [10, 10]
+    assert [len(oracle.read_payloads(path)) for path in sorted(directory.iterdir())] == [10, 10]
     return directory
 
 

@@ -12,6 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import (
+    examples,
+    expected_columns,
+    masked_crc,
+    read_payloads,
+    schemas,
+    sequence_examples,
+    write_oracle,
+)
+from oracle.strategies import STEPS
 
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
@@ -24,16 +34,6 @@ from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.images.decode_image import decode_image
 from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import (
-    examples,
-    expected_columns,
-    masked_crc,
-    read_payloads,
-    schemas,
-    sequence_examples,
-    write_oracle,
-)
-from dask_tfrecord.testing.strategies import STEPS
 
 R = dtf.RaggedFeature
 

@@ -13,6 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import oracle
 import pytest
 from google.protobuf.internal import api_implementation
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,7 +23,7 @@ from support.bits import bits
 from support.every_class import CONTEXTS, EXAMPLES, ITEMS, LISTS, PARTS, RECORDS, collections
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -48,7 +49,7 @@ class Shards:
         self.numbers: dict[tuple[str, int], int] = {}
         first = rng.randint(0, len(payloads))
         for path, start, stop in zip(self.paths, (0, first), (first, len(payloads)), strict=True):
-            testing.write_oracle(path, payloads[start:stop], rng.choice([None, None, "gzip", "zlib"]))
+            oracle.write_oracle(path, payloads[start:stop], rng.choice([None, None, "gzip", "zlib"]))
             ends = accumulate(len(payload) + 16 for payload in payloads[start:stop])
             self.numbers |= {(path, begin): number for number, begin in enumerate([0, *ends][:-1], start)}
         self.first = {self.paths[0]: 0, self.paths[1]: first}
@@ -77,12 +78,12 @@ def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.R
     """Compare the library with the oracle, and return the numbers of the records that both refuse."""
     refusals = {
         (error.place.record, error.place.feature)
-        for error in testing.expected_refusals(payloads, schema)
+        for error in oracle.expected_refusals(payloads, schema)
         if error.place is not None
     }
     shards = Shards(folder, payloads, rng)
     if not refusals:
-        found, wanted = read(shards.paths, schema, rng), testing.expected_columns(payloads, schema)
+        found, wanted = read(shards.paths, schema, rng), oracle.expected_columns(payloads, schema)
         assert list(found) == list(wanted)
         for name, column in found.items():
             assert bits(column) == bits(wanted[name]), name
@@ -161,7 +162,7 @@ def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
         held["v"].float_list.value.extend(range(count))
         held["w"].bytes_list.value.extend(b"abc"[value : value + 1] for value in range(count))
         held["p"].int64_list.value.extend(draw(st.sampled_from([[1] * count, [count], [0, count]])))
-        payloads.append(draw(testing.wire_encodings(record))[1])
+        payloads.append(draw(oracle.wire_encodings(record))[1])
     return SHARED.select(names), payloads
 
 

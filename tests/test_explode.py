@@ -18,6 +18,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import write_oracle
 from support import servers
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 from support.repeating import Repeating
@@ -26,7 +27,6 @@ import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock
 from dask_tfrecord.errors import Location, MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
-from dask_tfrecord.testing import write_oracle
 
 FEATURES_OF_EPISODES = {
     "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
@@ -408,7 +408,7 @@ def test_feature_lists_of_a_public_file(public: Path, padded: bool) -> None:
         schema = dtf.Schema(schema.context_features, sequence_features=lists)
     steps = dtf.read_tfrecord(public, schema).explode(LISTS, repeat=["x_int"])
     found = steps.compute()
-    messages = [SequenceExample.FromString(each) for each in dtf.testing.read_payloads(public)]
+    messages = [SequenceExample.FromString(each) for each in read_payloads(public)]
     wanted: dict[str, list[Any]] = {name: [] for name in LISTS}
     for message in messages:
         for name, kind in zip(LISTS, ("bytes_list", "float_list", "int64_list"), strict=True):
@@ -470,7 +470,7 @@ def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
     features = {"steps/image": dtf.ImageFeature((-1, 4, 3, 3)), "steps/x": dtf.VarLenFeature("int64")}
     path = tmp_path / "a.tfrecord"
     dtf.to_tfrecord({"steps/image": [images[:2], images[2:]], "steps/x": [[0, 1], [2, 3, 4]]}, path, features=features)
-    messages = [Example.FromString(each) for each in dtf.testing.read_payloads(path)]
+    messages = [Example.FromString(each) for each in read_payloads(path)]
     messages[1].features.feature["steps/image"].bytes_list.value[1] = b"no image"
     write_oracle(path, [message.SerializeToString() for message in messages])
     ds = dtf.read_tfrecord(path, features)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from oracle import schemas
 
 import dask_tfrecord as dtf
 from dask_tfrecord import features
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.testing import schemas
 
 NAMES = {name: getattr(features, name) for name in features.__all__} | {"nan": math.nan, "inf": math.inf}
 

@@ -19,6 +19,7 @@ import pytest
 from dask.base import tokenize
 from distributed import Client, Event, LocalCluster, futures_of, wait
 from numpy.typing import NDArray
+from oracle import write_oracle
 from support.waiting import wait_until
 
 import dask_tfrecord as dtf
@@ -28,7 +29,6 @@ from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.errors import FeatureError
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import write_oracle
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

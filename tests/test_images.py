@@ -26,6 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import read_payloads
 from support.images import (
     GRAY,
     GRAY_ALPHA,
@@ -50,7 +51,6 @@ from dask_tfrecord.features.encoded import IMAGE_DTYPES
 from dask_tfrecord.images import png as png_module
 from dask_tfrecord.images.decode_image import ImageError, decode_image, image_shape, require_pillow
 from dask_tfrecord.messages import Example
-from dask_tfrecord.testing import read_payloads
 
 Image = pytest.importorskip("PIL.Image")
 ImageFile = pytest.importorskip("PIL.ImageFile")

@@ -9,12 +9,12 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from oracle import read_payloads, write_oracle
 
 from dask_tfrecord.errors import CorruptRecordError, Location
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.testing import read_payloads, write_oracle
 
 SIZES = {
     "small": [random.Random(0).randrange(300) for _ in range(30_000)],

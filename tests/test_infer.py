@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import oracle
 import pytest
 from google.protobuf.internal import api_implementation
 from hypothesis import assume, given, settings
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from support.corpus import FOREIGN
 from support.parsing_cases import delimited as on_wire
 
-from dask_tfrecord import infer_schema, read_tfrecord, testing
+from dask_tfrecord import infer_schema, read_tfrecord
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.inference import infer, infer_examples
@@ -71,7 +72,7 @@ def infer_from(*payloads: bytes) -> Schema:
 
 def write(folder: Path, shards: Iterable[Iterable[bytes]]) -> str:
     for number, payloads in enumerate(shards):
-        testing.write_oracle(folder / f"part-{number:05d}", payloads)
+        oracle.write_oracle(folder / f"part-{number:05d}", payloads)
     return str(folder)
 
 
@@ -144,7 +145,7 @@ def test_payload_types(payload: bytes, looks: str) -> None:
 def test_each_payload_type_has_advice() -> None:
     said = {looks: reading_advice(looks) for _, looks in PAYLOAD_TYPES}
     assert all(
-        "to_bag(urlpath" in text or "read_records(urlpath)" in text or "features=" in text for text in said.values()
+        "read_bag(urlpath" in text or "read_records(urlpath)" in text or "features=" in text for text in said.values()
     )
     assert "json.loads" in said["JSON text"]
     assert "infer_schema(urlpath)" in said["a SequenceExample"]
@@ -155,10 +156,10 @@ def test_each_payload_type_has_advice() -> None:
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_every_legal_encoding_is_detected(data: st.DataObject) -> None:
-    schema = data.draw(testing.schemas(min_size=1))
-    message = data.draw(testing.examples(schema))
+    schema = data.draw(oracle.schemas(min_size=1))
+    message = data.draw(oracle.examples(schema))
     assume(any(held.ByteSize() > 2 for held in message.features.feature.values()))
-    _, payload = data.draw(testing.wire_encodings(message))
+    _, payload = data.draw(oracle.wire_encodings(message))
     assert detect_payload_type(payload) == "an Example"
 
 
@@ -174,7 +175,7 @@ def test_millions_of_tiny_fields_take_little_time() -> None:
 
 def test_payload_types_of_corpus_records(corpus: Path) -> None:
     for name, looks in FOREIGN.items():
-        assert {detect_payload_type(payload) for payload in testing.read_payloads(corpus / name)} == {looks}
+        assert {detect_payload_type(payload) for payload in oracle.read_payloads(corpus / name)} == {looks}
 
 
 # ------------------------------------------------------------------------------------------------------ inference
@@ -269,15 +270,15 @@ def test_nothing_to_infer_from() -> None:
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_an_inferred_schema_fits_its_records(data: st.DataObject) -> None:
-    schema = data.draw(testing.schemas(min_size=1))
-    records = data.draw(st.lists(testing.examples(schema), min_size=1, max_size=4))
+    schema = data.draw(oracle.schemas(min_size=1))
+    records = data.draw(st.lists(oracle.examples(schema), min_size=1, max_size=4))
     assume(any(held.WhichOneof("kind") for record in records for held in record.features.feature.values()))
     payloads = [record.SerializeToString() for record in records]
     inferred = infer_from(*payloads)
-    columns = testing.expected_columns(payloads, inferred)
+    columns = oracle.expected_columns(payloads, inferred)
     assert inferred.sampling is not None
     assert set(columns) | set(inferred.sampling.unset) == {name for rec in records for name in rec.features.feature}
-    encoded = [data.draw(testing.wire_encodings(record))[1] for record in records]
+    encoded = [data.draw(oracle.wire_encodings(record))[1] for record in records]
     if all(map(is_probably_example, encoded)):
         assert infer_from(*encoded) == inferred
         assert infer_from(*encoded).sampling == inferred.sampling
@@ -371,7 +372,7 @@ def test_inferred_lists_fit_their_records(data: st.DataObject) -> None:
 def test_corpus_sequence_examples_are_read_as_inferred(corpus: Path, name: str) -> None:
     schema = infer_schema(corpus / name, sample=None)
     columns = read_tfrecord(corpus / name, schema).compute()
-    records = [SequenceExample.FromString(payload) for payload in testing.read_payloads(corpus / name)]
+    records = [SequenceExample.FromString(payload) for payload in oracle.read_payloads(corpus / name)]
     assert schema.sequence_features
     for key, feature in schema.sequence_features.items():
         steps = [record.feature_lists.feature_list[key].feature for record in records]
@@ -463,7 +464,7 @@ def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
 
 def test_damage_is_reported_even_in_a_sample(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
-    testing.write_oracle(path, [example(a=[1])] * 3)
+    oracle.write_oracle(path, [example(a=[1])] * 3)
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
@@ -526,7 +527,7 @@ def test_corpus_files_have_the_features_of_their_index(corpus: Path) -> None:
 @pytest.mark.slow
 def test_corpus_files_fit_their_inferred_schema(corpus: Path) -> None:
     for name in indexed(corpus):
-        payloads = testing.read_payloads(corpus / name)
+        payloads = oracle.read_payloads(corpus / name)
         schema = infer_schema(corpus / name, sample=None)
         present = dict.fromkeys(schema, 0)
         for payload in payloads:
@@ -536,7 +537,7 @@ def test_corpus_files_fit_their_inferred_schema(corpus: Path) -> None:
                 present[key] += key in held and held[key].WhichOneof("kind") is not None
         assert schema.sampling is not None
         assert dict(schema.sampling.present) == present
-        assert all(len(column) == len(payloads) for column in testing.expected_columns(payloads, schema).values())
+        assert all(len(column) == len(payloads) for column in oracle.expected_columns(payloads, schema).values())
 
 
 def test_corpus_files_of_one_set_are_inferred_together(corpus: Path) -> None:
@@ -579,7 +580,7 @@ def test_entries_with_unknown_fields_are_inferred_as_the_decoder_reads_them(tmp_
     schema = infer_from(*examples)
     assert dict(schema) == dict.fromkeys(["a", "long" * 50], FixedLenFeature((), "int64"))
     path = tmp_path / "odd.tfrecord"
-    testing.write_oracle(path, examples)
+    oracle.write_oracle(path, examples)
     read = read_tfrecord(path)
     assert {name: column.tolist() for name, column in read.compute().items()} == {"a": [1, 1], "long" * 50: [2, 2]}
     assert dict(read_tfrecord(path, columns=["a"]).schema) == {"a": FixedLenFeature((), "int64")}

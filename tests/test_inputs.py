@@ -16,11 +16,11 @@ import pytest
 import zarr
 from dask.base import DaskMethodsMixin
 from numpy.typing import NDArray
+from oracle import read_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.testing import read_oracle
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from support.any_columns import FEATURES, any_features, listed, rows_like
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.columns.blocks import Block, BytesBlock, rows_of, zero_rows
 from dask_tfrecord.columns.user_blocks import conform
 from dask_tfrecord.errors import SchemaError
@@ -380,7 +380,7 @@ def test_numbers_of_every_kind_can_be_stored(dtype: str) -> None:
 )
 def test_numbers_that_zarr_has_no_name_for(feature: Feature, said: str, tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
-    testing.write_oracle(tmp_path / "x", [])
+    oracle.write_oracle(tmp_path / "x", [])
     ds = dtf.read_tfrecord(tmp_path / "x", {"y": TextFeature(), "x": feature})
     with pytest.raises(SchemaError, match=f"cannot write column 'x': Zarr has no name for dtype bfloat16.*{said}"):
         ds.plan_zarr()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import example_lists, expected_columns, read_payloads, schemas, write_oracle
+from oracle.strategies import ITEMS
 from support.bits import bits
 
 import dask_tfrecord as dtf
@@ -17,8 +19,6 @@ from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, 
 from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
 from dask_tfrecord.metadata.schema_code import schema_code
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import example_lists, expected_columns, read_payloads, schemas, write_oracle
-from dask_tfrecord.testing.strategies import ITEMS
 
 CONTEXT = {"query": dtf.TextFeature(), "length": dtf.FixedLenFeature((), "int16")}
 ITEM = {

@@ -12,11 +12,11 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from oracle import write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import MemoryLimitError
 from dask_tfrecord.messages import Example, TensorProto
-from dask_tfrecord.testing import write_oracle
 
 SETTING = "tfrecord.decode.memory-limit"
 MIB = 1 << 20

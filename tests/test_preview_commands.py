@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.metadata.schema_code import schema_code
 
@@ -89,7 +89,7 @@ def test_schema_displays_class_names_and_groups(tmp_path: Path, shard: Path) -> 
 
 
 @settings(max_examples=60)
-@given(st.one_of(testing.schemas(), testing.schemas(steps=[dtf.VarLenFeature])))
+@given(st.one_of(oracle.schemas(), oracle.schemas(steps=[dtf.VarLenFeature])))
 def test_python_code_of_any_schema_builds_an_equal_one(made: dtf.Schema) -> None:
     again = pasted(schema_code(made))
     assert again == made

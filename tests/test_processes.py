@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 import pytest
+from oracle import write_oracle
 from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.storage import interrupt
-from dask_tfrecord.testing import write_oracle
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 PACKAGES = Path(dtf.__file__).parents[1]

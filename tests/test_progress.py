@@ -21,6 +21,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 from dask.diagnostics import ProgressBar as DaskProgressBar
 from distributed import Client
@@ -31,7 +32,7 @@ from support.terminals import Terminal
 from support.waiting import in_background, wait_until
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.sources import RecordSource
@@ -58,7 +59,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("shards"), random.Random(3)
     for number in range(3):
         rows = range(200 * number, 200 * number + 200)
-        testing.write_oracle(folder / f"part-{number}.tfrecord", [example(rng, row) for row in rows])
+        oracle.write_oracle(folder / f"part-{number}.tfrecord", [example(rng, row) for row in rows])
     return folder
 
 
@@ -449,7 +450,7 @@ def test_stored_bytes_of_rows_add_up_to_the_shards(
     payloads, compression = made
     folder = tmp_path_factory.mktemp("any")
     for number, shard in enumerate(payloads):
-        testing.write_oracle(folder / f"{number}", shard)
+        oracle.write_oracle(folder / f"{number}", shard)
         (folder / f"{number}").write_bytes(COMPRESS[compression]((folder / f"{number}").read_bytes()))
     found, indexes = index_shards(find_shards(folder, compression=compression), sidecars=False)
     collection = Collection.from_indexes(found, indexes)
@@ -474,7 +475,7 @@ def test_stored_bytes_of_rows_add_up_to_the_shards(
 
 def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
     lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
-    testing.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
+    oracle.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
     found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
     source = RecordSource(Collection.from_indexes(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
     large = (3 << 20) + 16

@@ -13,6 +13,7 @@ import dask
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from oracle import write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 
 import dask_tfrecord as dtf
@@ -21,7 +22,6 @@ from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, b
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.messages import Example
-from dask_tfrecord.testing import write_oracle
 
 SIZES = (7, 0, 1, 13, 4)
 ROWS = [name for name, feature in FEATURES.items() if feature.ragged_rank and not feature.own_shapes]

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import read_payloads, write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.messages import Example, ExampleListWithContext
-from dask_tfrecord.testing import read_payloads, write_oracle
 
 pytestmark = pytest.mark.tensorflow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from oracle import write_oracle
 from support.object_stores import Store, make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.config import read_nbytes
 from dask_tfrecord.limits import Limits
-from dask_tfrecord.testing import write_oracle
 
 RECORDS = 3_000
 RANGE = read_nbytes("storage.range-size")

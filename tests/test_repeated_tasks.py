@@ -18,6 +18,7 @@ import fsspec
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from oracle import read_payloads
 from support.numbered_shards import write_shards
 from support.repeating import Repeating
 from support.waiting import wait_until
@@ -25,7 +26,6 @@ from support.waiting import wait_until
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.storage.published import ABANDONED_AFTER
-from dask_tfrecord.testing import read_payloads
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 SEEDS = range(5)

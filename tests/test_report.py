@@ -12,12 +12,12 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.inspection.content_detection import detect_image, detect_tensor, is_probably_text
 from dask_tfrecord.inspection.histogram import Histogram
@@ -438,7 +438,7 @@ def test_printing_a_report_shows_table_and_spec() -> None:
 def collection(folder: Path, shards: int, records: int) -> str:
     for shard in range(shards):
         payloads = (example(x=[shard] * (record % 5), t=[b"text"]) for record in range(records))
-        testing.write_oracle(folder / f"part-{shard:05d}", payloads)
+        oracle.write_oracle(folder / f"part-{shard:05d}", payloads)
     return str(folder)
 
 
@@ -446,7 +446,7 @@ def collection(folder: Path, shards: int, records: int) -> str:
 def test_a_collection_read_in_parts_is_reported_as_a_whole(tmp_path: Path, size: str) -> None:
     url = collection(tmp_path, 20, 200)
     # The second shard is large enough to be split.
-    testing.write_oracle(tmp_path / "part-00001", (example(big=[bytes(50_000)]) for _ in range(60)))
+    oracle.write_oracle(tmp_path / "part-00001", (example(big=[bytes(50_000)]) for _ in range(60)))
     with dask.config.set({"array.chunk-size": size, "scheduler": "threads"}):
         found = dtf.inspect_records(url, sample=None)
     whole = Report.from_survey(survey(records(tmp_path)))
@@ -459,14 +459,14 @@ def records(folder: Path) -> list[tuple[Location, bytes]]:
     found = []
     for path in sorted(folder.iterdir()):
         offset = 0
-        for number, payload in enumerate(testing.read_payloads(path)):
+        for number, payload in enumerate(oracle.read_payloads(path)):
             found.append((Location(str(path), number, offset), payload))
             offset += len(payload) + 16
     return found
 
 
 def test_empty_shards_have_a_report_but_not_a_schema(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "empty", [])
+    oracle.write_oracle(tmp_path / "empty", [])
     found = dtf.inspect_records(tmp_path, sample=None)
     assert (found.records, found.features) == (0, ())
     with pytest.raises(SchemaError, match="no record to infer features from"):

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import expected_columns, read_payloads, schemas, write_oracle
+from oracle.strategies import STEPS
 from support.any_columns import any_features, dataset_of, fitting_rows, written_as
 from support.any_records import collections
 from support.bits import bits
@@ -26,8 +28,6 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.messages import Example, SequenceExample
-from dask_tfrecord.testing import expected_columns, read_payloads, schemas, write_oracle
-from dask_tfrecord.testing.strategies import STEPS
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 # The default tests read at most this many rows of a file, and two shards of one collection.

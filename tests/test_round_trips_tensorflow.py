@@ -19,6 +19,8 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import expected_columns, schemas, write_oracle
+from oracle.strategies import CLASSES, STEPS
 from support.any_columns import any_features, dataset_of, fitting_rows, written_as
 from support.any_records import collections
 from support.corpus import ROUND_TRIPS
@@ -41,8 +43,6 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.testing import expected_columns, schemas, write_oracle
-from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 pytestmark = pytest.mark.tensorflow
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from support.images import png
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location
 from dask_tfrecord.features import FixedLenFeature, ImageFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.limits import replaced_limits
@@ -65,7 +65,7 @@ def write_shards(folder: Path) -> list[bytes]:
     payloads = [payload(number) for number in range(NROWS)]
     first = 0
     for number, (count, compression) in enumerate(SHARDS):
-        testing.write_oracle(folder / f"part-{number}", payloads[first : first + count], compression)
+        oracle.write_oracle(folder / f"part-{number}", payloads[first : first + count], compression)
         first += count
     return payloads
 
@@ -91,7 +91,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 options["errors"] = "skip"
                 payloads = damage(folder / "part-0", payloads, [3, 20])
         with dask.config.set(scheduler="sync"):
-            yield Case(dtf.read_tfrecord(folder, SCHEMA, **options), testing.expected_columns(payloads, SCHEMA))
+            yield Case(dtf.read_tfrecord(folder, SCHEMA, **options), oracle.expected_columns(payloads, SCHEMA))
 
 
 def damage(path: Path, payloads: list[bytes], lost: list[int]) -> list[bytes]:
@@ -164,7 +164,7 @@ def test_rows_are_gathered_where_they_ascend(case: Case) -> None:
 def large(tmp_path: Path) -> Path:
     """Shard of 40 MiB: records of about 4 KiB, and an index entry per 256 records."""
     block = bytes(4 << 10)
-    testing.write_oracle(tmp_path / "x", (example(number=[number], rest=[block]) for number in range(10_000)))
+    oracle.write_oracle(tmp_path / "x", (example(number=[number], rest=[block]) for number in range(10_000)))
     return tmp_path / "x"
 
 
@@ -220,7 +220,7 @@ def opened(path: Path, **options: Any) -> dtf.Dataset:
 
 def stored(path: Path, compression: str | None, *, stop: int | None = None, flipped: Sequence[int] = ()) -> Path:
     """Write a shard that is truncated, or with the lowest bit of some bytes flipped."""
-    testing.write_oracle(path, PAYLOADS)
+    oracle.write_oracle(path, PAYLOADS)
     data = bytearray(path.read_bytes()[:stop])
     for place in flipped:
         data[place] ^= 1
@@ -262,7 +262,7 @@ def test_shards_that_end_before_what_is_picked(
 
 
 def test_counts_that_are_too_small_are_noticed(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "x", PAYLOADS)
+    oracle.write_oracle(tmp_path / "x", PAYLOADS)
     ds = opened(tmp_path / "x", counts=[2_999])
     with pytest.raises(CorruptRecordError, match="2,999 records expected, and more bytes follow them"):
         ds.rows[PICKED].compute()
@@ -272,7 +272,7 @@ def test_counts_that_are_too_small_are_noticed(tmp_path: Path) -> None:
 
 def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path) -> None:
     wrong = [example(number=[1, 2]) if number == 1_002 else one for number, one in enumerate(PAYLOADS)]
-    testing.write_oracle(tmp_path / "x", wrong)
+    oracle.write_oracle(tmp_path / "x", wrong)
     ds = opened(tmp_path / "x")
     rest = [number for number in PICKED if number != 1_002]
     assert ds.rows[rest[::-1]]["number"].compute().tolist() == rest[::-1]
@@ -285,8 +285,8 @@ def test_a_row_that_cannot_be_assembled_is_reported(tmp_path: Path) -> None:
     """An invalid image is found after all records of the rows are read."""
     image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
     payloads = [example(image=[b"none" if number == 70 else image]) for number in range(100)]
-    testing.write_oracle(tmp_path / "x", [example(image=[image])] * 100)
-    testing.write_oracle(tmp_path / "y", payloads)
+    oracle.write_oracle(tmp_path / "x", [example(image=[image])] * 100)
+    oracle.write_oracle(tmp_path / "y", payloads)
     ds = dtf.read_tfrecord(tmp_path, {"image": ImageFeature((2, 2, 3))})
     assert ds.rows[[5, 99, 105, 180]]["image"].compute().shape == (4, 2, 2, 3)
     with pytest.raises(FeatureError, match="feature 'image'") as caught:

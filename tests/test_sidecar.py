@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle import write_oracle
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.cli.main import tfrecord
@@ -34,7 +35,6 @@ from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.gzip_index import access_points, align_bits, read_access_points
 from dask_tfrecord.storage.listing import Shard, find_shards
 from dask_tfrecord.storage.sidecar_files import find_sidecars, sidecar_path
-from dask_tfrecord.testing import write_oracle
 
 PAYLOADS = [random.Random(number).randbytes(random.Random(number).randrange(3000)) for number in range(2_000)]
 

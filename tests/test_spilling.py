@@ -11,10 +11,10 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Worker, wait
+from oracle import write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.messages import Example, TensorProto
-from dask_tfrecord.testing import write_oracle
 
 MIB = 1 << 20
 RECORDS, SHARDS, LIMIT = 25, 26, 640 * MIB

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import read_payloads, write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import counting
@@ -36,7 +37,6 @@ from dask_tfrecord.records.byte_splits import (
 from dask_tfrecord.records.framing import iterate_records
 from dask_tfrecord.records.index import scan_shard
 from dask_tfrecord.storage.listing import Shard, find_shards
-from dask_tfrecord.testing import read_payloads, write_oracle
 
 CORPUS = [
     "google__trax/trax/data/testdata/para_crawl/ende/1.2.0/para_crawl-train.tfrecord-00000-of-00001",

@@ -110,7 +110,7 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert getattr(dtf, name) is namespace[name]
         assert name in dir(dtf)
     assert dtf.errors.FeatureError is dtf.FeatureError
-    assert {"errors", "features", "messages", "schema", "testing"} <= set(dir(dtf))
+    assert {"errors", "features", "messages", "schema"} <= set(dir(dtf))
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import write_oracle
 from support import tensor_messages as made
 
 import dask_tfrecord as dtf
@@ -22,7 +23,6 @@ from dask_tfrecord._native import DataType
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features.base import TENSOR_DTYPES
 from dask_tfrecord.messages import TensorProto
-from dask_tfrecord.testing import write_oracle
 
 SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]
 RANDOM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from oracle import read_payloads
 from PIL import Image
 
 import dask_tfrecord as dtf
@@ -38,7 +39,6 @@ from dask_tfrecord.messages import Example
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
 from dask_tfrecord.metadata.tfds_features import schema_from_features
 from dask_tfrecord.records import index_file
-from dask_tfrecord.testing import read_payloads
 
 DATA = Path(__file__).parent / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError, ShardNotFoundError
@@ -35,7 +36,6 @@ from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.metadata.tfmd import from_tfmd
 from dask_tfrecord.metadata.tfmd_writing import to_tfmd
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import read_payloads
 
 TFX = "tensorflow__tfx/tfx/components/testdata"
 YGGDRASIL = "google__yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client
+from oracle import read_oracle, read_payloads, write_oracle
 from support import parsing_cases
 from support.bits import bits
 from support.golden import CASES, check, expected, shard, spec
@@ -28,7 +29,6 @@ from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, Unkno
 from dask_tfrecord.limits import Limits
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import read_oracle, read_payloads, write_oracle
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.schema import Schema
 
@@ -34,7 +35,7 @@ def record(words: list[bytes], states: list[bytes], said: list[bytes], flags: li
 
 def write(path: Path, records: list[messages.SequenceExample]) -> list[bytes]:
     payloads = [one.SerializeToString() for one in records]
-    testing.write_oracle(path, payloads)
+    oracle.write_oracle(path, payloads)
     return payloads
 
 
@@ -56,7 +57,7 @@ def test_absent_empty_and_filled_values_survive_every_store(tmp_path: Path) -> N
             record([b"one"], [], [b"\xc3\xa4"], []),
         ],
     )
-    expected = testing.expected_columns(payloads, SCHEMA)
+    expected = oracle.expected_columns(payloads, SCHEMA)
     ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=3)
     assert {name: ds.schema[name] for name in ("said", "flags")} == {
         "said": dtf.TextFeature(count=-1),
@@ -106,7 +107,7 @@ def test_errors_name_the_step(tmp_path: Path, case: str) -> None:
         ds[name].compute()
     offset = sum(len(payload) + 16 for payload in payloads[:5])
     assert caught.value.place == Location(str(tmp_path / "x"), 5, offset, name)
-    [refusal] = testing.expected_refusals(payloads, SCHEMA)
+    [refusal] = oracle.expected_refusals(payloads, SCHEMA)
     assert (refusal.place.record, refusal.place.feature) == (5, name)
 
 
@@ -281,7 +282,7 @@ def test_partitions_of_values_that_are_refused(tmp_path: Path) -> None:
     example = messages.Example()
     example.features.feature["x"].bytes_list.value.extend([b"ab", b"cd", b"e"])
     example.features.feature["lengths"].int64_list.value.extend([1, 2])
-    testing.write_oracle(tmp_path / "x", [example.SerializeToString()])
+    oracle.write_oracle(tmp_path / "x", [example.SerializeToString()])
     with pytest.raises(SchemaError, match="not supported in sequence_features"):
         dtf.read_tfrecord(tmp_path / "x", sequence_features={"x": feature})
     with pytest.raises(FeatureError, match=r"record 0 .*feature 'x' in value 2 holds 1 byte; .* needs 2"):
@@ -315,7 +316,7 @@ def test_one_size_of_raw_arrays_is_open_at_any_position(tmp_path: Path) -> None:
 def test_damaged_compressed_arrays_name_the_value(tmp_path: Path, value: bytes, says: str) -> None:
     example = messages.Example()
     example.features.feature["x"].bytes_list.value.extend([zlib.compress(bytes(32))] * 2 + [value])
-    testing.write_oracle(tmp_path / "x", [example.SerializeToString()])
+    oracle.write_oracle(tmp_path / "x", [example.SerializeToString()])
     feature = dtf.RawFeature((4,), "float64", count=-1, compression_type="ZLIB")
     with pytest.raises(FeatureError, match=f"feature 'x' in value 2 {says}"):
         dtf.read_tfrecord(tmp_path / "x", {"x": feature}, counts=[1]).compute()

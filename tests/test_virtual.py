@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import fsspec
 import numpy as np
+import oracle
 import pytest
 import zarr
 from click.testing import CliRunner, Result
@@ -20,17 +21,17 @@ from fsspec.implementations.reference import LazyReferenceMapper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle import write_oracle
 from support.bits import bits
 from support.golden import expected, shard, spec
 from support.object_stores import make_store
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.value_locations import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.limits import Limits
-from dask_tfrecord.testing import write_oracle
 
 COUNTER = itertools.count()
 FEATURES: dict[str, Any] = {
@@ -119,8 +120,8 @@ def test_shards_and_records_of_any_layout(tmp_path: Path) -> None:
     assert virtual.nrecords == 15
     assert virtual.file_numbers.tolist() == [0] * 3 + [2] * 7 + [3] + [4] * 4
     check(virtual, dtf.read_tfrecord(urlpath, FEATURES).compute())
-    payloads = [each for path in sorted(tmp_path.iterdir()) for each in testing.read_payloads(path)]
-    check(virtual, testing.expected_columns(payloads, FEATURES))
+    payloads = [each for path in sorted(tmp_path.iterdir()) for each in oracle.read_payloads(path)]
+    check(virtual, oracle.expected_columns(payloads, FEATURES))
 
 
 def test_the_bytes_are_those_of_the_shards(tmp_path: Path) -> None:
@@ -137,8 +138,8 @@ def test_the_bytes_are_those_of_the_shards(tmp_path: Path) -> None:
 @st.composite
 def encodings(draw: st.DrawFn) -> list[bytes]:
     schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
-    drawn = [draw(testing.examples(schema, others=True)) for _ in range(draw(st.integers(1, 4)))]
-    return [draw(testing.wire_encodings(one))[1] for one in drawn]
+    drawn = [draw(oracle.examples(schema, others=True)) for _ in range(draw(st.integers(1, 4)))]
+    return [draw(oracle.wire_encodings(one))[1] for one in drawn]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -147,7 +148,7 @@ def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[by
     schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
     path = tmp_path / f"{next(COUNTER)}.tfrecord"
     write_oracle(path, payloads)
-    wanted = testing.expected_columns(payloads, schema)
+    wanted = oracle.expected_columns(payloads, schema)
     try:
         virtual = dtf.virtual_zarr(path, schema)
     except FeatureError as error:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import oracle
 import pytest
 from distributed import KilledWorker
 from support.killing import MARKS, Call, Cluster, Log, Published, Run, restless_cluster
 from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 
 pytestmark = MARKS
 ROUNDS = 10
@@ -76,7 +76,7 @@ def reference(write: Write, source: Path, tmp_path_factory: pytest.TempPathFacto
     with dask.config.set(scheduler="threads"):
         write(source, folder, "w-", folder.parent / "log")
     for path in source.iterdir():
-        assert testing.read_oracle(folder / path.name) == testing.read_oracle(path)
+        assert oracle.read_oracle(folder / path.name) == oracle.read_oracle(path)
     return folder
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.errors import SchemaError
 
 xr = pytest.importorskip("xarray")
@@ -162,7 +162,7 @@ def test_records_are_those_of_arrays(tmp_path: Path) -> None:
         "t": dtf.RawFeature((), "float64"),
         "day": dtf.FixedLenFeature((), "int64"),
     }
-    found = testing.expected_columns(testing.read_payloads(tmp_path / "x.tfrecord"), features)
+    found = oracle.expected_columns(oracle.read_payloads(tmp_path / "x.tfrecord"), features)
     assert {name: np.asarray(rows).tolist() for name, rows in found.items()} == {
         "a": [1, 2],
         "t": [0.5, 0.25],

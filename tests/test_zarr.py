@@ -16,6 +16,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.storage
@@ -24,7 +25,7 @@ from dask.delayed import Delayed
 from support.store_round_trip import assert_identity, assert_same, assert_same_array
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.limits import Limits
 from dask_tfrecord.stores.zarr import write_units
@@ -81,7 +82,7 @@ def example(rng: random.Random) -> bytes:
 def write_shards(folder: Path, sizes: tuple[int, ...] = SIZES) -> str:
     rng = random.Random(7)
     for number, size in enumerate(sizes):
-        testing.write_oracle(folder / f"part-{number:05d}.tfrecord", [example(rng) for _ in range(size)])
+        oracle.write_oracle(folder / f"part-{number:05d}.tfrecord", [example(rng) for _ in range(size)])
     return str(folder / "part-*.tfrecord")
 
 
@@ -557,7 +558,7 @@ def test_units_follow_the_size_of_rows(tmp_path: Path) -> None:
 def test_strings_count_when_records_are_cut_into_chunks(tmp_path: Path) -> None:
     payload = messages.Example()
     payload.features.feature["text"].bytes_list.value.append(b"x" * 10_000)
-    testing.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 300)
+    oracle.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 300)
     ds = dtf.read_tfrecord(tmp_path / "shard", {"text": dtf.TextFeature()}, chunks="1 MiB")
     assert 3 <= ds.npartitions <= 4
     assert_identity(ds, tmp_path / "store.zarr", chunks=70)
@@ -572,7 +573,7 @@ def test_shards_of_a_prime_size_have_no_tiny_chunks(tmp_path: Path) -> None:
 def test_a_function_receives_limited_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = messages.Example()
     payload.features.feature["image"].bytes_list.value.append(bytes(40_000))
-    testing.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 700)
+    oracle.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 700)
     seen: list[int] = []
 
     def mean(blocks: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import zarr
 import zarr.storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import write_oracle
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
 from support.golden import shard, spec
 from support.store_round_trip import assert_identity, assert_same, assert_same_array
@@ -25,7 +26,6 @@ from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.testing import write_oracle
 
 # Features beyond lists of values, written by TensorFlow and read without a spec.
 GOLDEN = [

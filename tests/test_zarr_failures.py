@@ -16,13 +16,14 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.storage
 from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
 
 ROWS = 40
@@ -35,7 +36,7 @@ def write_shard(path: Path, first: int) -> None:
         message.features.feature["label"].int64_list.value.append(row)
         message.features.feature["image"].bytes_list.value.append(row.to_bytes(2, "little") * 500)
         payloads.append(message.SerializeToString())
-    testing.write_oracle(path, payloads)
+    oracle.write_oracle(path, payloads)
 
 
 @pytest.fixture

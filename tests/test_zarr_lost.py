@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.codecs
 import zarr.storage
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.errors import IncompleteStoreError
 
 SCHEMA = dtf.Schema(
@@ -55,7 +56,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> dtf.Dataset:
         held["cube"].bytes_list.value.append(cube.SerializeToString())
         payloads.append(message.SerializeToString())
     path = tmp_path_factory.mktemp("shards") / "part"
-    testing.write_oracle(path, payloads)
+    oracle.write_oracle(path, payloads)
     return dtf.read_tfrecord(path, SCHEMA)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import oracle
 import pytest
 import zarr
 from dask.callbacks import Callback
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.stores.zarr.layout import ArraySpec
@@ -63,7 +64,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> dtf.Dataset:
         held["raw"].bytes_list.value.extend([b"x", b"yz"])
         payloads.append(message.SerializeToString())
     path = tmp_path_factory.mktemp("shards") / "part"
-    testing.write_oracle(path, payloads)
+    oracle.write_oracle(path, payloads)
     return dtf.read_tfrecord(path, SCHEMA)
 
 
@@ -405,7 +406,7 @@ def test_chunks_do_not_pile_up(tmp_path: Path, kind: str, units: int) -> None:
     if kind == "assigned":
         message = messages.Example()
         message.features.feature["label"].int64_list.value.append(5)
-        testing.write_oracle(tmp_path / "part", [message.SerializeToString()] * rows)
+        oracle.write_oracle(tmp_path / "part", [message.SerializeToString()] * rows)
         read = dtf.read_tfrecord(tmp_path / "part", {"label": dtf.FixedLenFeature((), "int64")}, chunks=size)
         dataset = read.assign(half=read["label"] / 2)
     alive = Alive()

@@ -14,6 +14,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.codecs
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns import images
 from dask_tfrecord.columns.blocks import BytesBlock
@@ -60,8 +61,8 @@ def payloads(count: int) -> Iterator[bytes]:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards")
-    testing.write_oracle(folder / "part-0", list(payloads(37)))
-    testing.write_oracle(folder / "part-1", list(payloads(25)))
+    oracle.write_oracle(folder / "part-0", list(payloads(37)))
+    oracle.write_oracle(folder / "part-1", list(payloads(25)))
     return folder
 
 
@@ -437,7 +438,7 @@ def test_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         message.features.feature["image"].bytes_list.value.extend(files)
         written += files
         rows.append(message.SerializeToString())
-    testing.write_oracle(tmp_path / "shard", rows)
+    oracle.write_oracle(tmp_path / "shard", rows)
     ds = dtf.read_tfrecord(tmp_path / "shard", {"image": feature})
     wanted = ds["image"].compute()
     # Rows across the end of a task would be read by two tasks.
@@ -457,7 +458,7 @@ def test_counting_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         message = messages.Example()
         message.features.feature["image"].bytes_list.value.append(picture(row % 9 + 1, 3))
         rows.append(message.SerializeToString())
-    testing.write_oracle(tmp_path / "shard", rows)
+    oracle.write_oracle(tmp_path / "shard", rows)
     ds = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.ImageFeature()})
     decoded = counted(monkeypatch)
     plan = ds.plan_zarr()

@@ -16,13 +16,13 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.storage
 from support.numbered_shards import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, ShardChangedError
 from dask_tfrecord.stores.zarr import checkpoint, execute
 from dask_tfrecord.stores.zarr.group import TargetGroup
@@ -325,12 +325,12 @@ def test_changed_inputs_are_refused(
     refused(ds.persist(), "other rows")
     path = shards / "part-2.tfrecord"
     known, whole = path.stat(), path.read_bytes()
-    testing.write_oracle(shards / "part-4.tfrecord", [])
+    oracle.write_oracle(shards / "part-4.tfrecord", [])
     refused(dtf.read_tfrecord(shards), r"part-4\.tfrecord was added")
     (shards / "part-4.tfrecord").unlink()
     path.rename(shards / "part-5.tfrecord")
     refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord is missing from the files")
-    testing.write_oracle(path, map(example, range(31)))
+    oracle.write_oracle(path, map(example, range(31)))
     (shards / "part-5.tfrecord").rename(shards.parent / "away")
     refused(dtf.read_tfrecord(shards), rf"part-2\.tfrecord had {len(whole):,} bytes and now has")
     path.write_bytes(whole)
@@ -345,7 +345,7 @@ def test_changed_inputs_are_refused(
 def test_many_differences_are_counted(tmp_path: Path, shards: Path, store: Path) -> None:
     dtf.read_tfrecord(shards).to_zarr(store)
     for number in range(10):
-        testing.write_oracle(shards / f"more-{number}.tfrecord", [])
+        oracle.write_oracle(shards / f"more-{number}.tfrecord", [])
     with pytest.raises(ResumeError, match="… 10 files are new in all"):
         dtf.read_tfrecord(shards).to_zarr(store, resume=True)
 

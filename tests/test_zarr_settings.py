@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.storage
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.runtime import memory
 from dask_tfrecord.stores.zarr.compat import calling_thread_loop, write_sequentially
 
@@ -131,7 +132,7 @@ def test_a_users_zarrs_reads_the_same(tmp_path: Path, grid: dict[str, Any]) -> N
         held["tokens"].int64_list.value.extend(range(number % 9))
         held["name"].bytes_list.value.append(b"\0" * (number % 4))
         records.append(message.SerializeToString())
-    testing.write_oracle(tmp_path / "part.tfrecord", records)
+    oracle.write_oracle(tmp_path / "part.tfrecord", records)
     dataset = dtf.read_tfrecord(tmp_path / "part.tfrecord")
     dataset.to_zarr(tmp_path / "store.zarr", **grid)
     with zarr.config.set(ZARRS):

@@ -17,6 +17,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 import zarr
 from dask.delayed import Delayed
@@ -26,7 +27,7 @@ from support.raced_writes import Event, RecordingStore, Shuffled, ShuffledPool, 
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages, testing
+from dask_tfrecord import messages
 from dask_tfrecord.features import RowLengths
 
 # Of each of the two workers.
@@ -139,10 +140,10 @@ class Shards:
         payloads: list[bytes] = []
         for number, (start, stop) in enumerate(itertools.pairwise([0, *itertools.accumulate(sizes)])):
             path = folder / f"part-{number:05d}.tfrecord"
-            testing.write_oracle(path, [example(rng, picture) for picture in pictures[start:stop]])
-            payloads += testing.read_payloads(path)
+            oracle.write_oracle(path, [example(rng, picture) for picture in pictures[start:stop]])
+            payloads += oracle.read_payloads(path)
         others = {name: feature for name, feature in SCHEMA.items() if name != "picture"}
-        read = testing.expected_columns(payloads, others) | {"picture": pictures}
+        read = oracle.expected_columns(payloads, others) | {"picture": pictures}
         columns = {name: read[name] for name in SCHEMA}
         arrays = {
             name: {name.replace("/", ".") + part: array for part, array in parts_of(name, column)}

@@ -1,4 +1,4 @@
-"""`to_bag`: records of any type as a `dask.bag` of payloads or of decoded values."""
+"""`read_bag`: records of any type as a `dask.bag` of payloads or of decoded values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dask_tfrecord.inspection.payload_type import detect_payload_type
 from dask_tfrecord.records.runs import iterate_payloads
 from dask_tfrecord.storage.listing import find_shards
 
-__all__ = ["to_bag"]
+__all__ = ["read_bag"]
 
 
-def to_bag(
+def read_bag(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     decode: Callable[[bytes], Any] | None = None,
     *,
@@ -72,7 +72,7 @@ def to_bag(
 
     Examples
     --------
-    >>> bag = dtf.to_bag("train-*.tfrecord", decode=len)
+    >>> bag = dtf.read_bag("train-*.tfrecord", decode=len)
     >>> bag.npartitions
     2
     >>> bag.take(3)

@@ -52,9 +52,9 @@ _SIGNATURES = (
 # Pickles of protocol 2 and later begin with their protocol number and end with a dot.
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 
-_BAG = "to_bag(urlpath, decode=…) calls a function on every payload"
+_BAG = "read_bag(urlpath, decode=…) calls a function on every payload"
 _MESSAGE = (
-    "to_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
+    "read_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
 )
 # Advice on how to read payloads, by payload type.
 _ADVICE = {
@@ -70,14 +70,14 @@ _ADVICE = {
     ),
     "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
     "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
-    "JSON text": "to_bag(urlpath, decode=json.loads) parses every payload",
-    "UTF-8 text": "to_bag(urlpath, decode=bytes.decode) returns every payload as a string",
+    "JSON text": "read_bag(urlpath, decode=json.loads) parses every payload",
+    "UTF-8 text": "read_bag(urlpath, decode=bytes.decode) returns every payload as a string",
     "a PNG image": f"{_BAG}, for example one that opens images",
     "a JPEG image": f"{_BAG}, for example one that opens images",
     "a GIF image": f"{_BAG}, for example one that opens images",
-    "gzip data": "to_bag(urlpath, decode=gzip.decompress) inflates every payload",
-    "a NumPy .npy file": "to_bag(urlpath, decode=lambda payload: numpy.load(io.BytesIO(payload))) returns the arrays",
-    "a pickle": "to_bag(urlpath, decode=pickle.loads) returns the objects; unpickling runs code chosen by the writer",
+    "gzip data": "read_bag(urlpath, decode=gzip.decompress) inflates every payload",
+    "a NumPy .npy file": "read_bag(urlpath, decode=lambda payload: numpy.load(io.BytesIO(payload))) returns the arrays",
+    "a pickle": "read_bag(urlpath, decode=pickle.loads) returns the objects; unpickling runs code chosen by the writer",
     "an Arrow file": f"{_BAG}, for example pyarrow.ipc.open_file",
     "an Arrow stream": f"{_BAG}, for example pyarrow.ipc.open_stream",
     "an Avro file": f"{_BAG}, for example one that reads Avro",

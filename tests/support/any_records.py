@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+from oracle import example_lists, examples, sequence_examples
 
 import dask_tfrecord as dtf
-from dask_tfrecord.testing import example_lists, examples, sequence_examples
 
 
 @st.composite

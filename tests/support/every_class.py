@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import oracle
 from hypothesis import strategies as st
+from oracle import strategies
+from oracle.strategies import CLASSES, STEPS
 
-from dask_tfrecord import testing
 from dask_tfrecord.features import VarLenFeature
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing import strategies
-from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 EXAMPLES = {f"Example, {cls.__name__}": (cls, None) for cls in CLASSES}
 
@@ -37,12 +37,12 @@ def collections(
 ) -> tuple[Schema, list[bytes]]:
     """Draw a schema of one or two features of a class, and records in any encoding that mostly fit it."""
     most = 1 if steps or items else 2
-    schema = draw(testing.schemas(min_size=1, max_size=most, of=[of], steps=steps or None, items=items))
+    schema = draw(oracle.schemas(min_size=1, max_size=most, of=[of], steps=steps or None, items=items))
     if steps == ():
         schema = Schema(schema, sequence_features={})
-    records = {"SequenceExample": testing.sequence_examples, "ExampleListWithContext": testing.example_lists}.get(
-        schema.message, testing.examples
+    records = {"SequenceExample": oracle.sequence_examples, "ExampleListWithContext": oracle.example_lists}.get(
+        schema.message, oracle.examples
     )
     misfits = draw(st.integers(0, 3)) > 0
     some = [draw(records(schema, others=True, misfits=misfits)) for _ in range(RECORDS)]
-    return schema, [draw(testing.wire_encodings(one))[1] for one in some]
+    return schema, [draw(oracle.wire_encodings(one))[1] for one in some]

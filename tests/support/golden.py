@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle import read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.testing import read_payloads
 from support.bits import bits
 
 CASES = [

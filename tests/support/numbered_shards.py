@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dask_tfrecord import messages, testing
+import oracle
+
+from dask_tfrecord import messages
 
 __all__ = ["example", "write_shards"]
 
@@ -22,4 +24,4 @@ def write_shards(folder: Path, shards: int, rows: int, most_tokens: int = 17) ->
     """Write shards of `rows` records each, numbered consecutively across shards."""
     for number in range(shards):
         payloads = (example(row, most_tokens) for row in range(number * rows, number * rows + rows))
-        testing.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+        oracle.write_oracle(folder / f"part-{number}.tfrecord", payloads)

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle import write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.testing import write_oracle
 from support.parsing_cases import Description
 
 # The last item holds payloads, or a compression and the paths of files.

@@ -6,11 +6,11 @@ check. The strategies draw schemas, records that match them or differ in one det
 record. They require the extra ``test``.
 """
 
-from dask_tfrecord.testing.encodings import wire_encodings
-from dask_tfrecord.testing.oracle import expected_columns, expected_refusals
-from dask_tfrecord.testing.oracle_files import masked_crc, read_oracle, read_payloads, write_oracle
-from dask_tfrecord.testing.records import example_lists, examples, sequence_examples
-from dask_tfrecord.testing.strategies import features, schemas
+from oracle.columns import expected_columns, expected_refusals
+from oracle.encodings import wire_encodings
+from oracle.files import masked_crc, read_oracle, read_payloads, write_oracle
+from oracle.records import example_lists, examples, sequence_examples
+from oracle.strategies import features, schemas
 
 __all__ = [
     "example_lists",

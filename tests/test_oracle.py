@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import pytest
 from google.protobuf.internal import api_implementation
 from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
+from oracle.encodings import WireEncoder
+from oracle.strategies import CLASSES, STEPS
 from support.bits import bits
 from support.golden import CASES, check, expected, shard, spec
 
-from dask_tfrecord import testing
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -41,8 +43,6 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List, SequenceExample
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.encodings import WireEncoder
-from dask_tfrecord.testing.strategies import CLASSES, STEPS
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
@@ -68,19 +68,19 @@ def example(**features: list[Any]) -> Example:
 def test_columns_equal_tensorflow(golden: Path, case: str) -> None:
     said = spec(golden, case)
     schema = Schema(said["features"], sequence_features=said.get("sequence_features"))
-    check(testing.expected_columns(testing.read_payloads(shard(golden, case)), schema), expected(golden, case))
+    check(oracle.expected_columns(oracle.read_payloads(shard(golden, case)), schema), expected(golden, case))
 
 
 def test_files_parse_as_examples(golden: Path) -> None:
     said = json.loads((golden / "scalars_gzip.json").read_text("utf-8"))
-    records = testing.read_oracle(shard(golden, "scalars_gzip"))
+    records = oracle.read_oracle(shard(golden, "scalars_gzip"))
     assert len(records) == said["records"]
     assert all(record.features.feature.keys() == said["features"].keys() for record in records)
 
 
 def test_text() -> None:
     payloads = [example(t=[text.encode()]).SerializeToString() for text in ("", "größe", "nul\0", "日本")]
-    column = testing.expected_columns(payloads, {"t": TextFeature()})["t"]
+    column = oracle.expected_columns(payloads, {"t": TextFeature()})["t"]
     assert column.dtype == np.dtypes.StringDType()
     assert column.tolist() == ["", "größe", "nul\0", "日本"]
 
@@ -94,7 +94,7 @@ def test_every_block_has_the_dtype_and_shape_of_its_feature_even_without_records
             "text": TextFeature(),
         }
     )
-    found = {name: (column.dtype, column.shape) for name, column in testing.expected_columns([], schema).items()}
+    found = {name: (column.dtype, column.shape) for name, column in oracle.expected_columns([], schema).items()}
     assert found == {
         "fixed": (np.dtype(object), (0, 2, 3)),
         "varlen": (np.dtype(object), (0,)),
@@ -106,13 +106,12 @@ def test_every_block_has_the_dtype_and_shape_of_its_feature_even_without_records
 def test_equal_lengths_stay_one_array_per_record() -> None:
     payloads = [example(v=[1, 2, 3, 4]).SerializeToString()] * 3
     flat, rows = (
-        testing.expected_columns(payloads, {"v": VarLenFeature("int64", shape=shape)})["v"]
-        for shape in ((-1,), (-1, 2))
+        oracle.expected_columns(payloads, {"v": VarLenFeature("int64", shape=shape)})["v"] for shape in ((-1,), (-1, 2))
     )
     assert flat.shape == rows.shape == (3,)
     assert [row.shape for row in flat] == [(4,)] * 3
     assert [row.shape for row in rows] == [(2, 2)] * 3
-    empty = testing.expected_columns([b""], {"v": VarLenFeature("float32", shape=(-1, 2))})["v"]
+    empty = oracle.expected_columns([b""], {"v": VarLenFeature("float32", shape=(-1, 2))})["v"]
     assert (empty[0].shape, empty[0].dtype) == ((0, 2), np.dtype("float32"))
 
 
@@ -130,7 +129,7 @@ def test_equal_lengths_stay_one_array_per_record() -> None:
 def test_records_that_do_not_fit_are_refused(feature: Any, says: str) -> None:
     payloads = [example(x=[1, 2]).SerializeToString(), example(x=[1]).SerializeToString()]
     with pytest.raises(FeatureError, match=says):
-        testing.expected_columns(payloads, {"x": feature})
+        oracle.expected_columns(payloads, {"x": feature})
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_records_that_do_not_fit_are_refused(feature: Any, says: str) -> None:
 )
 def test_bytes_that_do_not_fit_are_refused(feature: Any, value: bytes, says: str) -> None:
     with pytest.raises(FeatureError, match=f"record 0: feature 'x' {says}"):
-        testing.expected_columns([example(x=[value]).SerializeToString()], {"x": feature})
+        oracle.expected_columns([example(x=[value]).SerializeToString()], {"x": feature})
 
 
 def ragged(*partitions: Any) -> RaggedFeature:
@@ -193,7 +192,7 @@ SAID = {
 def test_values_that_do_not_fit_are_refused(case: str) -> None:
     feature, held, says = SAID[case]
     with pytest.raises(FeatureError, match=f"record 0: feature 'x' {says}") as caught:
-        testing.expected_columns([example(**held).SerializeToString()], {"x": feature})
+        oracle.expected_columns([example(**held).SerializeToString()], {"x": feature})
     assert caught.value.place == Location("payloads", 0, None, "x")
 
 
@@ -219,12 +218,12 @@ def test_steps_that_do_not_fit_are_refused(case: str) -> None:
             record.feature_lists.feature_list[name].feature.add().CopyFrom(example(s=step).features.feature["s"])
     schema = Schema({}, sequence_features={"x": feature})
     with pytest.raises(FeatureError, match=f"record 0: feature 'x' {says}"):
-        testing.expected_columns([record.SerializeToString()], schema)
+        oracle.expected_columns([record.SerializeToString()], schema)
 
 
 def test_every_mismatch_is_reported() -> None:
     payloads = [example(x=[1], y=[1]), example(y=[1.0]), example(x=[1], y=[1]), example(x=[b""], y=[1])]
-    refusals = testing.expected_refusals(
+    refusals = oracle.expected_refusals(
         [*(one.SerializeToString() for one in payloads), b"\x12\0", b"\x18\1", b"\xff"],
         {"x": FixedLenFeature((), "int64"), "y": VarLenFeature("int64")},
     )
@@ -246,7 +245,7 @@ def test_unsupported_features_are_refused() -> None:
         Schema({}, sequence_features={"x": FixedLenFeature((), "int64")}),
     ):
         with pytest.raises(SchemaError, match="feature 'x': the oracle reads no"):
-            testing.expected_columns([b""], schema)
+            oracle.expected_columns([b""], schema)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -263,11 +262,11 @@ def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
         rounded = floats.astype(known)
     held = np.isinf(floats) | ~np.isinf(rounded)
     message = example(x=floats[held].tolist()).SerializeToString()
-    column = testing.expected_columns([message], {"x": VarLenFeature(dtype)})["x"]
+    column = oracle.expected_columns([message], {"x": VarLenFeature(dtype)})["x"]
     assert bits(column[0]) == bits(rounded[held])
     over = floats[~held]
     payloads = [example(x=[value]).SerializeToString() for value in over[:200].tolist()]
-    assert len(testing.expected_refusals(payloads, {"x": VarLenFeature(dtype)})) == len(payloads)
+    assert len(oracle.expected_refusals(payloads, {"x": VarLenFeature(dtype)})) == len(payloads)
 
 
 @pytest.mark.parametrize(
@@ -276,13 +275,13 @@ def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
 @pytest.mark.parametrize("record", [Example(), Example(features=Features(feature={"x": Feature()}))])
 def test_missing_features(feature: Any, record: Example) -> None:
     with pytest.raises(FeatureError, match="record 0: feature 'x' is missing"):
-        testing.expected_columns([record.SerializeToString()], {"x": feature})
+        oracle.expected_columns([record.SerializeToString()], {"x": feature})
 
 
 def test_framing_by_hand(tmp_path: Path) -> None:
-    testing.write_oracle(tmp_path / "written", [b"abc"])
+    oracle.write_oracle(tmp_path / "written", [b"abc"])
     assert (tmp_path / "written").read_bytes() == FRAMED
-    assert testing.read_payloads(tmp_path / "written") == [b"abc"]
+    assert oracle.read_payloads(tmp_path / "written") == [b"abc"]
 
 
 @given(payloads=st.lists(st.binary(max_size=200), max_size=5), compression=st.sampled_from([None, "gzip", "zlib"]))
@@ -290,8 +289,8 @@ def test_written_files_are_read(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], compression: str | None
 ) -> None:
     path = tmp_path_factory.mktemp("oracle") / "no-telling-name"
-    testing.write_oracle(path, payloads, compression)
-    assert testing.read_payloads(path) == payloads
+    oracle.write_oracle(path, payloads, compression)
+    assert oracle.read_payloads(path) == payloads
     inflate: dict[str | None, Callable[[bytes], bytes]] = {
         None: bytes,
         "gzip": gzip.decompress,
@@ -305,7 +304,7 @@ def test_cut_records_are_refused(tmp_path: Path, end: int) -> None:
     path = tmp_path / "cut"
     path.write_bytes(FRAMED + FRAMED[:end])
     with pytest.raises(CorruptRecordError, match=rf"record 1 \(byte {len(FRAMED)}\)"):
-        testing.read_payloads(path)
+        oracle.read_payloads(path)
 
 
 @pytest.mark.parametrize("position", range(len(FRAMED)))
@@ -314,15 +313,15 @@ def test_flipped_bytes_are_refused(tmp_path: Path, position: int) -> None:
     damaged[position] ^= 0x40
     (tmp_path / "flipped").write_bytes(damaged)
     with pytest.raises(CorruptRecordError, match="record 0"):
-        testing.read_payloads(tmp_path / "flipped")
+        oracle.read_payloads(tmp_path / "flipped")
 
 
 def test_damaged_golden_files(golden: Path) -> None:
     damaged = json.loads((golden / "damaged.json").read_text("utf-8"))
     for name, told in damaged["files"].items():
         with pytest.raises(CorruptRecordError, match=f"record {told['records_before_error']} "):
-            testing.read_payloads(golden / f"damaged_{name}.tfrecord")
-    assert len(testing.read_payloads(golden / f"{damaged['source']}.tfrecord")) == len(damaged["record_offsets"])
+            oracle.read_payloads(golden / f"damaged_{name}.tfrecord")
+    assert len(oracle.read_payloads(golden / f"{damaged['source']}.tfrecord")) == len(damaged["record_offsets"])
 
 
 def test_corpus_files_read(corpus: Path) -> None:
@@ -334,7 +333,7 @@ def test_corpus_files_read(corpus: Path) -> None:
         "google__yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/adult_test.recordio.gz": 9769,
         "google__yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/sentences.tfe-tfrecord": 2,
     }
-    assert {name: len(testing.read_payloads(corpus / name)) for name in counts} == counts
+    assert {name: len(oracle.read_payloads(corpus / name)) for name in counts} == counts
 
 
 @judged_by_upb
@@ -342,14 +341,14 @@ def test_corpus_files_read(corpus: Path) -> None:
 @given(data=st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_encodings_parse_as_their_message(data: st.DataObject, steps: Sequence[type[Any]] | None) -> None:
-    schema = data.draw(testing.schemas(max_size=3, steps=steps))
-    records = testing.examples if steps is None else testing.sequence_examples
+    schema = data.draw(oracle.schemas(max_size=3, steps=steps))
+    records = oracle.examples if steps is None else oracle.sequence_examples
     message = data.draw(records(schema, others=True))
-    parsed, payload = data.draw(testing.wire_encodings(message))
+    parsed, payload = data.draw(oracle.wire_encodings(message))
     # Compare serialized messages: `==` is false for NaN.
     plain = message.SerializeToString(deterministic=True)
     assert parsed.SerializeToString(deterministic=True) == plain
-    found, meant = (testing.expected_columns([one], schema) for one in (payload, plain))
+    found, meant = (oracle.expected_columns([one], schema) for one in (payload, plain))
     assert {name: bits(column) for name, column in found.items()} == {name: bits(meant[name]) for name in meant}
 
 
@@ -383,7 +382,7 @@ TWO = example(k=[5, 6], other=[1.0, 2.0, 3.0]).SerializeToString()
 )
 def test_encodings_have_every_oddity(oddity: str, seen: Callable[[bytes], bool]) -> None:
     parsed, payload = find(
-        testing.wire_encodings(Example.FromString(TWO)),
+        oracle.wire_encodings(Example.FromString(TWO)),
         lambda pair: seen(pair[1]),
         settings=settings(max_examples=5000, deadline=None, database=None, phases=[Phase.generate]),
     )
@@ -455,7 +454,7 @@ def test_schemas_have_every_feature_class() -> None:
                 lists = schema.sequence_features or {}
                 return any(type(feature) is cls for name, feature in schema.items() if (name in lists) == steps)
 
-            find(testing.schemas(max_size=3, steps=STEPS), has_class, settings=options)
+            find(oracle.schemas(max_size=3, steps=STEPS), has_class, settings=options)
 
 
 def test_examples_leave_out_optional_features() -> None:
@@ -467,5 +466,5 @@ def test_examples_leave_out_optional_features() -> None:
         lambda held: "v" in held and len(held["v"].int64_list.value) > 1,
     ):
         assert seen(
-            find(testing.examples(schema), lambda message, seen=seen: seen(message.features.feature)).features.feature
+            find(oracle.examples(schema), lambda message, seen=seen: seen(message.features.feature)).features.feature
         )

@@ -29,10 +29,10 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.oracle_columns import column_of, columns_of
-from dask_tfrecord.testing.oracle_partitions import cut, objects
-from dask_tfrecord.testing.oracle_tensors import tensor_of
-from dask_tfrecord.testing.oracle_values import Mismatch, oracle_dtype, values_of
+from oracle.assembly import column_of, columns_of
+from oracle.partitions import cut, objects
+from oracle.tensors import tensor_of
+from oracle.values import Mismatch, oracle_dtype, values_of
 
 __all__ = ["expected_columns", "expected_refusals"]
 

@@ -25,9 +25,9 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.oracle_tensors import LISTS
-from dask_tfrecord.testing.oracle_values import FIELDS, kind_of, oracle_dtype
-from dask_tfrecord.testing.strategies import NAMES, STORED, values_that_fit
+from oracle.strategies import NAMES, STORED, values_that_fit
+from oracle.tensors import LISTS
+from oracle.values import FIELDS, kind_of, oracle_dtype
 
 __all__ = ["example_lists", "examples", "sequence_examples"]
 

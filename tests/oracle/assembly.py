@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.features import Encoded, Feature, FixedLenSequenceFeature, SparseFeature, TextFeature
-from dask_tfrecord.testing.oracle_partitions import objects
-from dask_tfrecord.testing.oracle_values import oracle_dtype
+from oracle.partitions import objects
+from oracle.values import oracle_dtype
 
 __all__ = ["column_of", "columns_of"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import features as classes
-from dask_tfrecord.testing.oracle_values import Mismatch
+from oracle.values import Mismatch
 
 __all__ = ["cut", "objects", "uniform_sizes"]
 

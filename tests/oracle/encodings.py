@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from dask_tfrecord import messages
-from dask_tfrecord.testing.oracle_values import FIELDS, float_bits, stored_values
+from oracle.values import FIELDS, float_bits, stored_values
 
 __all__ = ["WireEncoder", "wire_encodings"]
 

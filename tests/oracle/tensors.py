@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import messages
-from dask_tfrecord.testing.oracle_partitions import objects
-from dask_tfrecord.testing.oracle_values import Mismatch, oracle_dtype
+from oracle.partitions import objects
+from oracle.values import Mismatch, oracle_dtype
 
 __all__ = ["LISTS", "tensor_of"]
 

@@ -21,8 +21,8 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.testing.oracle_tensors import LISTS
-from dask_tfrecord.testing.oracle_values import oracle_dtype
+from oracle.tensors import LISTS
+from oracle.values import oracle_dtype
 
 __all__ = ["CLASSES", "ITEMS", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
 
