@@ -18,7 +18,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import write_oracle
+from oracle import read_payloads, write_oracle
 from support import servers
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 from support.repeating import Repeating
