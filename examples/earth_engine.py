@@ -70,8 +70,8 @@ def open_export(directory: Path, name: str, bands: list[str]) -> xr.Dataset:
     columns, total = mixer["patchesPerRow"], mixer["totalPatches"]
     features = {band: dtf.FixedLenFeature((height, width), "float32") for band in bands}
     ds = dtf.read_tfrecord(directory / f"{name}*.tfrecord.gz", features, chunks=columns)
-    if ds.nrecords != total or total % columns:
-        raise ValueError(f"{name}mixer.json states {total} patches, {columns} per row; the shards hold {ds.nrecords}")
+    if ds.nrows != total or total % columns:
+        raise ValueError(f"{name}mixer.json states {total} patches, {columns} per row; the shards hold {ds.nrows}")
     rows = total // columns
 
     x_scale, x_shear, x_origin, y_shear, y_scale, y_origin = mixer["projection"]["affine"]["doubleMatrix"]

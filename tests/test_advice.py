@@ -192,7 +192,7 @@ def test_a_file_that_is_not_a_shard_is_named_with_advice(crowded: Path, text: st
     assert str(caught.value).endswith(
         f". If the file is not a shard, pass only the shards, for example {crowded}/*.tfrecord"
     )
-    assert dtf.read_tfrecord(f"{crowded}/*.tfrecord").nrecords == 2
+    assert dtf.read_tfrecord(f"{crowded}/*.tfrecord").nrows == 2
 
 
 # ------------------------------------------------------------------------------------------------ bytes with a format

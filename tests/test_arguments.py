@@ -161,7 +161,7 @@ def test_sample_takes_a_number(shard: Path, n: Any) -> None:
     ds = dtf.read_tfrecord(shard)
     with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
         ds.sample(n)
-    assert ds.sample(np.int64(3), seed=0).nrecords == 3
+    assert ds.sample(np.int64(3), seed=0).nrows == 3
 
 
 def test_a_missing_store_is_reported_with_suggestions(

@@ -85,7 +85,7 @@ def test_polars_and_duckdb_read_what_numpy_has(golden: Path, corpus: Path) -> No
             assert same_lists(frame[name].to_list(), table[name].to_pylist()), name
         for number, name in enumerate(rest):
             assert same_lists([row[number] for row in relation], table[name].to_pylist()), name
-        assert frame.height == ds.nrecords
+        assert frame.height == ds.nrows
 
 
 def test_values_and_offsets_are_not_copied() -> None:
@@ -155,7 +155,7 @@ def test_fields_have_the_feature_and_its_class_names(golden: Path) -> None:
 def test_rows_that_are_not_counted(golden: Path) -> None:
     arguments = spec(golden, "varlen")
     ds = dtf.read_tfrecord(shard(golden, "varlen"), **arguments, counts=None)
-    assert ds.nrecords is None
+    assert ds.nrows is None
     check_table(pa.table(ds), ds.compute())
 
 

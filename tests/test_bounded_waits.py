@@ -114,7 +114,7 @@ def web(shard: bytes) -> Iterator[int]:
 @pytest.fixture
 def aiohttp_client(web: int) -> None:
     """Import the client of HTTP by a first request."""
-    assert dtf.read_tfrecord(f"http://127.0.0.1:{web}/x", FEATURES).nrecords == ROWS
+    assert dtf.read_tfrecord(f"http://127.0.0.1:{web}/x", FEATURES).nrows == ROWS
 
 
 # ------------------------------------------------------------------------------------------------------------- resets

@@ -171,7 +171,7 @@ class Round:
         assert (self.reference.source / "damaged" / DAMAGED).read_bytes() == self.before
         if self.reference.name == "build_index":
             # A warning is an error: no index is stale.
-            assert dtf.read_tfrecord(self.target / "part-?.tfrecord", {}).nrecords == 10 * ROWS
+            assert dtf.read_tfrecord(self.target / "part-?.tfrecord", {}).nrows == 10 * ROWS
             assert dtf.verify(self.target).records == SHARDS * ROWS + RECORDS
 
 

@@ -75,7 +75,7 @@ def test_shards_of_one_collection_are_one(corpus: Path) -> None:
     schema = dtf.infer_schema(pattern, sample=None)
     wanted = expected_columns((payload for path in paths for payload in read_payloads(path)), schema)
     ds = dtf.read_tfrecord(pattern, schema, chunks=1000)
-    assert (ds.nrecords, ds.npartitions) == (9909, 10)
+    assert (ds.nrows, ds.npartitions) == (9909, 10)
     check(ds.compute(), wanted)
     picked = [9908, 0, 825, 826, 5000]
     check(ds.rows[picked].compute(), {name: array[picked] for name, array in wanted.items()})
@@ -107,7 +107,7 @@ def test_a_shard_without_records(corpus: Path) -> None:
     # Next to other shards it is accepted, in any position.
     for paths in ([corpus / EMPTY, full], [full, corpus / EMPTY], [corpus / EMPTY, full, corpus / EMPTY]):
         ds = dtf.read_tfrecord(paths)
-        assert (ds.nrecords, ds.chunks) == (4, (4,))
+        assert (ds.nrows, ds.chunks) == (4, (4,))
         check(ds.compute(), dtf.read_tfrecord(full).compute())
         assert dtf.read_tfrecord(paths, counts=None)["sequence"].compute().shape == (4,)
 

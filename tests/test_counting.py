@@ -84,7 +84,7 @@ def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_golden_files(golden: Path, case: str) -> None:
     ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
-    source, nrows = ds.source, ds.nrecords or 0
+    source, nrows = ds.source, ds.nrows or 0
     assert source is not None
     names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
     pieces = zip(source.sizes_only().read_spans(names, spans), source.read_spans(names, spans), strict=True)

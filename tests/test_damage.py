@@ -274,7 +274,7 @@ def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     assert dtf.verify(path).lost_records == 8
     path.write_bytes(data[: borders[4]] + b"junk between records" + data[borders[4] :])
     assert dtf.verify(path).lost_records == 0
-    assert dtf.read_tfrecord(path, FEATURES, errors="fill").nrecords == 20
+    assert dtf.read_tfrecord(path, FEATURES, errors="fill").nrows == 20
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_rows_are_the_same_however_they_are_cut_and_picked(chunks: str | int, tm
     assert skipped.rows[picked].compute()["number"].tolist() == expected[picked].tolist()
     filling = np.array([-1 if n in lost else 1000 * s + n for s in range(3) for n in range(400)])
     filled = dtf.read_tfrecord(path, FEATURES, errors="fill", chunks=chunks)
-    assert filled.nrecords == 1200
+    assert filled.nrows == 1200
     assert filled["number"].compute().tolist() == filling.tolist()
     assert filled.compute()["number"].tolist() == filling.tolist()
     assert filled.rows[95:260:5]["number"].compute().tolist() == filling[95:260:5].tolist()
@@ -401,7 +401,7 @@ def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
 def test_features_are_inferred_from_intact_records(tmp_path: Path) -> None:
     dataset = dtf.read_tfrecord(damaged_shards(tmp_path), errors="skip")
     assert list(dataset) == ["number", "text"]
-    assert dataset.nrecords == 3 * 395
+    assert dataset.nrows == 3 * 395
 
 
 def test_an_intact_record_that_cannot_be_decoded_is_an_error(tmp_path: Path) -> None:

@@ -145,11 +145,11 @@ def test_it_is_a_mapping_of_dask_arrays(ds: dtf.Dataset, wanted: Columns) -> Non
 
 
 def test_properties_known_without_reading(ds: dtf.Dataset, uncounted: dtf.Dataset, folder: Path) -> None:
-    assert (ds.nrecords, ds.npartitions, ds.chunks) == (ROWS, 4, (8, 8, 8, 6))
+    assert (ds.nrows, ds.npartitions, ds.chunks) == (ROWS, 4, (8, 8, 8, 6))
     assert ds.schema == FEATURES
     assert ds.origin["files"] == [str(folder / f"part-{number}.tfrecord") for number in range(4)]
     # An empty shard has no chunk.
-    assert (uncounted.nrecords, uncounted.npartitions) == (None, 3)
+    assert (uncounted.nrows, uncounted.npartitions) == (None, 3)
     assert all(np.isnan(uncounted.chunks))
     assert ds[["text", "id"]].schema == {name: FEATURES[name] for name in ("text", "id")}
 
@@ -165,7 +165,7 @@ def test_columns_are_picked(ds: dtf.Dataset, wanted: Columns) -> None:
     assert label.name == ds["label"].name
     assert ds[()] == ()
     none = ds[[]]
-    assert (len(none), none.nrecords, none.compute()) == (0, ROWS, {})
+    assert (len(none), none.nrows, none.compute()) == (0, ROWS, {})
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_rows_are_numpys(ds: dtf.Dataset, wanted: Columns, key: Any) -> None:
     mapped = ds.map_blocks(lambda blocks: blocks)
     for way in (ds, mapped, ds.persist(), ds.persist().map_blocks(lambda blocks: blocks), mapped.persist()):
         rows = way.rows[key]
-        assert rows.nrecords == len(wanted["label"][picked])
+        assert rows.nrows == len(wanted["label"][picked])
         check(rows.compute(), wanted, picked)
         check(dask.compute(rows)[0], wanted, picked)
         same(rows["tags"].compute(), wanted["tags"][picked])
@@ -449,7 +449,7 @@ def test_many_picks_of_persisted_rows_make_few_tasks(ds: dtf.Dataset) -> None:
     # One task per pair of source and target chunk, not per row.
     assert shuffled.npartitions < 500
     assert tasks < 6 * shuffled.npartitions
-    assert shuffled.nrecords == 100 * ROWS
+    assert shuffled.nrows == 100 * ROWS
 
 
 # -- assign and map_blocks ---------------------------------------------------------------------------------------------
@@ -823,7 +823,7 @@ def test_head_and_count(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns
 
 def test_persisted_chunks_are_flat_and_report_their_size(ds: dtf.Dataset, wanted: Columns) -> None:
     kept = ds.persist()
-    assert (kept.nrecords, kept.chunks, list(kept), kept.schema) == (ROWS, ds.chunks, list(ds), FEATURES)
+    assert (kept.nrows, kept.chunks, list(kept), kept.schema) == (ROWS, ds.chunks, list(ds), FEATURES)
     check(kept.compute(), wanted)
     check({name: array.compute() for name, array in kept.items()}, wanted)
     some = ds[["tags", "label"]].persist()
@@ -890,7 +890,7 @@ def test_a_changed_file_has_other_names(tmp_path: Path) -> None:
     write_oracle(path, map(payload, range(16, 21)))
     os.utime(path, ns=(0, 10**15))
     second = dtf.read_tfrecord(path, FEATURES)
-    assert (path.stat().st_size, first.nrecords) == (first.origin["sizes"][0], second.nrecords)
+    assert (path.stat().st_size, first.nrows) == (first.origin["sizes"][0], second.nrows)
     assert first["label"].name != second["label"].name
     assert tokenize(first) != tokenize(second)
     assert dask.compute(second["label"])[0].tolist() == [16, 17, 18, 19, 20]
@@ -1129,4 +1129,4 @@ def test_dasks_query_planning_is_refused(folder: Path) -> None:
         assert re.match(r"RuntimeError: .* array.query-planning unset", done.stderr.splitlines()[-1])
     # Setting it after the import of dask.array has no effect.
     with dask.config.set({"array.query-planning": True}):
-        assert dtf.read_tfrecord(folder, FEATURES).nrecords == ROWS
+        assert dtf.read_tfrecord(folder, FEATURES).nrows == ROWS

@@ -109,7 +109,7 @@ def episodes(shards: Path) -> dtf.Dataset:
 def test_items_are_rows(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
     steps = episodes.explode("steps", repeat=["id", "name", "tags"])
     assert steps.chunks == (9, 0, 9)
-    assert steps.nrecords == 18
+    assert steps.nrows == 18
     assert dict(steps.schema) == {
         "steps/action": dtf.FixedLenFeature((2,), "float32"),
         "steps/reward": dtf.FixedLenFeature((), "int64"),
@@ -264,7 +264,7 @@ def test_the_record_joins_items_to_records(episodes: dtf.Dataset) -> None:
 def test_uncounted_items(shards: Path, records: list[dict[str, Any]]) -> None:
     uncounted = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES, counts=None)
     steps = uncounted.explode("steps", repeat="id")
-    assert steps.nrecords is None
+    assert steps.nrows is None
     assert np.isnan(steps.chunks).all()
     assert "record" not in steps
     expected = [{name: item[name] for name in [*GROUP, "id"]} for item in items_of(records, ["id"])]
@@ -585,7 +585,7 @@ def test_unequal_lengths(tmp_path: Path, shards: Path) -> None:
     with pytest.raises(dtf.FeatureError, match=r"a.tfrecord.*row 1 of the chunk: feature 'steps/reward' holds 3 items"):
         dtf.read_tfrecord(path, FEATURES_OF_EPISODES, counts=None).explode("steps").compute()
     # Columns with equal lengths are a group.
-    assert ds.explode(["steps/action", "steps/text"]).nrecords == 7
+    assert ds.explode(["steps/action", "steps/text"]).nrows == 7
 
 
 def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None:
@@ -638,7 +638,7 @@ def test_a_data_set_without_items(tmp_path: Path) -> None:
     write_oracle(tmp_path / "b.tfrecord", [])
     for records in (tmp_path, tmp_path / "b.tfrecord"):
         steps = dtf.read_tfrecord(records, FEATURES_OF_EPISODES).explode("steps", repeat="name")
-        assert steps.nrecords == 0
+        assert steps.nrows == 0
         assert steps.compute()["steps/action"].shape == (0, 2)
         assert steps.head()["name"].shape == (0,)
         target = tmp_path / f"{records.stem}.zarr"

@@ -61,7 +61,7 @@ def test_golden_files_through_dataframes(golden: Path, case: str) -> None:
         return  # its padded columns need counted records
     uncounted = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), counts=None).to_dataframe()
     assert not uncounted.known_divisions
-    assert len(uncounted) == ds.nrecords
+    assert len(uncounted) == ds.nrows
 
 
 def test_dtypes_are_kept() -> None:

@@ -28,9 +28,7 @@ CHUNKS = ["auto", "shard", 1, 7, 13, 1000, "200 B", "64 MiB"]
 def test_golden_files_equal_tensorflow(golden: Path, case: str, chunks: Any) -> None:
     features, wanted = spec(golden, case), expected(golden, case)
     ds = dtf.read_tfrecord(shard(golden, case), **features, chunks=chunks)
-    assert ds.nrecords == (
-        9 if case == "wire_encodings" else json.loads((golden / f"{case}.json").read_text())["records"]
-    )
+    assert ds.nrows == (9 if case == "wire_encodings" else json.loads((golden / f"{case}.json").read_text())["records"])
     check(ds.compute(), wanted)
     together = ds[tuple(wanted)]
     check(dict(zip(wanted, dask.compute(*together), strict=True)), wanted)
@@ -69,7 +67,7 @@ def test_golden_files_without_a_scan(golden: Path, case: str, chunks: str) -> No
             if isinstance(given, dtf.FixedLenSequenceFeature)
         }
     ds = dtf.read_tfrecord(shard(golden, case), **features, chunks=chunks, counts=None)
-    assert ds.nrecords is None
+    assert ds.nrows is None
     check(ds.compute(), wanted)
     check(dict(zip(wanted, dask.compute(*ds[tuple(wanted)]), strict=True)), wanted)
     check({name: array.compute() for name, array in ds.items()}, wanted)
@@ -165,7 +163,7 @@ def damaged_features(golden: Path) -> dict[str, Any]:
 
 def test_the_undamaged_file_is_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(golden / "damaged_none.tfrecord", damaged_features(golden))
-    assert ds.nrecords == 20
+    assert ds.nrows == 20
     assert all(len(column) == 20 for column in ds.compute().values())
 
 
@@ -281,7 +279,7 @@ def test_a_file_that_changes_after_it_was_counted(golden: Path, tmp_path: Path) 
     path.write_bytes(data + data[:56])
     with pytest.raises(CorruptRecordError, match=r"had 6,789 bytes when it was listed .* read the collection again"):
         ds.compute()
-    assert dtf.read_tfrecord(path, features).nrecords == 21
+    assert dtf.read_tfrecord(path, features).nrows == 21
     for changed, found in [(data[:-67], "truncated"), (data[:6718], "truncated|ends"), (b"", "truncated|ends")]:
         path.write_bytes(changed)
         with pytest.raises(CorruptRecordError, match=found) as caught:
@@ -379,7 +377,7 @@ def test_counts_that_are_wrong(golden: Path, tmp_path: Path) -> None:
         for column in (None, "v"):
             with pytest.raises(CorruptRecordError, match=message) as caught:
                 ds = dtf.read_tfrecord(paths, features, counts=counts, chunks="shard")
-                assert ds.nrecords == sum(counts)
+                assert ds.nrows == sum(counts)
                 ds.compute() if column is None else ds[column].compute()
             assert caught.value.place is not None
             assert (caught.value.place.file, caught.value.place.record) == (str(paths[1]), record)

@@ -297,7 +297,7 @@ def test_nothing_is_decoded_while_graphs_are_built(folder: Path, decodes: Decode
         made: list[Any] = [*ds.values(), *ds["label", "image"], ds[["id", "label"]]]
         made += [ds.map_blocks(lambda blocks: {"x": blocks["label"] + 1})["x"], ds.assign(more=ds["label"] + 1)]
         made += [ds["image"].mean(axis=0), ds["label"] > 3]
-        if ds.nrecords is not None:
+        if ds.nrows is not None:
             made += [(ds["label"] * 2)[3:], ds.rows[3:9], ds.rows[[1, 5]]["image"], ds["image"][::3, 0]]
         if "tokens" in ds and "VarLen" in str(ds.schema["tokens"]):
             made += [*ds.ragged("tokens"), ds.padded("tokens", 3)]

@@ -50,7 +50,7 @@ def test_files_in_directories_of_the_data_set_and_links_are_read(tmp_path: Path)
     data = folder(tmp_path, filepathTemplate="shards/{SHARD_X_OF_Y}")
     (data / "shards").mkdir()
     (data / "shards" / "00000-of-00001").symlink_to(data / "d-train.tfrecord-00000-of-00001")
-    assert dtf.read_tfrecord(data, {"x": dtf.FixedLenFeature((), "int64")}, split="train").nrecords == 4
+    assert dtf.read_tfrecord(data, {"x": dtf.FixedLenFeature((), "int64")}, split="train").nrows == 4
 
 
 @pytest.mark.parametrize("lengths", [[2**70], [-5], ["-5"], [3.5], [True], [None], ["4"] * 3 + [str(2**63 - 1)], [[1]]])

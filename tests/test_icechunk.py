@@ -65,7 +65,7 @@ def test_mode(repository: Any) -> None:
         ds.to_zarr(session)
     assert not session.has_uncommitted_changes
     ds[["a"]].rows[:20].to_zarr(session, mode="w", chunks=10)
-    assert list(stored(repository)) == ["a"] and stored(repository).nrecords == 20
+    assert list(stored(repository)) == ["a"] and stored(repository).nrows == 20
     assert len(messages(repository)) == 3
 
 

@@ -159,7 +159,7 @@ def test_links_at_outputs_are_replaced(tmp_path: Path) -> None:
     dtf.copy_tfrecord(tmp_path / "x", tmp_path / "c", mode="w")
     assert victim.read_text() == "untouched"
     assert not any((tmp_path / name).is_symlink() for name in names)
-    assert dtf.read_tfrecord(tmp_path / "x", FEATURES).nrecords == ROWS
+    assert dtf.read_tfrecord(tmp_path / "x", FEATURES).nrows == ROWS
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])

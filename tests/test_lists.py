@@ -323,7 +323,7 @@ def test_inferred_schemas_and_reports(shards: list[str], tmp_path: Path) -> None
         dtf.read_tfrecord(tmp_path / "new", dtf.infer_schema(tmp_path / "new", sample=1)).compute()
     never = dtf.infer_schema(tmp_path / "new")
     assert never.sampling is not None and never.sampling.unset == ("examples/new",)
-    assert dtf.read_tfrecord(tmp_path / "new", never).nrecords == 2
+    assert dtf.read_tfrecord(tmp_path / "new", never).nrows == 2
     put(made.examples[1], new=[1])
     write_oracle(tmp_path / "set", [made.SerializeToString()])
     with pytest.raises(FeatureError, match="feature 'examples/new' in item 1 holds an int64 list, but no sampled"):

@@ -58,7 +58,7 @@ for shuffle in (False, "window", "full"):
         batches = Batches(shuffle=shuffle, seed=5, epochs=2)
         whole = labels(DataLoader(batches, batch_size=None, num_workers=workers))
         counts = np.bincount([label for batch in whole for label in batch])
-        assert counts.tolist() == [2] * ds.nrecords, (shuffle, workers)
+        assert counts.tolist() == [2] * ds.nrows, (shuffle, workers)
         make = lambda: StatefulDataLoader(batches, batch_size=None, num_workers=workers)
         assert labels(make()) == whole
         for stop in (0, 1, 9, len(whole) - 1):

@@ -91,7 +91,7 @@ def test_damage_that_is_passed_over_is_a_warning(shards: Path, caplog: pytest.Lo
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 255
     shard.write_bytes(data)
-    assert dtf.read_tfrecord(shards, errors="skip").nrecords == ROWS - 1
+    assert dtf.read_tfrecord(shards, errors="skip").nrows == ROWS - 1
     [warning] = messages(caplog, "arrays.read", logging.WARNING)
     assert "4 files, 39 records, damage in 1: 1 record lost; errors='skip' reads the other records" in warning
 

@@ -61,7 +61,7 @@ def test_a_whole_shard(store: Store, shard: bytes, counts: str | None) -> None:
 def test_counting_reads_a_shard_once(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     store.log.clear()
-    assert open_dataset(store, counts="scan").nrecords == RECORDS
+    assert open_dataset(store, counts="scan").nrows == RECORDS
     # In addition to the listing: lookups of the path and of sidecars.
     ranges = [asked for asked in store.log.asked if asked.range]
     assert len(ranges) <= 1 + len(shard) / RANGE
@@ -139,7 +139,7 @@ def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -
     store.put("x.idx", Path(index).read_bytes())
     store.log.clear()
     ds = open_dataset(store)
-    assert ds.nrecords == RECORDS
+    assert ds.nrows == RECORDS
     assert store.log.sent < Path(index).stat().st_size + 20_000
     store.log.clear()
     assert ds["label"][7].compute() == 7
@@ -154,7 +154,7 @@ def test_an_index_is_written_next_to_objects(request: pytest.FixtureRequest, sha
         (tmp_path / "x").write_bytes(shard)
         [local] = dtf.build_index(tmp_path / "x")
         store.log.clear()
-        assert open_dataset(store).nrecords == RECORDS
+        assert open_dataset(store).nrows == RECORDS
         import s3fs
 
         fs = s3fs.S3FileSystem(**store.options)

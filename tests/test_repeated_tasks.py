@@ -258,7 +258,7 @@ def test_the_other_graphs_of_the_library(seed: int, source: Path, tmp_path: Path
         repaired = dtf.repair(folder / "part-1.tfrecord", folder / "repaired.tfrecord")
         (folder / "part-1.tfrecord").unlink()
         (folder / "repaired.tfrecord.damage.json").unlink()
-        counted = dtf.read_tfrecord(folder).nrecords
+        counted = dtf.read_tfrecord(folder).nrows
         indexed = [Path(path).name for path in dtf.build_index(folder)]
         ds = dtf.read_tfrecord(folder)
         held = ds.persist()
@@ -293,7 +293,7 @@ def test_stores_of_repeated_tasks(grid: dict[str, Any], seed: int, source: Path,
         found = files(tmp_path / folder)
         del found["zarr.json"]
         assert found == wanted
-        assert dtf.from_zarr(tmp_path / folder).nrecords == 100
+        assert dtf.from_zarr(tmp_path / folder).nrows == 100
 
 
 # -- what killed workers leave
@@ -318,7 +318,7 @@ def test_temporary_files_of_dead_writers_go_after_a_day(write: Write, source: Pa
     }
     others[1].unlink()
     for pattern in (folder, f"{folder}/*", f"{folder}/**/*"):
-        assert dtf.read_tfrecord(pattern).nrecords == 100
+        assert dtf.read_tfrecord(pattern).nrows == 100
     os.utime(young, (now - ABANDONED_AFTER - 60,) * 2)
     dtf.build_index(folder)
     assert not young.exists()

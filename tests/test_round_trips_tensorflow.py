@@ -238,7 +238,7 @@ def written(
 def trip_of(path: Path, kind: str, schema: dtf.Schema, folder: Path, compressions: Sequence[str | None]) -> Trip:
     """Write the columns of a file to shards, directly and through Zarr."""
     ds = dtf.read_tfrecord(path, schema)
-    each = (ds.nrecords or 0) // 3 + 1
+    each = (ds.nrows or 0) // 3 + 1
     ds.to_zarr(folder / "store.zarr", chunks=each)
     files = written(folder / "direct", each, compressions, ds.to_tfrecord)
     files += written(folder / "stored", each + 1, compressions[::-1], dtf.from_zarr(folder / "store.zarr").to_tfrecord)

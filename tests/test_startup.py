@@ -128,4 +128,4 @@ def test_a_process_that_unpickles_can_write_what_it_got(golden: Path, tmp_path: 
     assert "zarr" in imported(
         f"{code}.to_zarr(os.environ['STORE'])", PICKLED=str(pickled), STORE=str(tmp_path / "a.zarr")
     )
-    assert dtf.from_zarr(tmp_path / "a.zarr").nrecords
+    assert dtf.from_zarr(tmp_path / "a.zarr").nrows

@@ -124,7 +124,7 @@ def test_the_golden_tensors(golden: Path, shape: tuple[int, ...], chunks: Any) -
         wanted = {name: stored[name] for name in said["features"]}
     features = {name: dtf.TensorFeature(shape, feature["out_type"]) for name, feature in said["features"].items()}
     ds = dtf.read_tfrecord(golden / "serialized_tensors.tfrecord", features, chunks=chunks)
-    assert ds.nrecords == said["records"] and set(ds) == set(wanted)
+    assert ds.nrows == said["records"] and set(ds) == set(wanted)
     for name, column in ds.compute().items():
         dtype = said["features"][name]["out_type"]
         found = rows(column, shape, dtype)

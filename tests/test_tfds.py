@@ -507,7 +507,7 @@ def check_row(found: Any, wanted: Any, name: str) -> None:
 def test_values_equal_those_of_tfds(split: str) -> None:
     answers = Answers(DATA / "every.npz")
     ds = dtf.read_tfrecord(EVERY, split=split)
-    assert ds.nrecords == {"train": 7, "test": 3}[split]
+    assert ds.nrows == {"train": 7, "test": 3}[split]
     assert set(ds) == set(FEATURES)
     columns = ds.compute()
     for name in FEATURES.keys() - APART:
@@ -536,7 +536,7 @@ def test_slices_are_cut_from_the_records() -> None:
     }.items():
         for chunks in ("auto", "shard", 2, "1 KiB"):
             ds = dtf.read_tfrecord(EVERY, split=split, columns=["a/b"], chunks=chunks)
-            assert ds.nrecords == len(wanted)
+            assert ds.nrows == len(wanted)
             assert np.array_equal(ds["a/b"].compute(), wanted), (split, chunks)
             assert np.array_equal(ds.compute()["a/b"], wanted), (split, chunks)
     # Uniform chunks are counted from the start of the slice.
@@ -551,12 +551,12 @@ def test_counts_of_the_metadata_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     wanted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan")["label"].compute()
     monkeypatch.setattr(read, "index_shards", scan)
     ds = dtf.read_tfrecord(EVERY, split="train", columns=["label"])
-    assert ds.nrecords == 7
+    assert ds.nrows == 7
     assert np.array_equal(ds["label"].compute(), wanted)
     with pytest.raises(AssertionError, match="shards are scanned"):
         dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan")
     uncounted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts=None)
-    assert uncounted.nrecords is None
+    assert uncounted.nrows is None
     assert np.array_equal(uncounted["label"].compute(), wanted)
     with pytest.raises(ValueError, match="a part of a split needs counted records"):
         dtf.read_tfrecord(EVERY, split="train[:1]", counts=None)
@@ -598,7 +598,7 @@ def test_metadata_that_do_not_fit_the_shards(copy: Callable[..., Path]) -> None:
         dtf.read_tfrecord(folder, columns=["label"]).compute()
     assert "4" in str(caught.value)
     # Counting reports the actual records, except for a slice.
-    assert dtf.read_tfrecord(folder, columns=["label"], counts="scan").nrecords == 7
+    assert dtf.read_tfrecord(folder, columns=["label"], counts="scan").nrows == 7
     with pytest.raises(SchemaError, match="expected 4 records by the metadata, found 3; the split is defined by"):
         dtf.read_tfrecord(folder, split="train[:3]", counts="scan")
 
@@ -634,7 +634,7 @@ def test_directories_of_tfds_are_detected(copy: Callable[..., Path], tmp_path: P
     with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
         dtf.read_tfrecord(folder.parent)
     # A glob, a list or a file does not use the metadata.
-    assert dtf.read_tfrecord(folder / "every-test*", columns=["label"]).nrecords == 3
+    assert dtf.read_tfrecord(folder / "every-test*", columns=["label"]).nrows == 3
     only = copy(splits=[{"name": "test", "shardLengths": ["1", "1", "1"]}])
     for path in (only, only.parent, str(only) + "/", only.as_uri()):
         assert dtf.read_tfrecord(path, columns=["text"])["text"].dtype == np.dtypes.StringDType()
@@ -653,7 +653,7 @@ def test_directories_of_hugging_face_are_ignored(copy: Callable[..., Path]) -> N
     folder = copy(splits={"train": {"name": "train", "num_examples": 10}})
     for path in folder.glob("*.txt"):
         path.unlink()
-    assert dtf.read_tfrecord(folder, {"label": scalar("int64")}).nrecords == 10
+    assert dtf.read_tfrecord(folder, {"label": scalar("int64")}).nrows == 10
     with pytest.raises(ShardNotFoundError, match=r"expected a directory with a dataset_info\.json"):
         dtf.read_tfrecord(folder, split="train")
 
@@ -678,7 +678,7 @@ def test_corpus_episodes(corpus: Path) -> None:
     columns = ds.compute()
     file = corpus / OCTO / "1.0.0" / "bridge_dataset-train.tfrecord-00000-of-00001"
     examples = [Example.FromString(payload) for payload in read_payloads(file)][5:]
-    assert (ds.nrecords, len(columns)) == (20, 20)
+    assert (ds.nrows, len(columns)) == (20, 20)
     for name, feature in ds.schema.items():
         for row, example in zip(columns[name], examples, strict=True):
             stored = example.features.feature[name]

@@ -180,8 +180,8 @@ def test_items_are_those_of_the_package(answers: list[Answer], tmp_path: Path) -
                 record = [row for row, (_, steps) in enumerate(wanted) for _ in steps]
                 assert columns["record"].tolist() == record
                 exploded[type(group).__name__] += len(record)
-            if items.nrecords:
-                picked = [items.nrecords - 1, 0]
+            if items.nrows:
+                picked = [items.nrows - 1, 0]
                 some = items.rows[picked].compute()
                 for name in names:
                     assert repr(some[name].tolist()) == repr(columns[name][picked].tolist())

@@ -514,7 +514,7 @@ def test_sequence_examples_by_their_schema(corpus: Path) -> None:
     ds = dtf.read_tfrecord(path, corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
     columns = ds.compute()
     examples = [SequenceExample.FromString(payload) for payload in read_payloads(path)]
-    assert ds.nrecords == len(examples) == 4500
+    assert ds.nrows == len(examples) == 4500
     for number, example in enumerate(examples):
         context, lists = example.context.feature, example.feature_lists.feature_list
         assert columns["f"][number].tolist() == list(context["f"].float_list.value)

@@ -541,7 +541,7 @@ def test_object_stores() -> None:
             dtf.to_tfrecord(plain(), url, records_per_shard=4)
         dtf.to_tfrecord({"label": np.arange(3)}, "memory://tfrecord-tests/one", mode="w")
         dtf.copy_tfrecord("memory://tfrecord-tests/*.tfrecord", "memory://tfrecord-tests/copy", compression="gzip")
-        assert dtf.read_tfrecord("memory://tfrecord-tests/copy").nrecords == 10
+        assert dtf.read_tfrecord("memory://tfrecord-tests/copy").nrows == 10
         with pytest.raises(FeatureError):
             dtf.to_tfrecord(
                 {"x": np.array([300])},
@@ -560,7 +560,7 @@ def test_s3(tmp_path: Path, s3: dict[str, Any]) -> None:
     found = dtf.read_tfrecord("s3://shards/deep/*.tfrecord", storage_options=s3)
     assert found["label"].compute().tolist() == list(range(10))
     dtf.to_tfrecord(plain(8), url, records_per_shard=3, mode="w", storage_options=s3)
-    assert dtf.read_tfrecord("s3://shards/deep/", storage_options=s3).nrecords == 8
+    assert dtf.read_tfrecord("s3://shards/deep/", storage_options=s3).nrows == 8
     dtf.copy_tfrecord("s3://shards/deep/", tmp_path / "here", storage_options=s3)
     assert ints(tmp_path / "here") == list(range(8))
 
@@ -608,7 +608,7 @@ def test_tfds_metadata_hold_the_features_and_the_counts(tmp_path: Path) -> None:
     part = {name: array[:3] for name, array in arrays.items()}
     dtf.to_tfrecord(part, folder, features=features, tfds=flowers | {"split": "test"})
     ds = dtf.read_tfrecord(tmp_path / "flowers", split="train+test")
-    assert ds.nrecords == 13
+    assert ds.nrows == 13
     assert ds.schema.classes["label"][3] == "class 3"
     assert ds.schema["raw"] == dtf.RawFeature((2,), "float64")
     assert isinstance(ds.schema["text"], dtf.TextFeature)

@@ -115,7 +115,7 @@ class Round:
             # Tasks of a killed client may publish more shards meanwhile.
             assert names <= {Path(shard.path).name for shard in report.files} <= set(self.published.wanted)
             assert report.ok
-            assert dtf.read_tfrecord(self.target).nrecords >= report.records
+            assert dtf.read_tfrecord(self.target).nrows >= report.records
 
     def check_complete(self) -> None:
         self.published.check_complete()

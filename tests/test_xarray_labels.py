@@ -116,7 +116,7 @@ def test_the_file_belongs_to_its_shard(tmp_path: Path) -> None:
     path, labels = tmp_path / "w.tfrecord", tmp_path / "w.tfrecord.xarray.json"
     dtf.to_tfrecord(weather(), path, index=True)
     assert json.loads(labels.read_text("utf-8"))["version"] == 1
-    assert dtf.read_tfrecord([str(path), str(labels), f"{path}.idx"]).nrecords == ROWS
+    assert dtf.read_tfrecord([str(path), str(labels), f"{path}.idx"]).nrows == ROWS
     with pytest.raises(FileExistsError):
         dtf.to_tfrecord(weather(), path)
     assert labels.exists()

@@ -134,7 +134,7 @@ def test_corpus_files(corpus: Path, tmp_path: Path) -> None:
     seen = 0
     for path, records in corpus_examples(corpus):
         dataset = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None))
-        assert dataset.nrecords == records
+        assert dataset.nrows == records
         rows = records // 3 + 1
         assert_identity(dataset, tmp_path / f"{seen}.zarr", chunks=rows)
         if records < 100:
@@ -170,7 +170,7 @@ def test_chunks_that_divide_nothing(ds: dtf.Dataset, tmp_path: Path, grid: dict[
 def test_selections(ds: dtf.Dataset, tmp_path: Path, key: Any) -> None:
     picked = ds.rows[key][["tokens", "title", "pair", "label"]]
     back = assert_identity(picked, tmp_path / "store.zarr", chunks=2)
-    assert_same(back.rows[[-1, 0]].compute(), picked.rows[[-1, 0]].compute()) if back.nrecords else None
+    assert_same(back.rows[[-1, 0]].compute(), picked.rows[[-1, 0]].compute()) if back.nrows else None
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_plain_arrays_without_rows(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((0, 3)), "y": da.zeros(0, dtype="i8"), "t": np.zeros(0, np.dtypes.StringDType())}
     dtf.to_zarr(arrays, tmp_path / "store.zarr")
     back = dtf.from_zarr(tmp_path / "store.zarr")
-    assert back.nrecords == 0
+    assert back.nrows == 0
     assert_same(back.compute(), {name: np.asarray(array) for name, array in arrays.items()})
 
 
@@ -442,7 +442,7 @@ def test_flat_values_are_written_with_the_rows_in_which_they_begin(ds: dtf.Datas
         written.compute(scheduler="sync")
     by_rows = {key for name, keys in busy.writers.items() if name.startswith("label/c") for key in keys}
     flat = {key for name, keys in busy.writers.items() if ".values/c" in name for key in keys}
-    assert len(by_rows) == plan.tasks == math.ceil(plan.nrecords / 4)
+    assert len(by_rows) == plan.tasks == math.ceil(plan.nrows / 4)
     assert flat <= by_rows
 
 

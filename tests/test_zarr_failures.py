@@ -78,7 +78,7 @@ def test_an_existing_group_is_not_overwritten_by_default(ds: dtf.Dataset, store:
         ds.rows[:3].to_zarr(store)
     assert tree(store) == before
     ds.rows[:3].to_zarr(store, mode="w")
-    assert dtf.from_zarr(store).nrecords == 3
+    assert dtf.from_zarr(store).nrows == 3
 
 
 def test_no_row_is_read_if_the_target_is_refused(ds: dtf.Dataset, store: Path, shards: Path) -> None:
@@ -106,7 +106,7 @@ def test_groups_with_other_files_are_refused(ds: dtf.Dataset, shards: Path) -> N
         ds.to_zarr(shards, mode="w")
     assert len(list(shards.glob("*.tfrecord"))) == 4
     ds.rows[:2].to_zarr(shards, component="converted", mode="w")
-    assert dtf.from_zarr(shards, component="converted").nrecords == 2
+    assert dtf.from_zarr(shards, component="converted").nrows == 2
 
 
 def test_an_array_is_refused(ds: dtf.Dataset, store: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_array_is_refused(ds: dtf.Dataset, store: Path) -> None:
 def test_an_empty_directory_is_accepted(ds: dtf.Dataset, store: Path) -> None:
     store.mkdir()
     ds.to_zarr(store)
-    assert dtf.from_zarr(store).nrecords == ROWS
+    assert dtf.from_zarr(store).nrows == ROWS
 
 
 @pytest.mark.parametrize("component", [None, "train"])
@@ -193,7 +193,7 @@ def test_a_delayed_store_is_incomplete_until_it_is_computed(ds: dtf.Dataset, sto
     with pytest.raises(IncompleteStoreError, match="never finished"):
         dtf.from_zarr(store)
     assert written.compute() is None
-    assert dtf.from_zarr(store).nrecords == ROWS
+    assert dtf.from_zarr(store).nrows == ROWS
     written.compute()
     assert dtf.from_zarr(store)["label"].sum().compute() == sum(range(ROWS))
 
@@ -310,7 +310,7 @@ def test_a_store_that_cannot_be_removed_stays_marked_incomplete(
     with pytest.raises((IncompleteStoreError, FileNotFoundError)):
         dtf.from_zarr(memory)
     ds.rows[:30].to_zarr(memory, mode="w")
-    assert dtf.from_zarr(memory).nrecords == 30
+    assert dtf.from_zarr(memory).nrows == 30
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def equal(store: Path, reference: Path) -> None:
     read, wanted = zarr.open_group(store, mode="r"), zarr.open_group(reference, mode="r")
     assert sorted(read.array_keys()) == sorted(wanted.array_keys())
     assert all((read[name][:] == wanted[name][:]).all() for name in wanted.array_keys())  # type: ignore[union-attr,index]
-    assert dtf.from_zarr(store).nrecords == SHARDS * ROWS
+    assert dtf.from_zarr(store).nrows == SHARDS * ROWS
 
 
 def slow(ds: dtf.Dataset, seconds: float = 0.02) -> dtf.Dataset:
@@ -187,7 +187,7 @@ def test_units_of_a_lost_worker_are_not_written_again(
 
     with meanwhile(kill):
         ds.map_blocks(logged, dict(ds.schema)).to_zarr(store, chunks=20)
-    assert dtf.from_zarr(store).nrecords == SHARDS * ROWS
+    assert dtf.from_zarr(store).nrows == SHARDS * ROWS
     # Two threads of the worker were at a unit each.
     assert len(log.read_text().split()) <= SHARDS * ROWS // 20 + 2
 

@@ -128,7 +128,7 @@ def test_nothing_is_written_and_nothing_counted_twice(
     monkeypatch.setattr("dask_tfrecord.stores.rows.count_items", lambda *_: pytest.fail("it was counted again"))
     plan.to_zarr("one.zarr")
     plan.to_zarr("other.zarr")
-    assert dtf.from_zarr("one.zarr").nrecords == dtf.from_zarr("other.zarr").nrecords == 62
+    assert dtf.from_zarr("one.zarr").nrows == dtf.from_zarr("other.zarr").nrows == 62
 
 
 @given(
@@ -376,7 +376,7 @@ def test_names_are_escaped_in_html() -> None:
 def test_it_is_json(ds: dtf.Dataset) -> None:
     plan = ds.plan_zarr(chunks=20)
     found = json.loads(plan.to_json())
-    assert (found["nrecords"], found["unit_rows"], found["write_units"]) == (62, 20, plan.write_units)
+    assert (found["nrows"], found["unit_rows"], found["write_units"]) == (62, 20, plan.write_units)
     assert [array["name"] for array in found["arrays"]] == [array.name for array in plan.arrays]
     assert found["nbytes"] == sum(array["nbytes"] for array in found["arrays"])
     assert found["memory"]["peak_nbytes"] == plan.memory.peak_nbytes

@@ -102,7 +102,7 @@ def test_a_full_disk(
             assert (store / ".dask_tfrecord").is_dir()
         ds.to_zarr(store, resume=True, **grid)
     assert data(store) == data(tmp_path / "whole.zarr")
-    assert dtf.from_zarr(store).nrecords == ROWS
+    assert dtf.from_zarr(store).nrows == ROWS
 
 
 def test_only_what_is_missing_is_written(ds: dtf.Dataset, store: Path, broken: list[int]) -> None:
@@ -469,4 +469,4 @@ def test_a_program_killed_five_times(shards: Path, store: Path, tmp_path: Path, 
             dtf.from_zarr(store)
     assert convert(10**6) == 0
     assert data(store) == data(tmp_path / "whole.zarr")
-    assert dtf.from_zarr(store).nrecords == ROWS
+    assert dtf.from_zarr(store).nrows == ROWS

@@ -83,7 +83,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return Schema(features, own.sampling if whole else None, classes=kept, groups=groups, report=own.report)
 
     @property
-    def nrecords(self) -> int | None:
+    def nrows(self) -> int | None:
         """Number of rows; None if they are not counted (``counts=None``)."""
         total = float(np.sum(self._backing.sizes))
         return None if np.isnan(total) else int(total)
@@ -111,7 +111,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     @property
     def borders(self) -> NDArray[np.int64] | None:
         """First row of each chunk, and the number of rows; None if they are not counted."""
-        if self.nrecords is None:
+        if self.nrows is None:
             return None
         return np.concatenate([[0], np.cumsum(self.chunks)]).astype(np.int64)
 
@@ -195,10 +195,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         >>> ds.sample(3, seed=1)["label"].compute().shape
         (3,)
         """
-        if self.nrecords is None:
+        if self.nrows is None:
             raise ValueError("a sample is drawn from rows that are counted: open with counts='auto', not counts=None")
-        n = checked_number("n", n, self.nrecords)
-        drawn = np.random.default_rng(seed).choice(self.nrecords, n, replace=False, shuffle=False)
+        n = checked_number("n", n, self.nrows)
+        drawn = np.random.default_rng(seed).choice(self.nrows, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
 
     def assign(self, **arrays: Any) -> Dataset:
@@ -292,10 +292,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         -------
         values : dask array of shape (nvalues, *inner)
             All values, in chunks of unknown sizes.
-        *row_splits : dask arrays of int64, shape (nrecords + 1,) for the first
+        *row_splits : dask arrays of int64, shape (nrows + 1,) for the first
             One array per level, the outermost first. Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``, or those
             rows of the next level, as in `tf.RaggedTensor`.
-        shapes : dask array of int64, shape (nrecords, axes), or (narrays, axes) for lists of arrays
+        shapes : dask array of int64, shape (nrows, axes), or (narrays, axes) for lists of arrays
             Only for arrays with shapes of their own, whose values are flattened. The last row splits divide the values
             among the arrays.
         """
@@ -317,7 +317,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
         Returns
         -------
-        dask array of shape (nrecords, *length, *inner)
+        dask array of shape (nrows, *length, *inner)
 
         Raises
         ------
@@ -336,7 +336,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         if isinstance(self.source, UncountedSource) and self._names:
             first = dask.delayed(UncountedSource.first, pure=False)(self.source, tuple(self._names), n)
             return {name: to_array(block) for name, block in first.compute().items()}
-        if self.nrecords is not None:
+        if self.nrows is not None:
             return self.rows[:n].compute()
         return first_rows(self.merged().chunks(self._names), self.schema, n)
 
@@ -367,8 +367,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     def count(self) -> int:
         """Return the number of records; count them now if they are not counted (``counts=None``)."""
-        if self.nrecords is not None:
-            return self.nrecords
+        if self.nrows is not None:
+            return self.nrows
         return count_rows(self.merged().chunks(self._names[:1]))
 
     explode = explode_rows

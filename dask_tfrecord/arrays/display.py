@@ -34,7 +34,7 @@ class _Displayed(Protocol):
     def schema(self) -> Schema: ...
 
     @property
-    def nrecords(self) -> int | None: ...
+    def nrows(self) -> int | None: ...
 
     @property
     def npartitions(self) -> int: ...
@@ -78,13 +78,13 @@ def html_table(
 
 def _chunk_pictures(dataset: _Displayed) -> str:
     """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
-    if not dataset.nrecords or not dataset.schema:
+    if not dataset.nrows or not dataset.schema:
         return ""
     from dask.array.svg import svg
 
     rows, figures = tuple(map(int, dataset.chunks)), []
     for name, feature in list(dataset.schema.items())[:_MOST_PICTURES]:
-        shape = (dataset.nrecords, *feature.block_shape)
+        shape = (dataset.nrows, *feature.block_shape)
         # dask draws no axis of length 0.
         picture = svg((rows, *((size,) for size in feature.block_shape)), size=_PICTURE) if all(shape) else ""
         figures.append(f"<figure><figcaption>{escape(printable(name))}</figcaption>{picture}</figure>")
@@ -143,9 +143,9 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
 
 
 def _title(dataset: _Displayed) -> str:
-    rows = "unknown number of rows" if dataset.nrecords is None else plural(dataset.nrecords, "row")
+    rows = "unknown number of rows" if dataset.nrows is None else plural(dataset.nrows, "row")
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(dataset.npartitions, 'chunk')}"
-    if dataset.nrecords is not None:
+    if dataset.nrows is not None:
         sizes = np.asarray(dataset.chunks, np.int64)
         low, high = int(sizes.min()), int(sizes.max())
         title += f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
@@ -180,7 +180,7 @@ def _hints(dataset: _Displayed) -> list[str]:
 
 
 def _rows(dataset: _Displayed) -> list[tuple[str, str, str, str]]:
-    rows: str = "n" if dataset.nrecords is None else str(dataset.nrecords)
+    rows: str = "n" if dataset.nrows is None else str(dataset.nrows)
     table, schema = [], dataset.schema
     for name, feature in schema.items():
         shape = f"({', '.join([rows, *map(str, feature.block_shape)])}{',' if not feature.block_shape else ''})"

@@ -362,7 +362,7 @@ class DatasetWriters(Mapping[str, da.Array]):
             Number of epochs; None for any number.
         drop_remainder : bool, default False
             Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches,
-            ``nrecords // n // batch_size``.
+            ``nrows // n // batch_size``.
         pad : mapping of str to int, None or Pad, optional
             Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
             that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.

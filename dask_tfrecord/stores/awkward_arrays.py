@@ -47,7 +47,7 @@ class AwkwardChunks(Iterator[Any]):
             ) from error
         make = _ArrayMaker(dataset.schema, dataset.source, dataset.borders)
         make.check_names()
-        if not dataset.schema and dataset.nrecords != 0:
+        if not dataset.schema and dataset.nrows != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
         self._arrays = iterate_chunks(dataset.merged(), tuple(dataset), make) if dataset.schema else iter(())
 

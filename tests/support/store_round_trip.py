@@ -40,6 +40,6 @@ def assert_identity(dataset: dtf.Dataset, store: Any, **options: Any) -> dtf.Dat
     back = dtf.from_zarr(store, component=options.get("component"))
     assert back.schema == dataset.schema
     assert back.schema.sampling == dataset.schema.sampling
-    assert (back.nrecords, list(back)) == (dataset.nrecords, list(dataset))
+    assert (back.nrows, list(back)) == (dataset.nrows, list(dataset))
     assert_same(back.compute(), dataset.compute())
     return back

@@ -23,7 +23,7 @@ def to_dataframe(dataset: Dataset) -> Any:
             "DataFrames need pandas, which is not installed: pip install 'dask-tfrecord[arrow]'", name="pandas"
         ) from error
     make = BatchMaker(dataset.schema, tensors=False)
-    make.check_columns(dataset.nrecords)
+    make.check_columns(dataset.nrows)
     # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.
     chunks = dataset.merged().chunks(tuple(dataset)).to_delayed(optimize_graph=False).ravel().tolist()
     borders, divisions = dataset.borders, None

@@ -75,10 +75,10 @@ def to_parquet(
     if mode not in ("w", "w-"):
         raise ValueError(f"mode is 'w-' (fail if a file exists) or 'w' (replace existing files); got {mode!r}")
     codec = _checked_codec(compression)
-    if dataset.nrecords is None:
+    if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     make = BatchMaker(dataset.schema, tensors)
-    make.check_columns(dataset.nrecords)
+    make.check_columns(dataset.nrows)
     names = ShardNames.from_directory(path, _TEMPLATE, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
@@ -92,9 +92,9 @@ def to_parquet(
     if not compute:
         return row_tasks.build(write_parquet_file, tasks, complete, (completion,), shared)
     written = row_tasks.build(write_parquet_file, tasks, collect, (), shared)
-    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrecords, spans)
+    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrows, spans)
     name = row_tasks.task_name(write_parquet_file)
-    publish(completion, written, WriteWork(_display(paths), name, dataset.nrecords, len(dataset), reading, len(spans)))
+    publish(completion, written, WriteWork(_display(paths), name, dataset.nrows, len(dataset), reading, len(spans)))
     return None
 
 

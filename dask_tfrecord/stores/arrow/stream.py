@@ -33,7 +33,7 @@ class ArrowBatches(Iterator[pa.RecordBatch]):
 
     def __init__(self, dataset: Dataset, tensors: bool) -> None:
         make = BatchMaker(dataset.schema, tensors)
-        make.check_columns(dataset.nrecords)
+        make.check_columns(dataset.nrows)
         self._schema = make.arrow
         self._batches = (
             iterate_chunks(dataset.merged(), tuple(dataset), partial(_batch, make)) if make.schema else iter(())

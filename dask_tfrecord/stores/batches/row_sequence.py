@@ -27,11 +27,11 @@ class RowSequence:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        if dataset.nrecords is None:
+        if dataset.nrows is None:
             raise ValueError("a sequence needs the number of rows: open with counts='auto', not counts=None")
         if not len(dataset):
             raise SchemaError("rows have at least one column; the data set has none")
-        self._length = dataset.nrecords
+        self._length = dataset.nrows
         self._reader = RowReader(dataset)
 
     def __len__(self) -> int:

@@ -66,12 +66,12 @@ def preview_dataset(dataset: Dataset, n: int) -> Preview:
     checked = checked_number("n", n)
     rows = dataset.head(checked)
     schema = dataset.schema
-    nrows = len(next(iter(rows.values()))) if rows else min(checked, dataset.nrecords or 0)
+    nrows = len(next(iter(rows.values()))) if rows else min(checked, dataset.nrows or 0)
     columns = tuple(
         preview_column(name, feature, np.asarray(rows[name]), schema.classes.get(name, ()))
         for name, feature in schema.items()
     )
-    whole = "an unknown number of records" if dataset.nrecords is None else plural(dataset.nrecords, "record")
+    whole = "an unknown number of records" if dataset.nrows is None else plural(dataset.nrows, "record")
     return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin(dataset)}"), columns)
 
 

@@ -173,16 +173,16 @@ def to_tfrecord(
     >>> import dask_tfrecord as dtf
     >>> ds = dtf.read_tfrecord("train-*.tfrecord")
     >>> ds.to_tfrecord("again/train-{shard:05d}-of-{shards:05d}.tfrecord", compression="gzip", mode="w")
-    >>> dtf.read_tfrecord("again/train-*.tfrecord").nrecords == ds.nrecords
+    >>> dtf.read_tfrecord("again/train-*.tfrecord").nrows == ds.nrows
     True
     """
     compression = check_options(compression, index, mode, records_per_shard)
     given = given_features(features, sequence_features, example_features)
     dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
-    if dataset.nrecords is None:
+    if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
-    if not schema and dataset.nrecords:
-        raise SchemaError(f"{plural(dataset.nrecords, 'record')} without a feature would be empty: there is no column")
+    if not schema and dataset.nrows:
+        raise SchemaError(f"{plural(dataset.nrows, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))
     encoder = Encoder(schema, dataset.schema, _image_encodings(encoding, schema))
     _check_pillow(encoder)
@@ -205,9 +205,9 @@ def to_tfrecord(
     if not compute:
         return row_tasks.build(write_shard, tasks, complete, (completion,), shared)
     written = row_tasks.build(write_shard, tasks, collect, (), shared)
-    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrecords, spans)
+    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrows, spans)
     name = row_tasks.task_name(write_shard)
-    work = WriteWork(names.display(paths), name, dataset.nrecords, len(schema), reading, len(spans))
+    work = WriteWork(names.display(paths), name, dataset.nrows, len(schema), reading, len(spans))
     publish(completion, written, work)
     return None
 

@@ -241,7 +241,7 @@ class _Opened:
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
         coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
         labels = labels_of(rows)
-        specs = variable_specs(rows.schema, rows.nrecords, coords, dimension_names, labels)
+        specs = variable_specs(rows.schema, rows.nrows, coords, dimension_names, labels)
         return cls(given, rows, specs, labels, dropped)
 
     def groups(self) -> dict[str, dict[str, VariableSpec]]:

@@ -31,7 +31,7 @@ def to_xarray(
     labels = labels_of(dataset)
     flat = [name for name in flat_columns(dataset) if name not in coords] if ragged == "flat" else []
     axes = {name: each for name, each in (dimension_names or {}).items() if name not in flat}
-    specs = variable_specs(dataset.schema, dataset.nrecords, coords, axes, labels)
+    specs = variable_specs(dataset.schema, dataset.nrows, coords, axes, labels)
     specs = {name: spec for name, spec in specs.items() if spec.column not in flat}
     names = tuple(spec.column for spec in specs.values())
     arrays = dict(zip(names, dataset[names], strict=True)) if together else {}

@@ -163,7 +163,7 @@ def to_zarr(
     --------
     >>> import dask_tfrecord as dtf
     >>> dtf.read_tfrecord("train-*.tfrecord").to_zarr("train.zarr", mode="w")
-    >>> dtf.from_zarr("train.zarr").nrecords > 0
+    >>> dtf.from_zarr("train.zarr").nrows > 0
     True
     """
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
@@ -196,7 +196,7 @@ def conversion_request(
     """Validate the inputs and options of a conversion, before any row is read."""
     inputs = Inputs.from_arrays(arrays)
     dataset = inputs.dataset
-    if dataset.nrecords is None:
+    if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
     _check_storable(schema)

@@ -181,7 +181,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
     sizes = row_tasks.row_sizes()
     if layout is None:
-        nrows = dataset.nrecords or 0
+        nrows = dataset.nrows or 0
         grid, overrides = options.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)

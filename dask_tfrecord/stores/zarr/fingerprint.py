@@ -62,7 +62,7 @@ class Fingerprint:
         """Compute the fingerprint of a data set whose rows are counted, with the groups of `schema`."""
         rows, functions = _rows(dataset)
         return cls(
-            dict(dataset.origin), json.loads(schema.to_json()), dataset.nrecords or 0, dict(options), rows, functions
+            dict(dataset.origin), json.loads(schema.to_json()), dataset.nrows or 0, dict(options), rows, functions
         )
 
     @classmethod

@@ -81,7 +81,7 @@ class ZarrPlan:
 
     Attributes
     ----------
-    nrecords : int
+    nrows : int
         Rows.
     unit_rows : int
         Rows of a unit, which one task writes for all features.
@@ -109,7 +109,7 @@ class ZarrPlan:
     (2, 1048)
     """
 
-    nrecords: int
+    nrows: int
     unit_rows: int
     write_units: int
     tasks: int
@@ -205,7 +205,7 @@ class ZarrPlan:
         >>> import json
         >>> import dask_tfrecord as dtf
         >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr()
-        >>> json.loads(plan.to_json())["nrecords"]
+        >>> json.loads(plan.to_json())["nrows"]
         20
         """
         arrays = []
@@ -217,7 +217,7 @@ class ZarrPlan:
             arrays.append(values)
         return json.dumps(
             {
-                "nrecords": self.nrecords,
+                "nrows": self.nrows,
                 "unit_rows": self.unit_rows,
                 "write_units": self.write_units,
                 "tasks": self.tasks,
@@ -333,7 +333,7 @@ def _html_plan(plan: ZarrPlan) -> str:
 
 def _title(plan: ZarrPlan) -> str:
     parts = [
-        plural(plan.nrecords, "row"),
+        plural(plan.nrows, "row"),
         plural(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
         f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
