@@ -17,15 +17,22 @@ from dask_tfrecord.limits import Limits, replaced_limits
 
 __all__ = ["bucket", "moto", "s3"]
 
-# Every run draws the same examples, so a change fails only on its own defects. DASK_TFRECORD_RANDOM draws others; a
-# failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.
+# Every run draws the same examples, so a change fails only on its own defects; `--hypothesis-profile=nightly` draws
+# others, and more of them. A failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.
 settings.register_profile(
     "any machine",
-    derandomize="DASK_TFRECORD_RANDOM" not in os.environ,
+    max_examples=25,
+    derandomize=True,
     deadline=None,
     print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+        HealthCheck.function_scoped_fixture,
+    ],
 )
+settings.register_profile("nightly", settings.get_profile("any machine"), max_examples=500, derandomize=False)
 settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

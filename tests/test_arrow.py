@@ -15,7 +15,7 @@ import dask.array as da
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
 from support.arrow_rows import check_table, same_lists
@@ -51,7 +51,6 @@ def test_every_layout_equals_numpy() -> None:
     check_table(pa.table(empty), empty.compute())
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_any_columns_equal_numpy(data: st.DataObject) -> None:
     features = data.draw(st.dictionaries(st.sampled_from("abc"), any_features(), min_size=1, max_size=3))
@@ -270,7 +269,7 @@ def test_few_chunks_are_decoded_ahead_and_none_after_the_end(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_a_cluster_decodes_and_reports_errors(client: Any, damaged: Path) -> None:
     ds = dtf.read_tfrecord(damaged, {"x": dtf.FixedLenFeature((), "int64")}, chunks=100)
     good = ds.rows[:800]

@@ -12,7 +12,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
 
@@ -67,7 +67,6 @@ def test_every_layout_equals_numpy() -> None:
         check(dataset_of({name: rows_like(each, rows, rng) for name, each in FEATURES.items()}, FEATURES, sizes))
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_any_columns_equal_numpy(data: st.DataObject) -> None:
     features = data.draw(st.dictionaries(st.sampled_from("abc"), any_features(), min_size=1, max_size=3))
@@ -162,6 +161,7 @@ def test_rows_without_columns_are_refused() -> None:
         dtf.Dataset.from_arrays({"row": np.arange(3)})[[]].to_awkward()
 
 
+@pytest.mark.integration
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)

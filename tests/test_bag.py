@@ -288,7 +288,7 @@ def on_processes(bag: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_on_a_cluster(lines: Path, client: Client) -> None:
     bag = dtf.read_bag(lines, decode=row)
     assert client.compute(bag).result() == ROWS
@@ -309,7 +309,7 @@ def assert_failure_is_told(lines: Path, compute: Callable[[Any], Any]) -> None:
     assert (caught.value.place.file, caught.value.place.record) == (str(lines / "part-2"), 5)
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_reports_of_a_cluster(lines: Path, tmp_path: Path, client: Client) -> None:
     folder = tmp_path / "examples"
     folder.mkdir()

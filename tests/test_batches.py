@@ -18,7 +18,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.bits import assert_blocks_equal
 from support.numbered_shards import write_shards
@@ -71,7 +71,6 @@ def wait_for_end_of_threads() -> None:
     assert not reading_threads()
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_every_row_occurs_once_in_each_epoch_across_shards(ds: dtf.Dataset, data: st.DataObject) -> None:
     rows = data.draw(st.integers(0, TOTAL))
@@ -192,6 +191,7 @@ next(other)
 """
 
 
+@pytest.mark.integration
 def test_a_state_continues_in_another_process(ds: dtf.Dataset, folder: Path) -> None:
     with ds.batches(48, shuffle="window", seed=3, window=40) as batches:
         next(batches)
@@ -619,7 +619,7 @@ def test_padding_equals_padded_batch_of_tensorflow(
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_chunks_on_a_cluster(ds: dtf.Dataset, client: Any) -> None:
     kept = ds.persist()
     for options in KINDS:
@@ -657,6 +657,7 @@ for shuffle in (False, "window", "full"):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_memory_does_not_grow_over_epochs(tmp_path: Path) -> None:

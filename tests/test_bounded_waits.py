@@ -150,6 +150,7 @@ def test_resets_while_metadata_is_read_are_retried(shard: bytes) -> None:
         assert dict(dtf.read_schema(f"{gate.url}/schema.json")) == FEATURES
 
 
+@pytest.mark.integration
 def test_resets_of_s3_are_retried_as_often_as_they_are_counted(
     bucket: tuple[Any, str, servers.Log], moto: int, shard: bytes
 ) -> None:
@@ -172,6 +173,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield make_store(request.param, request, stack)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fault", ["drop", 503])
 def test_one_range_takes_as_many_requests_as_attempts(store: Store, shard: bytes, fault: str | int) -> None:
     """Retries of the client do not multiply the requests."""
@@ -188,6 +190,7 @@ def test_one_range_takes_as_many_requests_as_attempts(store: Store, shard: bytes
 # ------------------------------------------------------------------------------------------------------------ silence
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["http", pytest.param("s3", marks=pytest.mark.slow)])
 def test_a_server_that_never_answers_ends_at_the_time_limit(
     kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture

@@ -19,7 +19,7 @@ from support.numbered_shards import write_shards
 import dask_tfrecord as dtf
 
 pytestmark = MARKS
-ROUNDS = 10
+ROUNDS = [0, 1, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(2, 10))]
 # Enough for three tasks.
 SHARDS, ROWS = 130, 2
 # Records without payload, so that writing the index of their shard takes long.
@@ -180,7 +180,7 @@ def round_(reference: Reference, tmp_path: Path) -> Round:
     return Round(reference, tmp_path)
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_killed_workers_change_no_result(round_: Round, number: int) -> None:
     with restless_cluster(restarts=number % 2 == 0) as cluster:
         run = round_.start(cluster)
@@ -194,7 +194,7 @@ def test_killed_workers_change_no_result(round_: Round, number: int) -> None:
         round_.again()
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_a_killed_client_leaves_whole_files(round_: Round, number: int) -> None:
     with restless_cluster() as cluster:
         round_.start(cluster).kill_client(number)
@@ -203,7 +203,7 @@ def test_a_killed_client_leaves_whole_files(round_: Round, number: int) -> None:
     round_.check_files()
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_a_killed_scheduler_is_reported(round_: Round, number: int) -> None:
     with restless_cluster(restarts=False) as cluster:
         run = round_.start(cluster)

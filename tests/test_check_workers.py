@@ -21,7 +21,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import ClusterError
 
 ROWS = 40
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.integration
 # Program of a worker in another environment: without the library, with other versions.
 OTHER = """
 import importlib.metadata, sys

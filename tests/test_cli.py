@@ -125,6 +125,7 @@ def test_info_inspects_the_specified_number_of_records(shards: Path) -> None:
         assert (refused.exit_code, "neither a number of records" in refused.stderr) == (2, True)
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_info_reads_all_records_in_processes(shards: Path, tmp_path: Path) -> None:
     # Without the limit, these shards are too small for processes.
@@ -421,6 +422,7 @@ def test_a_record_that_breaks_in_the_middle_leaves_no_store(tmp_path: Path) -> N
     assert not store.exists()
 
 
+@pytest.mark.integration
 @POSIX
 def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     import resource
@@ -444,6 +446,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
     assert not store.exists()
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize(
@@ -514,6 +517,7 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([script(arguments[0]), *arguments[1:]], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.integration
 def test_dask_has_the_same_commands(shards: Path, tmp_path: Path) -> None:
     ours = program("dask-tfrecord", "info", str(shards))
     dasks = program("dask", "tfrecord", "info", str(shards))
@@ -526,6 +530,7 @@ def test_dask_has_the_same_commands(shards: Path, tmp_path: Path) -> None:
     assert_same(tmp_path / "train.zarr", shards)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "command", [["dask-tfrecord"], pytest.param(["dask", "tfrecord"], marks=pytest.mark.slow)], ids=" ".join
 )

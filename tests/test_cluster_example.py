@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_the_example_converts_between_servers_while_workers_are_killed() -> None:
     pytest.importorskip("moto.server")
     script = Path(__file__).parents[1] / "examples" / "cluster.py"

@@ -72,6 +72,7 @@ def test_the_page_lists_every_setting_with_its_default_and_its_environment_varia
         assert variable == "DASK_" + name.replace(".", "__").replace("-", "_").upper()
 
 
+@pytest.mark.integration
 def test_defaults_are_those_of_the_file_and_valid() -> None:
     # In a new process: `dask.config.set` of another test may have removed the defaults of this one.
     found = run("import json, dask, dask_tfrecord.config; print(json.dumps(dask.config.get('tfrecord')))")
@@ -83,6 +84,7 @@ def test_defaults_are_those_of_the_file_and_valid() -> None:
     assert read_nbytes("storage.range-size") == 8 << 20
 
 
+@pytest.mark.integration
 def test_defaults_appear_with_dask_or_at_the_first_use(tmp_path: Path) -> None:
     shown = "print(dask.config.get('tfrecord.progress', 'none'))"
     assert run(f"import dask, dask_tfrecord; {shown}", DASK_CONFIG=str(tmp_path)) == "True"
@@ -93,6 +95,7 @@ def test_defaults_appear_with_dask_or_at_the_first_use(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 def test_files_and_environment_variables_precede_the_defaults(tmp_path: Path) -> None:
     mine = {"tfrecord": {"storage": {"timeout": "7s", "range-size": "1 MiB"}, "decode": None}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
@@ -105,6 +108,7 @@ def test_files_and_environment_variables_precede_the_defaults(tmp_path: Path) ->
     assert printed == f"7.0 {2 << 20} auto False 8"
 
 
+@pytest.mark.integration
 def test_values_set_before_the_defaults_are_loaded_end_without_them() -> None:
     code = (
         "import sys, dask_tfrecord, dask\n"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.bits import bits
 from support.every_class import PARTS, collections
@@ -99,14 +99,7 @@ def test_golden_files(golden: Path, case: str) -> None:
 def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> None:
     refused = 0
 
-    @settings(
-        max_examples=nexamples,
-        phases=[Phase.generate],
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-    )
+    @settings(max_examples=nexamples, phases=[Phase.generate], derandomize=True, database=None)
     @given(collections(*PARTS[part]), st.booleans())
     def run(made: tuple[Schema, list[bytes]], alone: bool) -> None:
         nonlocal refused

@@ -207,6 +207,7 @@ def failing(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
         yield from (str(link) for link in links)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("use", [reading, converting, referring, checking, running_commands, failing])
 def test_no_credentials_in_what_is_displayed_stored_logged_or_raised(
     guarded: Guarded, use: Callable[..., Iterator[object]], tmp_path: Path, caplog: pytest.LogCaptureFixture

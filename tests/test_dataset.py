@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from dask.sizeof import sizeof
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads, write_oracle
@@ -300,7 +300,6 @@ slices = st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.none() | s
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     first=slices | index | st.lists(index, min_size=1, max_size=6),
     second=st.just(slice(None)) | st.integers(-2, 1) | st.builds(slice, st.integers(-3, 3), st.integers(-3, 3)),
@@ -378,7 +377,7 @@ def test_rows_are_numpys(ds: dtf.Dataset, wanted: Columns, key: Any) -> None:
         check(rows.persist().compute(), wanted, picked)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 @given(n=st.integers(0, ROWS), seed=st.integers(0, 5))
 def test_a_sample_is_distinct_rows_in_order(ds: dtf.Dataset, wanted: Columns, n: int, seed: int) -> None:
     found = ds.sample(n, seed)
@@ -1086,6 +1085,7 @@ def test_many_threads_at_once(ds: dtf.Dataset, wanted: Columns) -> None:
             future.result(timeout=PATIENCE)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_control_c_stops_a_computation(folder: Path, tmp_path: Path) -> None:
     sent = tmp_path / "sent"
@@ -1118,6 +1118,7 @@ except KeyboardInterrupt:
         assert out.count("running") < 20
 
 
+@pytest.mark.integration
 def test_dasks_query_planning_is_refused(folder: Path) -> None:
     code = f"import dask_tfrecord as dtf; dtf.read_tfrecord({str(folder)!r})"
     environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}

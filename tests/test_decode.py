@@ -18,7 +18,7 @@ import numpy as np
 import oracle
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import assert_blocks_equal
@@ -94,13 +94,7 @@ def compare_encodings(features: st.SearchStrategy[Feature], path: Path, nmessage
         blocks = read(path, schema, len(payloads) if counted else None)
         assert_blocks_equal(blocks, oracle.expected_columns(payloads, schema))
 
-    @settings(
-        max_examples=-(-nmessages // (_MESSAGES * _ENCODINGS)),
-        phases=[Phase.generate],
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-    )
+    @settings(max_examples=-(-nmessages // (_MESSAGES * _ENCODINGS)), phases=[Phase.generate], database=None)
     @given(encoded(features), st.booleans())
     def run(made: tuple[Schema, list[bytes]], counted: bool) -> None:
         schema, payloads = made

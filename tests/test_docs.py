@@ -101,6 +101,7 @@ def test_python_blocks_run(page: str) -> None:
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 @pytest.mark.usefixtures("object_store")
@@ -113,6 +114,7 @@ def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")])
 def test_commands_print_the_output_on_the_page(page: str, workshop: Path) -> None:
     shell = shutil.which("bash")

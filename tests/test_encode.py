@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import (
@@ -81,7 +81,6 @@ def bits(array: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_every_feature_class_reads_the_same_again(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -103,7 +102,6 @@ def test_every_feature_class_reads_the_same_again(
         assert bits(again[name]) == bits(array), name
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     numbers=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300), max_size=20), max_size=5),
     room=st.integers(0, 400),

@@ -16,7 +16,7 @@ from typing import Any
 import oracle
 import pytest
 from google.protobuf.internal import api_implementation
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import bits
@@ -99,13 +99,7 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     """Draw records and read them: all together, the valid ones, and each refused one alone."""
     read_records = refused = 0
 
-    @settings(
-        max_examples=nrecords // RECORDS,
-        phases=[Phase.generate],
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-    )
+    @settings(max_examples=nrecords // RECORDS, phases=[Phase.generate], database=None)
     @given(made, st.randoms(use_true_random=False))
     def run(made: tuple[Schema, list[bytes]], rng: random.Random) -> None:
         nonlocal read_records, refused

@@ -16,7 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import read_payloads, write_oracle
 from support import servers
@@ -510,7 +510,6 @@ def test_batches_sequences_and_arrow_streams(episodes: dtf.Dataset, records: lis
     assert table["name"].to_pylist() == [item["name"] for item in expected]
 
 
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_any_lengths_chunks_and_spans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 9]), min_size=0, max_size=12), "lengths")
@@ -697,7 +696,7 @@ def test_repeated_tasks_give_the_same_items(episodes: dtf.Dataset, records: list
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_items_on_a_cluster(client: Any, shards: Path, records: list[dict[str, Any]], tmp_path: Path) -> None:
     steps = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps", repeat=["name"])
     expected = items_of(records, ["name"])

@@ -90,6 +90,7 @@ def client() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_cluster_reports_the_records_of_the_block(shards: Path, tmp_path: Path, client: Any) -> None:
     ds = dtf.read_tfrecord(shards, SPEC, chunks=5)

@@ -189,7 +189,7 @@ def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_a_cluster_computes_dataframes(client: Any) -> None:
     ds = every_column()[["dense", "text", "ragged", "image"]]
     frame = ds.to_dataframe()

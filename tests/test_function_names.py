@@ -48,11 +48,13 @@ def name_in_program(folder: Path, **said: str) -> str:
     return done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_another_process_finds_the_same_name(tmp_path: Path) -> None:
     assert name_in_program(tmp_path) == name_in_program(tmp_path, padding="\n\n# moved\n")
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [{"factor": "3"}, {"operator": "+"}, {"offset": "5"}], ids=str)
 def test_the_body_of_a_function_determines_the_name(tmp_path: Path, change: dict[str, str]) -> None:
@@ -183,6 +185,7 @@ def names_in_process(folder: Path, scripts: list[str]) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_functions_of_scripts(tmp_path: Path) -> None:
     scripts = [script for script, _, _ in KINDS.values()]

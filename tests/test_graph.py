@@ -121,7 +121,7 @@ class Decodes:
         )
 
 
-@pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.cluster)])
+@pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.integration)])
 def decodes(request: pytest.FixtureRequest) -> Iterator[Decodes]:
     """Log of decodes; the test computes on the scheduler of the parameter."""
     if request.param == "threads":
@@ -420,6 +420,7 @@ def one_when_opened() -> int:
     return 1
 
 
+@pytest.mark.integration
 def test_the_scheduler_warns_of_a_second_definition(run_specs: Callable[[], list[str]]) -> None:
     def task(dependency: str) -> Any:
         one = dask.delayed(one_when_opened)(dask_key_name=dependency)
@@ -437,7 +438,7 @@ def test_the_scheduler_warns_of_a_second_definition(run_specs: Callable[[], list
         assert first.result(120) + second.result(120) == 2
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("rounds", "chunks"),
     [(1, 1000), *(pytest.param(*many, marks=pytest.mark.slow) for many in [(20, 80), (5, 1000)])],
@@ -505,7 +506,7 @@ class Counted:
         return {name: np.arange(self.nrows)[key] for name in names}
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> None:
     borders = np.arange(0, 1001, 10)
     log = tmp_path / "log"
@@ -534,7 +535,7 @@ def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> Non
         assert all(count[worker] == 1 for worker in workers)
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> None:
     here = dtf.read_tfrecord(folder, FEATURES, chunks=30).compute(scheduler="sync")
     with client.as_current():
@@ -556,7 +557,7 @@ def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> Non
         assert dtf.read_tfrecord(folder, FEATURES, counts=None).count() == ROWS
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_text_on_the_cluster(client: Client, folder: Path) -> None:
     with client.as_current():
         text = dtf.read_tfrecord(folder, FEATURES, chunks=30)["text"]
@@ -571,7 +572,7 @@ def test_text_on_the_cluster(client: Client, folder: Path) -> None:
             assert (array == "Nº 7").sum().compute() == 1
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_persisted_chunks_report_their_size(client: Client, folder: Path) -> None:
     with client.as_current():
         kept = dtf.read_tfrecord(folder, FEATURES, chunks="shard")[["image", "tokens"]].persist()
@@ -583,7 +584,7 @@ def test_persisted_chunks_report_their_size(client: Client, folder: Path) -> Non
             assert 50 * 24 + 75 * 8 + 51 * 8 <= one < 2 * (50 * 24 + 75 * 8 + 51 * 8)
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_errors_survive_the_cluster(client: Client, folder: Path) -> None:
     wrong = dtf.read_tfrecord(folder, {"label": dtf.FixedLenFeature((2,), "int64")}, chunks="shard").rows[120:]
     with client.as_current():
@@ -596,7 +597,7 @@ def test_errors_survive_the_cluster(client: Client, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_clients_of_several_threads(client: Client, folder: Path) -> None:
     ds = dtf.read_tfrecord(folder, FEATURES, chunks=30)
 

@@ -69,7 +69,7 @@ def test_mode(repository: Any) -> None:
     assert len(messages(repository)) == 3
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_shards_on_a_cluster(repository: Any, tmp_path: Path) -> None:
     for shard in range(3):
         arrays = {"a": np.arange(30) + shard, "t": [[shard] * (row % 5) for row in range(30)]}
@@ -182,6 +182,7 @@ def test_virtual_references(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.integration
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)

@@ -58,6 +58,7 @@ def test_permissions_and_links_keep_the_identity_of_a_file(tmp_path: Path) -> No
     assert dataset["x"].sum().compute() == sum(range(ROWS))
 
 
+@pytest.mark.integration
 def test_an_object_is_identified_by_its_etag(tmp_path: Path, s3: dict[str, Any]) -> None:
     import s3fs
 
@@ -73,6 +74,7 @@ def test_an_object_is_identified_by_its_etag(tmp_path: Path, s3: dict[str, Any])
     assert names[0] == names[2] != names[1]
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_an_index_that_another_process_rebuilds_is_used(tmp_path: Path) -> None:
     pytest.importorskip("indexed_gzip")
@@ -93,6 +95,7 @@ def test_an_index_that_another_process_rebuilds_is_used(tmp_path: Path) -> None:
             assert np.array_equal(dataset["x"][-5:].compute(), expected[-5:])
 
 
+@pytest.mark.integration
 def test_an_index_that_appears_after_the_first_reading_is_used(tmp_path: Path) -> None:
     pytest.importorskip("indexed_gzip")
     path = tmp_path / "x.gz"
@@ -115,6 +118,7 @@ except dtf.TFRecordError as error:
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("pipe", "said"),
     [

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import read_payloads
@@ -81,7 +81,6 @@ def test_golden_images_equal_tensorflow(golden: Path) -> None:
     assert len(seen) == 6 * 12
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_png_gives_its_samples(data: st.DataObject) -> None:
     colour, depth = data.draw(st.sampled_from([kind for kind in KINDS if kind[0] != PALETTE]))
@@ -454,7 +453,6 @@ def test_every_changed_byte_of_a_png_is_found(name: str) -> None:
             decode_image(file[:at] + bytes([file[at] ^ 0x10]) + file[at + 1 :])
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(FILES)), st.data())
 def test_damage_gives_an_image_or_an_image_error(name: str, data: st.DataObject) -> None:
     file = bytearray(FILES[name])
@@ -517,7 +515,6 @@ def test_isal_and_zlib_give_the_same_pixels_and_errors(has_isal: bool, monkeypat
                 decode_image(with_stream(file, each))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_png_is_decoded_into_slots_of_any_layout(data: st.DataObject) -> None:
     colour, depth = data.draw(st.sampled_from(KINDS))

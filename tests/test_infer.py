@@ -15,7 +15,7 @@ from typing import Any
 import oracle
 import pytest
 from google.protobuf.internal import api_implementation
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.corpus import FOREIGN
 from support.parsing_cases import delimited as on_wire
@@ -154,7 +154,6 @@ def test_each_payload_type_has_advice() -> None:
 
 @judged_by_upb
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_every_legal_encoding_is_detected(data: st.DataObject) -> None:
     schema = data.draw(oracle.schemas(min_size=1))
     message = data.draw(oracle.examples(schema))
@@ -268,7 +267,6 @@ def test_nothing_to_infer_from() -> None:
 
 @judged_by_upb
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_an_inferred_schema_fits_its_records(data: st.DataObject) -> None:
     schema = data.draw(oracle.schemas(min_size=1))
     records = data.draw(st.lists(oracle.examples(schema), min_size=1, max_size=4))
@@ -351,7 +349,6 @@ def test_sequence_examples_require_sequence_features(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_inferred_lists_fit_their_records(data: st.DataObject) -> None:
     steps = st.lists(st.lists(st.integers(0, 9), max_size=3) | st.none(), max_size=3)
     records = data.draw(st.lists(st.dictionaries(st.sampled_from("ab"), steps), min_size=1, max_size=4))

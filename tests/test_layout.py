@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.any_columns import FEATURES, any_features, listed, rows_like
@@ -42,7 +42,6 @@ WORDS = st.lists(
 
 
 @given(st.sets(NASTY | WORDS, min_size=2, max_size=12))
-@settings(max_examples=500, deadline=None)
 def test_no_two_arrays_share_a_name(features: set[str]) -> None:
     names = {feature: array_name(feature) for feature in features}
     arrays = [*names.values(), *(f"{name}.{part}" for name in names.values() for part in PARTS)]
@@ -50,7 +49,6 @@ def test_no_two_arrays_share_a_name(features: set[str]) -> None:
 
 
 @given(NASTY | WORDS)
-@settings(max_examples=500, deadline=None)
 def test_names_can_stand_in_any_store(feature: str) -> None:
     name = array_name(feature)
     for array in (name, *(f"{name}.{part}" for part in PARTS)):
@@ -162,7 +160,6 @@ def expected(blocks: dict[str, Block], feature: str, part: str) -> NDArray[Any]:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.DataObject) -> None:
     with ExitStack() as stack:
         planned, blocks = data.draw(layouts(stack))
@@ -259,7 +256,6 @@ def first_entry(unit: WriteUnit) -> int:
 
 
 @given(flat_rows(), st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=40, deadline=None)
 def test_blocks_are_taken_apart_and_put_together_again(blocks: dict[str, Block], start: int, count: int) -> None:
     for name, block in blocks.items():
         levels = Levels.from_feature(SCHEMA[name])
@@ -320,7 +316,6 @@ def test_small_values_beside_large_rows_do_not_make_tasks_read_on(
 
 
 @given(st.dictionaries(NASTY | WORDS, any_features(), min_size=1, max_size=6).map(Schema) | st.just(SCHEMA))
-@settings(max_examples=100, deadline=None)
 def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
     flat = {
         name: np.zeros((2, 1 + len(Levels.from_feature(feature).splits)), np.int64) for name, feature in schema.items()

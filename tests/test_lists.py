@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import example_lists, expected_columns, read_payloads, schemas, write_oracle
 from oracle.strategies import ITEMS
@@ -154,7 +154,6 @@ def test_arrays_become_lists_of_examples(tmp_path: Path) -> None:
         )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_size=3, items=ITEMS))

@@ -108,6 +108,7 @@ def test_a_broken_message_is_a_decode_error() -> None:
         Example.FromString(HANDMADE[:-1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 def test_both_implementations_of_protobuf(implementation: str) -> None:
     code = f"""

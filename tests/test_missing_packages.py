@@ -48,6 +48,7 @@ def shard(tmp_path: Path) -> Path:
     return tmp_path / "two.tfrecord"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("protocol", "module", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
 def test_a_missing_file_system_names_the_extra(shard: Path, protocol: str, module: str, extra: str) -> None:
     command = [sys.executable, "-c", WITHOUT_MODULE, str(shard), protocol, module, extra]
@@ -68,6 +69,7 @@ def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pyt
     require_pillow.cache_clear()
 
 
+@pytest.mark.integration
 def test_a_missing_pyarrow_names_the_extra(shard: Path) -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None; import dask_tfrecord as dtf\n"
@@ -79,6 +81,7 @@ def test_a_missing_pyarrow_names_the_extra(shard: Path) -> None:
     assert "pip install 'dask-tfrecord[arrow]'" in done.stdout
 
 
+@pytest.mark.integration
 def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) -> None:
     package = Path(dtf.errors.__file__).parent
     shutil.copytree(package, tmp_path / "dask_tfrecord", ignore=shutil.ignore_patterns("*.so", "*.pyd", "native"))
@@ -92,6 +95,7 @@ def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) ->
     assert "circular" not in done.stderr
 
 
+@pytest.mark.integration
 def test_a_missing_awkward_names_the_extra(shard: Path) -> None:
     code = (
         "import sys; sys.modules['awkward'] = None; import dask_tfrecord as dtf\n"

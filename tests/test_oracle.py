@@ -16,7 +16,7 @@ import oracle
 import pytest
 from google.protobuf.internal import api_implementation
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from oracle.encodings import WireEncoder
 from oracle.strategies import CLASSES, STEPS
@@ -339,7 +339,6 @@ def test_corpus_files_read(corpus: Path) -> None:
 @judged_by_upb
 @pytest.mark.parametrize("steps", [None, STEPS], ids=["Example", "SequenceExample"])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_encodings_parse_as_their_message(data: st.DataObject, steps: Sequence[type[Any]] | None) -> None:
     schema = data.draw(oracle.schemas(max_size=3, steps=steps))
     records = oracle.examples if steps is None else oracle.sequence_examples
@@ -384,7 +383,7 @@ def test_encodings_have_every_oddity(oddity: str, seen: Callable[[bytes], bool])
     parsed, payload = find(
         oracle.wire_encodings(Example.FromString(TWO)),
         lambda pair: seen(pair[1]),
-        settings=settings(max_examples=5000, deadline=None, database=None, phases=[Phase.generate]),
+        settings=settings(max_examples=5000, database=None, phases=[Phase.generate]),
     )
     assert seen(payload), oddity
     assert parsed == Example.FromString(TWO)
@@ -446,7 +445,7 @@ def test_sequence_encodings_have_unknown_fields_at_every_level() -> None:
 
 
 def test_schemas_have_every_feature_class() -> None:
-    options = settings(max_examples=5_000, deadline=None, database=None, phases=[Phase.generate])
+    options = settings(max_examples=5_000, database=None, phases=[Phase.generate])
     for steps, classes in ((False, CLASSES), (True, STEPS)):
         for cls in classes:
 

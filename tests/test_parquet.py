@@ -152,7 +152,7 @@ def test_the_command(records: dtf.Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_two_processes_write_the_arrays(client: Any, golden: Path, tmp_path: Path) -> None:
     assert len(client.nthreads()) == 2
     for case in ("varlen", "fixed_shapes"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -229,7 +229,6 @@ def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes
             assert run.first == run.entry_record
 
 
-@settings(max_examples=200)
 @given(collections(), st.data())
 def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
     source = RecordSource.from_collection(collection, SchemaPlan(Schema({})), range(collection.nrows), check_crc=True)

@@ -14,7 +14,7 @@ import dask
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from rich.cells import cell_len
@@ -271,7 +271,6 @@ def test_any_rows(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ds.preview(-1)
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_any_columns(data: st.DataObject) -> None:
     features = data.draw(st.dictionaries(st.text(max_size=6), any_features(), min_size=1, max_size=4))
@@ -288,6 +287,7 @@ def test_any_columns(data: st.DataObject) -> None:
     assert coloured(found)
 
 
+@pytest.mark.integration
 def test_a_missing_pillow_is_one_sentence_and_imports_are_late(tmp_path: Path) -> None:
     code = (
         "import sys, numpy, dask_tfrecord as dtf; sys.modules['PIL'] = None\n"

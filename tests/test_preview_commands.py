@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -47,6 +47,7 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_python_m_runs_the_command_line() -> None:
     command = [sys.executable, "-m", "dask_tfrecord", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -88,7 +89,6 @@ def test_schema_displays_class_names_and_groups(tmp_path: Path, shard: Path) -> 
     assert (pasted(code), pasted(code).classes, pasted(code).groups) == (made, made.classes, made.groups)
 
 
-@settings(max_examples=60)
 @given(st.one_of(oracle.schemas(), oracle.schemas(steps=[dtf.VarLenFeature])))
 def test_python_code_of_any_schema_builds_an_equal_one(made: dtf.Schema) -> None:
     again = pasted(schema_code(made))

@@ -88,6 +88,7 @@ def send_control_c(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, errors
 
 
+@pytest.mark.integration
 @POSIX
 @pytest.mark.parametrize("job", [job if job in SHORT else pytest.param(job, marks=pytest.mark.slow) for job in JOBS])
 def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: str) -> None:
@@ -120,6 +121,7 @@ print("done", flush=True)
     assert set(folder.rglob("*")) == before
 
 
+@pytest.mark.integration
 @POSIX
 def test_control_c_stops_a_command(folder: Path) -> None:
     code = "from dask_tfrecord.cli.main import main; print('begun', flush=True); main()"
@@ -185,6 +187,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "method",
     [

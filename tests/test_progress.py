@@ -26,7 +26,7 @@ import pytest
 from dask.diagnostics import ProgressBar as DaskProgressBar
 from distributed import Client
 from distributed.utils import key_split
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.terminals import Terminal
 from support.waiting import in_background, wait_until
@@ -200,6 +200,7 @@ def test_counting_has_the_same_bar(
     assert "Counting records" in terminal.close()
 
 
+@pytest.mark.integration
 @POSIX
 def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, sys.path))
@@ -229,6 +230,7 @@ def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_
     assert re.fullmatch(r"Wrote some.zarr: 600 rows of 1 feature in [^\n]*\n", text.decode())
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     not (importlib.util.find_spec("jupyter_client") and importlib.util.find_spec("ipykernel")),
     reason="needs jupyter_client and ipykernel",
@@ -417,6 +419,7 @@ def test_the_text_of_the_summary(changed: dict[str, Any], said: str) -> None:
     assert str(WriteSummary(**values | changed)) == said  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_peak_memory_includes_freed_memory(tmp_path: Path) -> None:
     code = """
 import numpy as np
@@ -443,7 +446,6 @@ def collections(draw: st.DrawFn) -> tuple[list[list[bytes]], str | None]:
 
 
 @given(made=collections(), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_stored_bytes_of_rows_add_up_to_the_shards(
     made: tuple[list[list[bytes]], str | None], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -492,7 +494,7 @@ def listeners(dask_scheduler: Any) -> int:
 
 
 @POSIX
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_a_cluster_reports_progress(
     shards: Path, tmp_path: Path, client: Client, looking: Callable[[], Terminal]
 ) -> None:
@@ -508,7 +510,7 @@ def test_a_cluster_reports_progress(
     assert not progress._followers and not progress._listening
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_the_summary_of_a_cluster_equals_the_written_files(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards)
     with collect_summaries() as found:
@@ -531,7 +533,7 @@ def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 @POSIX
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_units_of_a_lost_worker_count_once(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     mapped = ds.map_blocks(partial(dies_once, tmp_path / "flag"), {"label": ds.schema["label"]})
@@ -545,7 +547,7 @@ def test_units_of_a_lost_worker_count_once(shards: Path, tmp_path: Path, client:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_progress_of_concurrent_conversions_is_separate(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, columns=["label"])
     found: dict[int, WriteSummary] = {}

@@ -36,13 +36,13 @@ def shorter() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["s3", "http", "rangeless"])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.integration), "http", "rangeless"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     with ExitStack() as stack:
         yield make_store(request.param, request, stack)
 
 
-@pytest.fixture(params=["s3", "http"])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.integration), "http"])
 def ranged(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Store with support of ranges."""
     with ExitStack() as stack:

@@ -16,6 +16,7 @@ from dask_tfrecord import messages
 from dask_tfrecord.config import read_nbytes
 from dask_tfrecord.limits import Limits
 
+pytestmark = pytest.mark.integration
 RECORDS = 3_000
 RANGE = read_nbytes("storage.range-size")
 

@@ -29,7 +29,11 @@ from dask_tfrecord.storage.published import ABANDONED_AFTER
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 SEEDS = range(5)
-FEW_SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 5))]
+FEW_SEEDS = [
+    0,
+    pytest.param(1, marks=pytest.mark.slow),
+    *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3, 4)),
+]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -395,7 +399,7 @@ def kill_at_the_last(client: Client, folder: Path, release: Path, failed: list[B
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mode", ["w-", "w"])

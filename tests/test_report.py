@@ -14,7 +14,7 @@ import dask
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
@@ -88,7 +88,6 @@ def encoded(shape: tuple[int, ...], form: str, dtype: str = "uint8", **options: 
 
 
 @given(parts=st.lists(st.lists(st.integers(0, 300), max_size=120), max_size=4))
-@settings(deadline=None)
 def test_merged_histograms_equal_that_of_the_whole(parts: list[list[int]]) -> None:
     merged = Histogram()
     for part in parts:
@@ -118,7 +117,6 @@ VALUES = (
     shards=st.lists(st.lists(st.dictionaries(st.sampled_from("xyz"), VALUES), max_size=6), min_size=1, max_size=14),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_merged_surveys_equal_that_of_the_whole(shards: list[list[dict[str, Any]]], data: st.DataObject) -> None:
     records = [
         record
@@ -359,7 +357,6 @@ NAMES = st.text(max_size=4)
 
 
 @given(records=st.lists(st.dictionaries(NAMES, VALUES), min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None)
 def test_the_spec_is_the_schema(records: list[dict[str, Any]]) -> None:
     found = report(*(example(**{name: value for name, value in record.items()}) for record in records))
     spec = found.spec()

@@ -140,7 +140,7 @@ def any_schemas(draw: st.DrawFn) -> dtf.Schema:
 
 @pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_records_of_any_schema(count: int) -> None:
-    @settings(max_examples=count, deadline=None)
+    @settings(max_examples=count)
     @given(collections(any_schemas()), st.integers(1, 5), st.integers(1, 7))
     def run(collection: tuple[dtf.Schema, list[bytes]], chunk: int, each: int) -> None:
         schema, records = collection
@@ -158,7 +158,7 @@ def test_records_of_any_schema(count: int) -> None:
 
 @pytest.mark.parametrize("count", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_arrays_of_any_kind(count: int) -> None:
-    @settings(max_examples=count, deadline=None)
+    @settings(max_examples=count)
     @given(
         st.lists(any_features(), min_size=1, max_size=4),
         st.lists(st.sampled_from([0, 1, 2, 5, 11]), min_size=1, max_size=4),

@@ -275,7 +275,7 @@ def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], T
     """Return a trip for each value that a strategy draws."""
     trips: list[Trip] = []
 
-    @settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
+    @settings(database=None, phases=[Phase.generate])
     @given(strategy)
     def run(drawn: Any) -> None:
         trips.append(make(drawn))

@@ -132,7 +132,7 @@ def keys() -> st.SearchStrategy[Key]:
 
 # All values are drawn before the test runs, and without a database: each run and each case draws the same ones. Draws
 # between computations would turn an error of a computation into `FlakyStrategyDefinition`.
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 @given(first=keys(), second=keys(), name=st.sampled_from(list(SCHEMA)))
 def test_rows_are_those_that_numpy_picks(case: Case, first: Key, second: Key, name: str) -> None:
     rows = np.arange(len(case.expected["number"]))

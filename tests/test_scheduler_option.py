@@ -44,7 +44,7 @@ def commands(shards: Path, out: Path) -> Iterator[list[object]]:
     yield ["to-tfrecord", out / "a.zarr", out / "back.tfrecord"]
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_every_command_computes_on_the_cluster(cluster: LocalCluster, shards: Path, tmp_path: Path) -> None:
     address, number = cluster.scheduler_address, len(cluster.scheduler.clients)
     for command in commands(shards, tmp_path):
@@ -61,7 +61,7 @@ def test_every_command_computes_on_the_cluster(cluster: LocalCluster, shards: Pa
     assert {"tfrecord-write-units", "tfrecord-copy"} <= prefixes(cluster)
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_an_error_of_a_worker_is_one_line(cluster: LocalCluster, shards: Path, tmp_path: Path) -> None:
     shard = shards / "part-2.tfrecord"
     data = bytearray(shard.read_bytes())
@@ -78,7 +78,7 @@ def test_an_error_of_a_worker_is_one_line(cluster: LocalCluster, shards: Path, t
     assert run("verify", shards, "--scheduler", cluster.scheduler_address).exit_code == 1
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_the_threads_of_a_cluster_are_set_by_its_workers(cluster: LocalCluster, shards: Path) -> None:
     result = run("verify", shards, "--threads", 2, "--scheduler", cluster.scheduler_address)
     assert result.exit_code == 2

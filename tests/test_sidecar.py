@@ -18,7 +18,7 @@ import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
 
@@ -445,7 +445,6 @@ class TestAccessPoints:
                 with pytest.raises(CorruptRecordError, match="truncated"):
                     stream.seek(points.nbytes + 1)
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.binary(min_size=1, max_size=300), st.integers(1, 7), st.integers(0, 127), st.integers(0, 9))
     def test_a_part_of_a_byte(self, data: bytes, bits: int, low: int, level: int) -> None:
         """Deflate data that begins within a byte inflates to the same bytes."""

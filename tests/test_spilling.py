@@ -74,7 +74,7 @@ def sums(blocks: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.slow
 def test_half_of_the_data_fits_and_the_rest_is_spilled(shards: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, FEATURES, chunks="16 MiB")

@@ -12,7 +12,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import read_payloads, write_oracle
 
@@ -155,7 +155,6 @@ def test_chunks_decode_each_record_once_wherever_they_are_cut(examples: Path) ->
         assert columns_of(source_of(examples, [0, cut, size])) == rows
 
 
-@settings(max_examples=40)
 @given(data=st.data())
 def test_any_cuts(examples: Path, data: st.DataObject) -> None:
     size = examples.stat().st_size
@@ -163,7 +162,6 @@ def test_any_cuts(examples: Path, data: st.DataObject) -> None:
     assert columns_of(source_of(examples, [0, *sorted(cuts), size])) == wanted(examples)
 
 
-@settings(max_examples=40)
 @given(data=st.data())
 def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.DataObject) -> None:
     """In splits of many megabytes, wrong headers are detected while records are decoded."""

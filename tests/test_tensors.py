@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
@@ -25,7 +25,6 @@ from dask_tfrecord.features.base import TENSOR_DTYPES
 from dask_tfrecord.messages import TensorProto
 
 SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]
-RANDOM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 # Types of the default tests: one of each form of values in a message.
 FEW_DTYPES = ("float32", "int64", "bytes", "bfloat16", "complex64")
 
@@ -75,7 +74,7 @@ def expected_by_protobuf(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> 
     "dtype", [dtype if dtype in FEW_DTYPES else pytest.param(dtype, marks=pytest.mark.slow) for dtype in made.DTYPES]
 )
 def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> None:
-    @settings(RANDOM, max_examples=2 * len(SHAPES), derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=2 * len(SHAPES), derandomize=True, phases=[Phase.generate])
     @given(st.data(), st.sampled_from(SHAPES))
     def agree(data: st.DataObject, shape: tuple[int, ...]) -> None:
         messages = data.draw(st.lists(made.encodings(dtype, shape), min_size=10, max_size=10))
@@ -100,7 +99,7 @@ def some_zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
 @pytest.mark.parametrize("dtype", made.DTYPES)
 def test_arrays_come_back(tmp_path: Path, dtype: str) -> None:
     # Compare the reference, which other tests rely on, with the arrays.
-    @settings(RANDOM, max_examples=4, derandomize=True)
+    @settings(max_examples=4, derandomize=True)
     @given(made.arrays(dtype, 6))
     def come_back(array: NDArray[Any]) -> None:
         header, values = made.header(dtype, (3, 2)), made.numbers(array)
@@ -230,7 +229,7 @@ def some(dtype: str, shape: tuple[int, ...], count: int) -> list[bytes]:
     """Messages in all forms, the same in every run."""
     found: list[bytes] = []
 
-    @settings(RANDOM, max_examples=count, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=count, derandomize=True, database=None, phases=[Phase.generate])
     @given(made.encodings(dtype, shape))
     def collect(encoded: bytes) -> None:
         found.append(encoded)

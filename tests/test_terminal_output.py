@@ -68,6 +68,7 @@ def too_long(text: str, columns: int) -> list[str]:
     return [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
 
 
+@pytest.mark.integration
 @POSIX
 @pytest.mark.parametrize(
     "columns", [pytest.param(60, marks=pytest.mark.slow), 80, pytest.param(120, marks=pytest.mark.slow)]
@@ -81,12 +82,14 @@ def test_info_breaks_no_cell_at_a_narrow_terminal(shards: Path, columns: int) ->
     assert "    looks like text" in lines
 
 
+@pytest.mark.integration
 @POSIX
 def test_info_is_a_table_where_the_terminal_is_wide(shards: Path) -> None:
     shown = at_a_terminal("info", shards, columns=300)
     assert re.search(rf"^{LONG} +FixedLenFeature +bytes +\(\) +256 of 256 +1 +text *$", shown, re.MULTILINE)
 
 
+@pytest.mark.integration
 @POSIX
 @pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_plan_breaks_no_cell_at_a_narrow_terminal(shards: Path, tmp_path: Path, columns: int) -> None:

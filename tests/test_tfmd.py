@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import read_payloads
 
@@ -375,7 +375,6 @@ def schemas(draw: st.DrawFn) -> Schema:
     return Schema(context, sequence_features=lists)
 
 
-@settings(max_examples=200, deadline=None)
 @given(schemas())
 def test_any_schema_is_read_as_it_was_written(schema: Schema) -> None:
     assert from_tfmd(to_tfmd(schema)) == schema

@@ -553,6 +553,7 @@ def test_object_stores() -> None:
         fs.rm("/tfrecord-tests", recursive=True)
 
 
+@pytest.mark.integration
 def test_s3(tmp_path: Path, s3: dict[str, Any]) -> None:
     fsspec.filesystem("s3", **s3).mkdir("shards")
     url = f"s3://shards/deep/{MANY}"
@@ -565,7 +566,7 @@ def test_s3(tmp_path: Path, s3: dict[str, Any]) -> None:
     assert ints(tmp_path / "here") == list(range(8))
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_processes_of_a_cluster_write_the_same(client: Client, tmp_path: Path) -> None:
     arrays = plain(200)
     with dask.config.set(scheduler="synchronous"):

@@ -18,7 +18,7 @@ import pytest
 import zarr
 from click.testing import CliRunner, Result
 from fsspec.implementations.reference import LazyReferenceMapper
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
@@ -142,7 +142,6 @@ def encodings(draw: st.DrawFn) -> list[bytes]:
     return [draw(oracle.wire_encodings(one))[1] for one in drawn]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=encodings())
 def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[bytes]) -> None:
     schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
@@ -318,6 +317,7 @@ def test_memory(tmp_path: Path) -> None:
     assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     write(tmp_path)

@@ -18,7 +18,7 @@ from support.numbered_shards import write_shards
 import dask_tfrecord as dtf
 
 pytestmark = MARKS
-ROUNDS = 10
+ROUNDS = [0, 1, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(2, 10))]
 SHARDS, ROWS = 10, 12
 NAMES = "part-{shard}.tfrecord"
 LAST = NAMES.format(shard=SHARDS - 1)
@@ -127,7 +127,7 @@ def round_(write: Write, mode: str, source: Path, before: Path, reference: Path,
     return Round(write, mode, source, before, reference, tmp_path)
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_killed_workers_lose_no_shard(round_: Round, number: int) -> None:
     with restless_cluster(restarts=number % 2 == 0) as cluster:
         run = round_.start(cluster)
@@ -141,7 +141,7 @@ def test_killed_workers_lose_no_shard(round_: Round, number: int) -> None:
     round_.check_complete()
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_a_killed_client_leaves_whole_shards(round_: Round, number: int) -> None:
     with restless_cluster() as cluster:
         round_.start(cluster).kill_client(number)
@@ -151,7 +151,7 @@ def test_a_killed_client_leaves_whole_shards(round_: Round, number: int) -> None
     round_.check_complete()
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", ROUNDS)
 def test_a_killed_scheduler_is_reported(round_: Round, number: int) -> None:
     with restless_cluster(restarts=False) as cluster:
         run = round_.start(cluster)

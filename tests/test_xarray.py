@@ -86,6 +86,7 @@ def assert_same_rows(found: Any, expected: Any) -> None:
         assert np.array_equal(one, other)
 
 
+@pytest.mark.integration
 def test_the_engine_is_an_entry_point() -> None:
     document = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
     module, _, name = document["project"]["entry-points"]["xarray.backends"]["tfrecord"].partition(":")
@@ -376,6 +377,7 @@ def test_remote_shards_keep_their_credentials_to_themselves(shards: str, xarray_
         memory.rm("/xarray", recursive=True)
 
 
+@pytest.mark.integration
 def test_a_missing_xarray_names_the_extra(shards: str) -> None:
     code = (
         "import sys; sys.modules['xarray'] = None; import dask_tfrecord as dtf\n"
@@ -388,7 +390,7 @@ def test_a_missing_xarray_names_the_extra(shards: str) -> None:
 
 
 # The last test: the client of a module is used by all tests after the first that requests it.
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.usefixtures("client")
 def test_chunks_are_computed_on_a_cluster(shards: str, xarray_engine: str) -> None:
     ds = dtf.read_tfrecord(shards, FEATURES)

@@ -104,6 +104,7 @@ def check_race(results: list[list[str]]) -> None:
 # ---------------------------------------------------------------------------------------------------- two processes
 
 
+@pytest.mark.integration
 def test_one_of_two_processes_that_start_a_store_is_refused(shards: Path, tmp_path: Path) -> None:
     rounds = [(str(tmp_path / f"{number}.zarr"), None, MODES[number % 3]) for number in range(9)]
     check_race(race(shards, tmp_path / "race", rounds))
@@ -112,6 +113,7 @@ def test_one_of_two_processes_that_start_a_store_is_refused(shards: Path, tmp_pa
         assert not list(Path(store).glob(".*"))
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_one_of_two_processes_that_replace_or_resume_a_store_is_refused(
     ds: dtf.Dataset, shards: Path, tmp_path: Path
@@ -132,6 +134,7 @@ def test_one_of_two_processes_that_replace_or_resume_a_store_is_refused(
         np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_one_of_two_processes_that_start_a_store_on_s3_is_refused(
     s3: dict[str, Any], shards: Path, tmp_path: Path
@@ -391,6 +394,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 def test_the_group_of_a_killed_run_is_replaced_at_once(ds: dtf.Dataset, shards: Path, store: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(shards), str(store)]

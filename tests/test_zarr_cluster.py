@@ -38,7 +38,7 @@ def files(store: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_a_cluster_writes_the_same_store(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards)
     for number, dataset in enumerate((ds, ds.persist(), ds.assign(double=ds["label"] * 2))):
@@ -51,7 +51,7 @@ def test_a_cluster_writes_the_same_store(shards: Path, tmp_path: Path, client: C
     assert back["double"].sum().compute() == 2 * sum(range(ROWS))
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 def test_a_cluster_writes_every_kind_of_column(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def slow_down(seconds: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 def test_a_cluster_that_fails_leaves_no_store_behind(shards: Path, tmp_path: Path, client: Client) -> None:
     ds = dtf.read_tfrecord(shards, {"label": dtf.FixedLenFeature((), "int64")})
     client.run(slow_down, 1)
@@ -105,7 +105,7 @@ def test_a_cluster_that_fails_leaves_no_store_behind(shards: Path, tmp_path: Pat
         client.run(slow_down, 0)
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.usefixtures("client")
 def test_a_cluster_does_not_see_the_memory_of_its_client(shards: Path) -> None:
     with pytest.raises(IncompleteStoreError, match="in the memory of this one"):
@@ -122,6 +122,7 @@ def conversions(s3: dict[str, Any]) -> str:
     return "s3://conversions"
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [{"chunks": 70}, {"chunks": 25, "shards": 100}], ids=str)
 def test_s3(shards: Path, conversions: str, s3: dict[str, Any], grid: dict[str, int]) -> None:
@@ -138,6 +139,7 @@ def test_s3(shards: Path, conversions: str, s3: dict[str, Any], grid: dict[str, 
         ds.to_zarr(store, component=component, storage_options=s3)
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_failed_conversion_to_s3_is_removed(
     shards: Path, tmp_path: Path, conversions: str, s3: dict[str, Any]
@@ -175,6 +177,7 @@ class Flaky:
         return blocks
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [{"chunks": 20}, {"chunks": 10, "shards": 40}], ids=str)
 def test_a_conversion_to_s3_is_resumed(

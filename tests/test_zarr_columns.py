@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
@@ -76,7 +76,6 @@ def grids(draw: st.DrawFn) -> dict[str, int]:
     st.sampled_from([64, 500, 1 << 20]),
     st.integers(0, 1 << 30),
 )
-@settings(max_examples=30, deadline=None)
 def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, int], nbytes: int, seed: int) -> None:
     named = {f"column/{number}": feature for number, feature in enumerate(features)}
     rng = np.random.default_rng(seed)

@@ -421,6 +421,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "chunks"), [("sync", 100), ("sync", 3999), ("threads", 100), ("threads", 3999), ("processes", 1000)]
 )
@@ -435,6 +436,7 @@ def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
     assert not list(small_disk.iterdir())
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
     pytest.importorskip("resource")
@@ -445,6 +447,7 @@ def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.integration
 def test_a_full_disk_before_the_group_exists(small_disk: Path) -> None:
     with contextlib.suppress(OSError):
         (small_disk / "ballast").write_bytes(bytes(2 << 20))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.any_columns import any_features, dataset_of, listed, rows_like
@@ -358,7 +358,7 @@ def test_groups_that_contradict_the_store_are_refused(episodes: dtf.Dataset, tmp
         dtf.from_zarr(tmp_path / "s.zarr")
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(
     features=st.lists(any_features().filter(lambda feature: feature.ragged_rank > 0), min_size=1, max_size=4),
     counts=st.lists(st.integers(0, 5), max_size=9),

@@ -17,7 +17,7 @@ import oracle
 import pytest
 import zarr
 from dask.callbacks import Callback
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -235,7 +235,6 @@ def test_fill_values_that_do_not_fit(ds: dtf.Dataset, tmp_path: Path, values: An
     st.sampled_from(["?", "i1", "u1", "<i8", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]),
     st.booleans() | st.integers(-(2**64), 2**64) | st.floats(width=16) | st.complex_numbers(width=64, allow_nan=False),
 )
-@settings(max_examples=300, deadline=None)
 def test_a_fill_value_is_the_value_given_or_refused(dtype: str, value: complex) -> None:
     spec = ArraySpec("x", "x", "dense", (3,), dtype, 1, 1, ("record",))
     schema = dtf.Schema({"x": dtf.RawFeature((), dtype)})
@@ -359,7 +358,6 @@ def test_a_rechunk_is_announced(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8))
-@settings(max_examples=200, deadline=None)
 def test_rows_held_by_a_rechunk(before: list[int], after: list[int]) -> None:
     rows = min(sum(before), sum(after))
     cut = [_until(sizes, rows) for sizes in (before, after)]

@@ -20,7 +20,7 @@ import zarr
 import zarr.codecs
 from click.testing import CliRunner
 from dask.distributed import Client, LocalCluster
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -138,7 +138,6 @@ def test_nothing_is_written_and_nothing_counted_twice(
     st.integers(0, 300),
     st.floats(1, 1000),
 )
-@settings(max_examples=200, deadline=None)
 def test_features_share_a_unit_of_rows(
     chunks: dict[str, int], chunk_nbytes: int | None, shard_nbytes: int | None, rows: int, row_nbytes: float
 ) -> None:
@@ -313,6 +312,7 @@ def test_many_tasks_take_memory_where_they_are_held() -> None:
     assert many == 60 * MIB + 20_000 * 8192
 
 
+@pytest.mark.integration
 def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
     arrays = {"x": da.zeros((4000, 1 << 17), chunks=(10, -1))}
     with (

@@ -363,6 +363,7 @@ dtf.read_tfrecord(sys.argv[1]).map_blocks(scaled).to_zarr(sys.argv[2], chunks=7,
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_function_of_a_module_that_was_edited(shards: Path, store: Path, tmp_path: Path) -> None:
     def convert(factor: int) -> subprocess.CompletedProcess[str]:
@@ -451,6 +452,7 @@ with dask.config.set(scheduler="threads", num_workers=3):
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=str)

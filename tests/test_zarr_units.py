@@ -328,7 +328,7 @@ def test_threads_write_each_chunk_once_three_times(case: Case, tmp_path: Path) -
 # ------------------------------------------------------------------------------------------------------------ cluster
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", ["shards"], indirect=True)
@@ -339,14 +339,14 @@ def test_a_cluster_writes_each_chunk_once(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", ["two tasks"], indirect=True)
 def test_more_workers_than_tasks_write_each_chunk_once(case: Case, tmp_path: Path) -> None:
     assert len(converted(case, tmp_path, 1)) == 2
 
 
-@pytest.mark.cluster
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("case", GRIDS, indirect=True)

@@ -35,7 +35,7 @@ from support.waiting import PATIENCE, in_background, wait_until
 # Marks of test modules that kill processes.
 MARKS = [
     pytest.mark.slow,
-    pytest.mark.cluster,
+    pytest.mark.integration,
     pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there"),
     # Killed workers leave open sockets, which their nannies report.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
