@@ -235,11 +235,57 @@ def test_states_of_other_data_or_options_are_refused(ds: dtf.Dataset, tmp_path: 
             data.batches(10, **options).load_state_dict(state)
     longer = ds.batches(10, epochs=None, prefetch=9, **options)
     longer.load_state_dict(state)
-    for wrong in ({}, 5, {**state, "position": {"epoch": 1}}, {**state, "position": {**state["position"], "unit": -2}}):
-        with pytest.raises(ValueError, match="state"):
-            ds.batches(10, **options).load_state_dict(wrong)
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1,
+    2,
+    10**6,
+    10**30,
+    0.5,
+    "x",
+    b"x",
+    [],
+    [1],
+    {},
+    {5: 5},
+    np.int64(1),
+    np.arange(2),
+    {1},
+)
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_a_state_that_was_changed_is_refused(folder: Path, counts: Any) -> None:
+    def changed(value: Any) -> Iterator[Any]:
+        """Yield a value with each of its parts replaced or left out."""
+        yield from (wrong for wrong in WRONG if type(wrong) is not type(value) or repr(wrong) != repr(value))
+        if isinstance(value, dict):
+            for name in value:
+                yield from ({**value, name: part} for part in changed(value[name]))
+                yield {other: part for other, part in value.items() if other != name}
+
+    ds = dtf.read_tfrecord(str(folder / "*.tfrecord"), FEATURES, counts=counts, chunks=70 if counts else "4 kiB")
+    batches = ds.batches(10, shuffle="window", window=20, pad={"tokens": None})
+    next(batches)
+    state = batches.state_dict()
+    # The state belongs to the caller.
+    batches.state_dict()["options"].clear()
+    wrong = list(changed(state))
+    assert len(wrong) > 300
+    other = ds.batches(10, shuffle="window", window=20, pad={"tokens": None})
+    first = labels(other)
+    for each in wrong:
+        with pytest.raises((ValueError, ResumeError), match="state"):
+            other.load_state_dict(each)
     with pytest.raises(ResumeError, match="version 2"):
-        ds.batches(10, **options).load_state_dict({**state, "version": 2})
+        other.load_state_dict({**state, "version": 2})
+    other.load_state_dict(json.loads(json.dumps(state)))
+    assert labels(other) == labels(batches)
+    assert sorted(first) == list(range(TOTAL))
 
 
 def test_padding_is_that_of_padded_batch(ds: dtf.Dataset) -> None:

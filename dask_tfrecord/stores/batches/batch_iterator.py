@@ -7,7 +7,7 @@ import json
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +28,9 @@ from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 __all__ = ["BatchIterator"]
 
-# Version of the states.
+# Version of the states, and their parts, which the digest of a state protects.
 _VERSION = 1
+_STATE = ("version", "position", "options", "data")
 # Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
 _UNKNOWN_ROW_NBYTES = float(1 << 16)
@@ -204,12 +205,13 @@ class BatchIterator(Iterator[Batch]):
         dict
             State for `load_state_dict`. It has the seed, so that an iterator without a seed of its own can continue.
         """
-        return {
+        parts = {
             "version": _VERSION,
             "position": asdict(self._position),
             "options": self._options,
             "data": self._data,
         }
+        return {**json.loads(json.dumps(parts)), "digest": _digest(parts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of a state.
@@ -224,31 +226,25 @@ class BatchIterator(Iterator[Batch]):
         ResumeError
             If the state belongs to other data or other options. `epochs` and `prefetch` may differ.
         ValueError
-            If it is not a state of `state_dict`.
+            If it is not a state of `state_dict`, or was changed since.
         """
-        if not isinstance(state, Mapping) or not {"version", "position", "options", "data"} <= {*state}:
-            raise ValueError(f"a state of batches is a result of state_dict(); got {state!r:.100}")
-        if state["version"] != _VERSION:
-            raise ResumeError(
-                f"cannot resume: the state has version {state['version']!r}; this release reads {_VERSION}"
-            )
-        then, now = dict(state["options"]), dict(self._options)
+        given = _checked_state(state)
+        then, now = given["options"], self._options
         if not self._seed_given:
-            now["seed"] = then.get("seed")
+            now = {**now, "seed": then["seed"]}
         found = [
             f"option {name} was {json.dumps(then.get(name))} and now is {json.dumps(now.get(name))}"
             for name in sorted({*then, *now})
             if then.get(name) != now.get(name)
         ]
-        found += [f"{_PARTS[part]} changed" for part in _PARTS if state["data"].get(part) != self._data[part]]
+        found += [f"{_PARTS[part]} changed" for part in _PARTS if given["data"].get(part) != self._data[part]]
         if found:
             raise ResumeError(f"cannot resume: {'; '.join(found)}; start with a new iterator, or restore what changed")
-        position = _position(state["position"])
         self.close()
         if not self._seed_given and self._mixer.order.shuffle:
-            self._mixer = _with_seed(self._mixer, _integer("the seed of a state", then["seed"], 0))
+            self._mixer = _with_seed(self._mixer, then["seed"])
             self.__dict__.pop("_options", None)
-        self._position = position
+        self._position = Position(**given["position"])
 
     @cached_property
     def _options(self) -> dict[str, Any]:
@@ -292,15 +288,23 @@ def _with_seed(mixer: BatchMixer, seed: int) -> BatchMixer:
     return replace(mixer, order=replace(mixer.order, seed=seed))
 
 
-def _position(given: Any) -> Position:
-    """Check the position of a state."""
-    names = {field.name for field in fields(Position)}
-    if not isinstance(given, Mapping) or {*given} != names or not all(type(given[name]) is int for name in names):
-        raise ValueError(f"the position of a state of batches has the integers {sorted(names)}; got {given!r:.200}")
-    position = Position(**given)
-    if min(position.epoch, position.batch, position.unit, position.start, position.key + 1) < 0:
-        raise ValueError(f"the position of a state of batches has a negative number: {given!r:.200}")
-    return position
+def _checked_state(state: object) -> dict[str, Any]:
+    """Return the parts of a state that `state_dict` returned, and nothing has changed since."""
+    made_by = "a state of batches is a result of state_dict()"
+    if not isinstance(state, Mapping) or not {*_STATE, "digest"} <= {*state}:
+        raise ValueError(f"{made_by}; got {state!r:.100}")
+    version, digest = state["version"], state["digest"]
+    if type(version) is not int or version != _VERSION:
+        raise ResumeError(f"cannot resume: the state has version {version!r:.100}; this release reads {_VERSION}")
+    try:
+        text = json.dumps({name: state[name] for name in _STATE})
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{made_by}, which holds JSON values; {error}") from error
+    # A position that was changed would skip or repeat rows.
+    parts: dict[str, Any] = json.loads(text)
+    if type(digest) is not str or digest != _digest(parts):
+        raise ValueError(f"{made_by}; this one was changed since: its digest is not {digest!r:.100}")
+    return parts
 
 
 def _digest(value: Any) -> str:
