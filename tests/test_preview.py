@@ -20,6 +20,7 @@ from PIL import Image
 from rich.cells import cell_len
 from rich.console import Console
 from support.any_columns import any_features, dataset_of, rows_like
+from support.notebooks import executed, needs_jupyter
 
 import dask_tfrecord as dtf
 from dask_tfrecord.stores.preview.preview import Preview
@@ -300,6 +301,26 @@ def test_a_missing_pillow_is_one_sentence_and_imports_are_late(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.stdout == "drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'\n", done.stderr
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.integration
+@needs_jupyter
+def test_a_notebook_displays_a_preview_once(tmp_path: Path) -> None:
+    opened = """
+import rich, dask_tfrecord as dtf
+p = dtf.Dataset.from_arrays({"label": [3, 4]}).preview()
+"""
+    _, displayed, printed, text, drawn = executed(
+        tmp_path, opened, "p", "print(p)", "assert '3' in str(p) and '4' in repr(p)", "rich.print(p)"
+    )
+    (output,) = displayed
+    assert output["msg_type"] == "execute_result"
+    assert "<table>" in output["content"]["data"]["text/html"]
+    lines = output["content"]["data"]["text/plain"].splitlines()
+    assert lines[0] == "First 2 of 2 records" and lines[-1].split() == ["1", "4"]
+    assert "".join(message["content"]["text"] for message in printed).splitlines() == lines
+    assert text == []
+    assert [message["msg_type"] for message in drawn] == ["display_data"]
 
 
 def test_a_report_has_bars_and_histograms(tmp_path: Path) -> None:

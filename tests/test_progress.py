@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
+import importlib
 import io
 import os
 import random
@@ -28,6 +28,7 @@ from distributed import Client
 from distributed.utils import key_split
 from hypothesis import given
 from hypothesis import strategies as st
+from support.notebooks import executed, needs_jupyter
 from support.terminals import Terminal
 from support.waiting import in_background, wait_until
 
@@ -231,13 +232,8 @@ def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(
-    not (importlib.util.find_spec("jupyter_client") and importlib.util.find_spec("ipykernel")),
-    reason="needs jupyter_client and ipykernel",
-)
+@needs_jupyter
 def test_notebooks(shards: Path, tmp_path: Path) -> None:
-    from jupyter_client.manager import start_new_kernel
-
     code = f"""
 import sys, dask_tfrecord as dtf
 from dask_tfrecord.runtime.progress import show_immediately
@@ -246,16 +242,8 @@ ds = dtf.read_tfrecord({str(shards)!r}, columns=["label"])
 with show_immediately():
     ds.to_zarr({str(tmp_path / "some.zarr")!r}, chunks=1)
 """
-    (tmp_path / "notebooks").mkdir()
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path / "notebooks"))
-    outputs: list[dict[str, Any]] = []
-    try:
-        reply = client.execute_interactive(code, timeout=120, output_hook=outputs.append)
-        assert reply["content"]["status"] == "ok", reply["content"]
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    kinds = [message["msg_type"] for message in outputs if message["msg_type"] not in ("status", "execute_input")]
+    (outputs,) = executed(tmp_path / "notebooks", code)
+    kinds = [message["msg_type"] for message in outputs]
     assert set(kinds) == {"display_data", "update_display_data"}
     # The bar of counting disappears; the last output is that of writing.
     pictures = [message["content"]["data"] for message in outputs if "display_data" in message["msg_type"]]

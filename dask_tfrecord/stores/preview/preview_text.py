@@ -35,7 +35,10 @@ _CELL_WIDTH = 32
 def text_preview(preview: PreviewContent, width: int) -> str:
     """Return a preview as text without colours, in lines of at most `width` letters."""
     with io.StringIO() as file:
-        console = Console(file=file, width=max(width, 20), color_system=None, highlight=False, emoji=False)
+        # Without force_jupyter=False, rich would display the text in a notebook and leave the file empty.
+        console = Console(
+            file=file, width=max(width, 20), color_system=None, highlight=False, emoji=False, force_jupyter=False
+        )
         console.print(rich_preview(preview))
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
