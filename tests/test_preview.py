@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,51 @@ def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any
     np.testing.assert_array_equal(page.images, photos[:3])
     assert "no image" in page.texts
     assert [text for text in page.texts if text == "JPEG image, 54 bytes"]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Eight records of an image of 16 MB: PNG with alpha, and JPEG of three channels."""
+    ramp = np.broadcast_to(np.arange(2000, dtype=np.uint16)[:, None, None] // 8, (2000, 2000, 4)).astype(np.uint8)
+    with dtf.RecordWriter(tmp_path / "large.tfrecord") as writer:
+        example = dtf.messages.Example()
+        for name, pixels in (("png", ramp), ("jpeg", ramp[..., :3])):
+            with io.BytesIO() as file:
+                Image.fromarray(pixels).save(file, name, compress_level=1)
+                example.features.feature[name].bytes_list.value.append(file.getvalue())
+        for number in range(8):
+            example.features.feature["label"].int64_list.value[:] = [number]
+            writer.write(example.SerializeToString())
+    return tmp_path / "large.tfrecord"
+
+
+@pytest.mark.parametrize("feature", [dtf.ImageFeature(), dtf.FixedLenFeature((), "bytes")], ids=repr)
+def test_large_images_are_reduced_one_by_one(large: Path, feature: Any) -> None:
+    features = {"png": feature, "jpeg": feature, "label": dtf.FixedLenFeature((), "int64")}
+    ds = dtf.read_tfrecord(large, features)
+    for limit in ("auto", "20 MB"):
+        with dask.config.set({"tfrecord.decode.memory-limit": limit, "scheduler": "sync"}):
+            ds[["label"]].preview()
+            tracemalloc.start()
+            try:
+                found = ds.preview()
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        assert peak < 80e6
+        page = page_of(found)
+        assert len(page.images) == 16
+        assert {"png 2,000 x 2,000 x 4", "jpeg 2,000 x 2,000 x 3"} <= set(page.texts)
+        for image in page.images:
+            expected = np.arange(256)[:, None] * 250 / 256 + 0.4
+            assert image.shape[:2] == (256, 256)
+            np.testing.assert_allclose(image[..., 0], np.broadcast_to(expected, (256, 256)), atol=2)
+    with dask.config.set({"tfrecord.decode.memory-limit": "14 MB"}):
+        page = page_of(ds.preview())
+    assert len(page.images) == 8  # the JPEG of 12 MB
+    described = [text for text in page.texts if "16,000,000 bytes" in text or "PNG image of 2,000 x 2,000 x 4" in text]
+    assert len(described) == 8
+    assert [text for text in page.texts if text in "01234567"].count("7") > 0
 
 
 def test_captions_have_the_ends_of_nested_names() -> None:

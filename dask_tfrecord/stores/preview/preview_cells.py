@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, printable
+from dask_tfrecord.arrays.sources import memory_limit
+from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.images.decode_image import ImageError, decode_image
-from dask_tfrecord.inspection.content_detection import detect_image, is_probably_text
+from dask_tfrecord.images.jpeg import simplejpeg_or_none
+from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, is_probably_text
 
 __all__ = ["Cell", "Picture", "PreviewColumn", "PreviewContent", "Spark", "averaged", "preview_column"]
 
@@ -28,6 +31,8 @@ _POINTS = 64
 _SHORTEST = 8
 _MOST_OBLONG = 8
 _BYTES = 6
+# Values of an image that are converted at once.
+_BAND_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,38 +117,38 @@ class PreviewContent:
     columns: tuple[PreviewColumn, ...]
 
 
-def preview_column(name: str, feature: Feature, rows: NDArray[Any], classes: Sequence[str]) -> PreviewColumn:
+def preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: Sequence[str]) -> PreviewColumn:
     """Convert the rows of a column to cells.
 
-    Parameters
-    ----------
-    name : str
-        Name of the column.
-    feature : Feature
-        Feature of the column.
-    rows : ndarray of shape (n, ...)
-        Values as `Dataset.compute` returns them.
-    classes : sequence of str
-        Class names of an integer column.
+    A row is a value as `Dataset.compute` returns it, or the `MemoryLimitError` of a row that was not read. Images are
+    reduced one by one, while the rows are iterated.
     """
     title, about = printable(name), _about(feature)
-    values = list(rows)
-    images, described = _images(feature, values)
+    images, values = _images(feature, rows)
     if images is not None:
-        scaled, note = _scaled(images)
+        scaled, note = _scaled([row if isinstance(row, list) else [] for row in images])
         cells: list[Cell] = []
-        for row, text in zip(scaled, described, strict=True):
-            cells.append(tuple(row) if row or not text else text)
+        for row, pictures in zip(images, scaled, strict=True):
+            cells.append(row if isinstance(row, str) else tuple(pictures))
         return PreviewColumn(title, f"{about}{note}", tuple(cells), "picture")
     if feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes:
         texts = tuple(_scalar(value, classes) for value in values)
         kind = feature.item_dtype.kind
         whole = kind in "iu"
-        words = kind in "OT" and all(isinstance(value, str) or is_probably_text(value) for value in values)
+        words = kind in "OT" and all(isinstance(value, str) or _is_text(value) for value in values)
         role = "class" if classes and whole else "integer" if whole else "text" if words else "other"
         return PreviewColumn(title, about, texts, role, right=feature.is_dense and role != "class")
     spread = max((np.size(value) for value in values), default=0) > _LISTED
     return PreviewColumn(title, about, tuple(_array(value, classes, spread) for value in values), "other")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, bytes) and is_probably_text(value)
+
+
+def _above_limit(error: MemoryLimitError) -> str:
+    feature = "" if error.place is None else f"feature {error.place.feature!r} "
+    return _clipped(printable(error.message.removeprefix(feature)))
 
 
 def _about(feature: Feature) -> str:
@@ -155,116 +160,192 @@ def _about(feature: Feature) -> str:
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
-def _images(feature: Feature, values: Sequence[Any]) -> tuple[list[list[NDArray[Any]]] | None, list[str]]:
-    """Return the images of each row, and a text for each row without one; None if the column holds no images."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reduced:
+    """Image with at most `_SIDE` pixels a side: uint8, or means of other values as float64."""
+
+    pixels: NDArray[np.uint8] | NDArray[np.float64]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    # Least and greatest finite value of the whole image; None without one, and of uint8.
+    extent: tuple[float, float] | None
+
+
+def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
+    """Return the images of each row, or a text for a row without one; None, and the values, if there are no images."""
     if isinstance(feature, ImageFeature):
-        images = [list(islice(_flat_images(value), _PICTURES)) for value in values]
-        return images, ["" if row else "no image" for row in images]
+        return [_row_images(value) for value in rows], []
+    if feature.is_dense and _is_picture(feature.block_shape, feature.item_dtype):
+        return [_row_images(value) for value in rows] or None, []
+    values = list(rows)
+    read = [value for value in values if not isinstance(value, MemoryLimitError)]
     if feature.is_bytes and not feature.own_shapes:
-        listed = [[value] if isinstance(value, bytes) else list(np.ravel(value)) for value in values]
+        listed = [[value] if isinstance(value, bytes) else list(np.ravel(value)) for value in read]
         if not all(isinstance(item, bytes) for row in listed for item in row):
-            return None, []
-        decoded = [[image for item in row[:_PICTURES] if (image := _decoded(item)) is not None] for row in listed]
-        texts = [", ".join(map(_bytes, row[:_LISTED])) or "no values" for row in listed]
-        return (decoded if any(decoded) else None), texts
-    if values and all(_is_picture(value) for value in values):
-        return [[value if value.ndim == 3 else value[..., None]] for value in values], [""] * len(values)
-    return None, []
+            return None, values
+        decoded = iter([[image for item in row[:_PICTURES] if (image := _decoded(item))] for row in listed])
+        texts = iter([", ".join(map(_bytes, row[:_LISTED])) or "no values" for row in listed])
+        found = [
+            _above_limit(value) if isinstance(value, MemoryLimitError) else (next(decoded), next(texts))
+            for value in values
+        ]
+        images = [row if isinstance(row, str) else row[0] or row[1] for row in found]
+        return (images if any(isinstance(row, list) for row in images) else None), values
+    if read and all(isinstance(value, np.ndarray) and _is_picture(value.shape, value.dtype) for value in read):
+        return [_row_images(value) for value in values], []
+    return None, values
+
+
+def _row_images(value: Any) -> list[_Reduced] | str:
+    if isinstance(value, MemoryLimitError):
+        return _above_limit(value)
+    return [_reduced(image) for image in islice(_flat_images(value), _PICTURES)] or "no image"
 
 
 def _flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yield the images of a row that holds one, several, or lists of them."""
-    if value.dtype != object and value.ndim == 3:
+    if value.dtype != object and value.ndim == 2:
+        yield value[..., None]
+    elif value.dtype != object and value.ndim == 3:
         yield value
     else:
         for item in value:
             yield from _flat_images(item)
 
 
-def _decoded(value: bytes) -> NDArray[Any] | None:
-    """Decode bytes that are an image; None for other bytes, damaged images, and without Pillow."""
+def _decoded(value: bytes) -> _Reduced | None:
+    """Decode bytes that are an image; None for other bytes, damaged or too large images, and without Pillow."""
     found = detect_image(value)
-    if found is None:
+    if found is None or _is_above_limit(found):
         return None
+    height, width, channels = found.shape
     try:
-        return decode_image(value, dtype=found.dtype)
+        library = simplejpeg_or_none()
+        if found.format == "JPEG" and height and width and channels and library and max(height, width) > 2 * _SIDE:
+            longer = max(height, width)
+            # The decoder halves the sides while it decodes.
+            least = {"min_height": height * _SIDE // longer, "min_width": width * _SIDE // longer}
+            with suppress(ValueError):
+                scaled = library.decode_jpeg(value, {1: "GRAY", 3: "RGB"}[channels], **least)
+                return replace(_reduced(scaled), shape=(height, width, channels))
+        return _reduced(decode_image(value, dtype=found.dtype))
     except (ImageError, ImportError):
         return None
 
 
-def _is_picture(value: Any) -> bool:
-    if not isinstance(value, np.ndarray) or value.ndim not in (2, 3) or not value.size:
+def _is_above_limit(found: BytesContent) -> bool:
+    limit, (height, width, channels) = memory_limit(), found.shape
+    nbytes = (height or 0) * (width or 0) * (channels or 4) * np.dtype(found.dtype).itemsize
+    return limit is not None and nbytes > limit.nbytes
+
+
+def _is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    if len(shape) not in (2, 3) or 0 in shape:
         return False
-    if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
+    if dtype.kind not in "biuf" and dtype.name != "bfloat16":
         return False
-    shorter, longer = sorted(value.shape[:2])
+    shorter, longer = sorted(shape[:2])
     if longer > _MOST_OBLONG * shorter:
         return False
-    return shorter >= _SHORTEST if value.ndim == 2 else value.shape[2] in (1, 3, 4) and shorter >= _LISTED
+    return shorter >= _SHORTEST if len(shape) == 2 else shape[2] in (1, 3, 4) and shorter >= _LISTED
 
 
-def _scaled(rows: list[list[NDArray[Any]]]) -> tuple[list[list[Picture]], str]:
+def _scaled(rows: list[list[_Reduced]]) -> tuple[list[list[Picture]], str]:
     """Scale images of one column to 8 bits by one range; return a note on the range, unless it is a usual one."""
-    converted = [[image if image.dtype.kind in "biu" else _doubles(image) for image in row] for row in rows]
     # Detected images of one column may have 8 and 16 bits.
-    of_dtype: dict[Any, list[NDArray[Any]]] = {}
-    for row in converted:
+    of_dtype: dict[Any, list[_Reduced]] = {}
+    for row in rows:
         for image in row:
             of_dtype.setdefault(image.dtype, []).append(image)
-    ranges = {dtype: _range(images) for dtype, images in of_dtype.items()}
+    ranges = {dtype: _range(dtype, images) for dtype, images in of_dtype.items()}
     unusual = [f"{low:.4g} to {high:.4g}" for low, high in ranges.values() if (low, high) not in ((0, 255), (0, 1))]
     note = f", black to white: {'; '.join(unusual)}" if unusual else ""
-    return [[_picture(image, *ranges[image.dtype]) for image in row] for row in converted], note
+    return [[_picture(image, *ranges[image.dtype]) for image in row] for row in rows], note
 
 
-def _range(images: Sequence[NDArray[Any]]) -> tuple[float, float]:
+def _range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[float, float]:
     """Return the values that are displayed as black and white."""
-    if not images or images[0].dtype == np.uint8:
+    if dtype == np.uint8:
         return 0, 255
-    if images[0].dtype == bool:
+    if dtype.kind == "b":
         return 0, 1
-    extents = [(float(part.min()), float(part.max())) for image in images if (part := image[np.isfinite(image)]).size]
+    extents = [image.extent for image in images if image.extent is not None]
     low, high = min((low for low, _ in extents), default=0), max((high for _, high in extents), default=1)
-    if images[0].dtype.kind in "iu":
+    if dtype.kind in "iu":
         # 8 bits in a wider type; 16 bits of a camera rarely use the whole range.
         return (0, 255) if low >= 0 and high <= 255 else (min(low, 0), high)
     return (0, 1) if low >= 0 and high <= 1 else (low, high)
 
 
-def _picture(image: NDArray[Any], low: float, high: float) -> Picture:
-    height, width, channels = image.shape
-    text = f"{height:,} x {width:,}" + (f" x {channels}" if channels != 1 else "")
-    if not image.size:
-        return Picture(np.zeros((1, 1, 1), np.uint8), text, False)
-    reduced = max(height, width) > _SIDE
-    levels = image
+def _reduced(image: NDArray[Any]) -> _Reduced:
+    """Reduce an image, without a copy of all its pixels."""
+    height, width, _ = image.shape
+    longer = max(height, width)
+    extents = []
     if image.dtype != np.uint8:
+        step = max(1, _BAND_VALUES // max(1, image[:1].size))
+        for top in range(0, height, step):
+            band = _doubles(image[top : top + step])
+            if (finite := band[np.isfinite(band)]).size:
+                extents.append((float(finite.min()), float(finite.max())))
+    extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
+    if longer > _SIDE and image.size:
+        pixels = averaged(image, max(1, height * _SIDE // longer), max(1, width * _SIDE // longer))
+    else:
+        # A copy, because the image may be a view of a larger block.
+        pixels = image.copy() if image.dtype == np.uint8 else _doubles(image)
+    return _Reduced(pixels, image.shape, image.dtype, extent)
+
+
+def _picture(image: _Reduced, low: float, high: float) -> Picture:
+    height, width, channels = image.shape
+    if not image.pixels.size:
+        return Picture(np.zeros((1, 1, 1), np.uint8), _size(image.shape), False)
+    levels = image.pixels
+    if levels.dtype != np.uint8:
         with np.errstate(all="ignore"):
-            unit = np.nan_to_num((image.astype(np.float64) - low) / ((high - low) or 1), nan=0, posinf=1, neginf=0)
+            unit = np.nan_to_num((levels - low) / ((high - low) or 1), nan=0, posinf=1, neginf=0)
         levels = np.rint(np.clip(unit, 0, 1) * 255).astype(np.uint8)
-    if reduced:
-        longer = max(height, width)
-        levels = averaged(levels, max(1, height * _SIDE // longer), max(1, width * _SIDE // longer))
     if channels == 2:  # gray and alpha
         levels = levels[..., [0, 0, 0, 1]]
-    return Picture(np.ascontiguousarray(levels), text, reduced)
+    return Picture(np.ascontiguousarray(levels), _size(image.shape), max(height, width) > _SIDE)
 
 
-def averaged(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Average blocks of pixels to fewer ones."""
-    sums = pixels.astype(np.float64)
-    for axis, target in enumerate((height, width)):
-        size = pixels.shape[axis]
-        edges = np.arange(target) * size // target
-        counts = np.diff(np.append(edges, size))
-        sums = np.add.reduceat(sums, edges, axis=axis) / counts.reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-    return np.rint(sums).astype(np.uint8)
+def _size(shape: Sequence[int | None]) -> str:
+    height, width, channels = shape
+    return f"{height:,} x {width:,}" + (f" x {channels}" if channels not in (1, None) else "")
+
+
+def averaged(pixels: NDArray[Any], height: int, width: int) -> Any:
+    """Average blocks of pixels to fewer ones: uint8 of uint8, else float64; values that are not finite are left out."""
+    rows, columns = (
+        np.arange(target + 1) * size // target for size, target in zip(pixels.shape, (height, width), strict=False)
+    )
+    means = np.empty((height, width, pixels.shape[2]))
+    for number, (top, bottom) in enumerate(pairwise(rows.tolist())):
+        if pixels.dtype == np.uint8:
+            sums = pixels[top:bottom].sum(axis=0, dtype=np.uint32)
+            counts: Any = (np.diff(columns) * (bottom - top))[:, None]
+        else:
+            band = _doubles(pixels[top:bottom])
+            finite = np.isfinite(band)
+            counts = np.add.reduceat(finite.sum(axis=0), columns[:-1], axis=0)
+            # Without a finite value the first one is displayed.
+            sums = np.where(finite, band, 0).sum(axis=0)
+        totals = np.add.reduceat(sums, columns[:-1], axis=0, dtype=np.float64)
+        if pixels.dtype == np.uint8:
+            means[number] = totals / counts
+        else:
+            means[number] = np.where(counts > 0, totals / np.maximum(counts, 1), band[0, columns[:-1]])
+    return np.rint(means).astype(np.uint8) if pixels.dtype == np.uint8 else means
 
 
 # ---------------------------------------------------------------------------------------------------- text and numbers
 
 
 def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
+    if isinstance(value, MemoryLimitError):
+        return _above_limit(value)
     if isinstance(value, bytes):
         return _bytes(value)
     if isinstance(value, str):
@@ -284,7 +365,9 @@ def _bytes(value: bytes) -> str:
         return _clipped(printable(value.decode()))
     content = detect_image(value)
     if content is not None:
-        return f"{content.format} image, {plural(len(value), 'byte')}"
+        size = "" if None in content.shape[:2] else f" of {_size(content.shape)}"
+        above = ", above the memory limit" if _is_above_limit(content) else ""
+        return f"{content.format} image{size}{above}, {plural(len(value), 'byte')}"
     more = " …" if len(value) > _BYTES else ""
     return f"{plural(len(value), 'byte')}: {value[:_BYTES].hex(' ')}{more}"
 
@@ -295,6 +378,8 @@ def _clipped(text: str) -> str:
 
 def _array(value: Any, classes: Sequence[str], spread: bool) -> Cell:
     """Return the cell of an array: a list of few values, a line of many, a summary of several axes."""
+    if isinstance(value, MemoryLimitError):
+        return _above_limit(value)
     array = np.asarray(value)
     if array.dtype.kind in "OT":
         return _objects(array)
