@@ -62,12 +62,6 @@ def test_any_columns_equal_numpy(data: st.DataObject) -> None:
     check_table(table, ds.compute())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_golden_files_equal_numpy(golden: Path, case: str) -> None:
-    ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=13)
-    check_table(pa.table(ds), ds.compute())
-
-
 def test_polars_and_duckdb_read_what_numpy_has(golden: Path, corpus: Path) -> None:
     polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     files = [dtf.read_tfrecord(corpus / f"{BASKERVILLE}/train-0.tfr").rows[:3]]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads
 from support.bits import bits
 from support.corpus import BASKERVILLE, EMPTY, EXAMPLES, FOREIGN, TFX
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
@@ -32,7 +33,7 @@ def test_every_file_of_the_corpus_has_its_test(corpus: Path) -> None:
     assert records <= {*EXAMPLES, *FOREIGN, EMPTY}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", mostly_slow(EXAMPLES, 5))
 def test_inferred_columns_equal_what_protobuf_parses(corpus: Path, name: str) -> None:
     path = corpus / name
     schema = dtf.infer_schema(path, sample=None)
@@ -54,7 +55,7 @@ def keys_of(payload: bytes) -> set[str]:
     return set(Example.FromString(payload).features.feature)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", mostly_slow(EXAMPLES, 5))
 def test_files_read_with_default_arguments(corpus: Path, name: str) -> None:
     """The default sample describes the whole file, or the error names the record and the solution."""
     path = corpus / name

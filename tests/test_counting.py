@@ -94,7 +94,7 @@ def test_golden_files(golden: Path, case: str) -> None:
         }
 
 
-@pytest.mark.parametrize("nexamples", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("nexamples", [3, pytest.param(12, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("part", PARTS)
 def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> None:
     refused = 0
@@ -108,7 +108,7 @@ def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> No
             refused += compare(tmp_path / "x", schema, some)
 
     run()
-    assert refused or nexamples == 4  # a few may all be valid
+    assert refused or nexamples == 3  # a few may all be valid
 
 
 @pytest.mark.parametrize("case", ["varlen", "ragged_partitions", "sequence_example", "serialized_tensors", "scalars"])

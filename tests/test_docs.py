@@ -92,7 +92,14 @@ def object_store(page: str, request: pytest.FixtureRequest, monkeypatch: pytest.
         store.rm(bucket, recursive=True)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.integration) if "clusters" in page else page
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+)
 @pytest.mark.usefixtures("workshop", "object_store")
 def test_python_blocks_run(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -20,7 +20,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import bits
-from support.every_class import CONTEXTS, EXAMPLES, ITEMS, LISTS, PARTS, RECORDS, collections
+from support.every_class import EXAMPLES, ITEMS, LISTS, PARTS, RECORDS, collections
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -115,19 +115,18 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     run()
     assert read_records + refused >= nrecords
     assert read_records
-    assert refused or nrecords == 50  # a few may all be valid
+    assert refused or nrecords <= 100  # a few may all be valid
 
 
 @pytest.mark.parametrize("part", [*EXAMPLES, *LISTS, *ITEMS])
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
-    compare(tmp_path, collections(*PARTS[part]), 50)
+    compare(tmp_path, collections(*PARTS[part]), 30)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nrecords", [100, pytest.param(500, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("part", PARTS)
-def test_many_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
-    # A context is decoded like the features of an Example.
-    nrecords = 100 if part in CONTEXTS else 500
+def test_many_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
     compare(tmp_path, collections(*PARTS[part]), nrecords)
 
 

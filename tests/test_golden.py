@@ -14,6 +14,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from support.few import mostly_slow
 from support.golden import CASES, check, expected, shard, spec
 
 import dask_tfrecord as dtf
@@ -24,7 +25,7 @@ CHUNKS = ["auto", "shard", 1, 7, 13, 1000, "200 B", "64 MiB"]
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("chunks", mostly_slow(CHUNKS, 3))
 def test_golden_files_equal_tensorflow(golden: Path, case: str, chunks: Any) -> None:
     features, wanted = spec(golden, case), expected(golden, case)
     ds = dtf.read_tfrecord(shard(golden, case), **features, chunks=chunks)

@@ -17,6 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from support.few import rising
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
@@ -407,7 +408,7 @@ class TestInflate:
                 read(tmp_path / "x", compression=compression)
             assert str(tmp_path / "x") in str(caught.value)
 
-    @pytest.mark.parametrize("step", [37, pytest.param(5, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("step", rising(97, 37, 5))
     @pytest.mark.parametrize("name", ["scalars_gzip.tfrecord.gz", "scalars_zlib.tfrecord.zlib"])
     def test_a_flipped_bit_is_found_or_changes_nothing(
         self, golden: Path, tmp_path: Path, name: str, step: int

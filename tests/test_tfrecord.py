@@ -19,7 +19,6 @@ from distributed import Client
 from oracle import read_oracle, read_payloads, write_oracle
 from support import parsing_cases
 from support.bits import bits
-from support.golden import CASES, check, expected, shard, spec
 from support.parsing_compare import feature, parse_with_tensorflow
 from support.waiting import wait_until
 
@@ -65,16 +64,6 @@ def ints(path: Path, name: str = "label") -> list[int]:
 
 
 # -- round trips
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_golden_files_come_back_equal(golden: Path, case: str, tmp_path: Path) -> None:
-    features, wanted = spec(golden, case), expected(golden, case)
-    ds = dtf.read_tfrecord(shard(golden, case), **features, chunks=7)
-    for number, options in enumerate([{}, {"records_per_shard": 3, "compression": "gzip"}, {"compression": "zlib"}]):
-        folder = tmp_path / str(number)
-        ds.to_tfrecord(f"{folder}/", **options)  # type: ignore[arg-type]
-        check(dtf.read_tfrecord(folder, **features).compute(), wanted)
 
 
 def test_columns_of_every_backing(tmp_path: Path) -> None:

@@ -106,21 +106,6 @@ def files(store: Path) -> dict[str, bytes]:
 # ------------------------------------------------------------------------------------------------- the same again
 
 
-FEATURES = {
-    "empty_file.tfrecord": SCHEMA,
-    "decode_raw.tfrecord": {
-        name: dtf.RawFeature((4, 5), dtype)
-        for name, dtype in {"be_i2": ">i2", "f2": "float16", "f4": "float32", "f8": "float64", "u1": "uint8"}.items()
-    },
-}
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-@pytest.mark.parametrize("grid", [{}, {"chunks": 7}, {"chunks": 5, "shards": 20}, {"chunks": 1000}], ids=str)
-def test_golden_files(golden: Path, tmp_path: Path, name: str, grid: dict[str, int]) -> None:
-    assert_identity(dtf.read_tfrecord(golden / name, FEATURES.get(name)), tmp_path / "store.zarr", **grid)
-
-
 def corpus_examples(corpus: Path) -> Iterator[tuple[Path, int]]:
     """Every file of Examples with its number of records, by the index of the corpus."""
     for line in (corpus / "INDEX.md").read_text("utf-8").splitlines():

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
-from support.golden import shard, spec
 from support.store_round_trip import assert_identity, assert_same, assert_same_array
 
 import dask_tfrecord as dtf
@@ -50,16 +49,6 @@ def every() -> dtf.Dataset:
 
 
 # ------------------------------------------------------------------------------------------------- the same again
-
-
-@pytest.mark.parametrize("case", GOLDEN)
-@pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": 5, "shards": 20}, {}], ids=str)
-def test_files_of_tensorflow(golden: Path, tmp_path: Path, case: str, grid: dict[str, int]) -> None:
-    if case == "images":
-        pytest.importorskip("PIL")
-    dataset = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
-    back = assert_identity(dataset, tmp_path / "store.zarr", **grid)
-    assert_same(back.rows[::-2].compute(), dataset.rows[::-2].compute())
 
 
 @st.composite

@@ -1,0 +1,126 @@
+"""One table of columns and one of outputs: `test_cases.py` sends each of the first through each of the second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support import golden
+from support.any_columns import FEATURES, dataset_of, fitting_rows, listed, written_as
+from support.arrow_rows import check_table
+from support.store_round_trip import assert_identity, assert_same
+
+import dask_tfrecord as dtf
+
+Columns = Mapping[str, NDArray[Any]]
+CHUNK = 7
+ROWS = (4, 5, 2)
+
+
+# --------------------------------------------------------------------------------------------------------- columns
+
+
+def of_tensorflow(folder: Path, case: str) -> dtf.Dataset:
+    """Open a file that TensorFlow wrote."""
+    return dtf.read_tfrecord(golden.shard(folder, case), **golden.spec(folder, case), chunks=CHUNK)
+
+
+def of_layout(folder: Path, name: str) -> dtf.Dataset:
+    """Generate rows of one kind of column, next to their numbers."""
+    block = fitting_rows(FEATURES[name], sum(ROWS), np.random.default_rng(len(name)))
+    return dataset_of({name: block}, {name: FEATURES[name]}, ROWS)
+
+
+# A new kind of column is a line in `FEATURES`.
+COLUMNS: dict[str, tuple[Callable[[Path, str], dtf.Dataset], str]] = {
+    **{f"TensorFlow {case}": (of_tensorflow, case) for case in golden.CASES},
+    **{f"layout {name}": (of_layout, name) for name in FEATURES},
+}
+
+
+# --------------------------------------------------------------------------------------------------------- outputs
+
+
+def compute(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Compute the data set, its columns together, and each column alone."""
+    assert_same(dask.compute(ds)[0], wanted)
+    assert_same(dict(zip(ds, dask.compute(*ds[tuple(ds)]), strict=True)), wanted)
+    assert_same({name: array.compute() for name, array in ds.items()}, wanted)
+
+
+def persist(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Persist, pick rows backwards, map blocks."""
+    kept = ds.persist()
+    assert_same(kept.compute(), wanted)
+    backwards = {name: array[::-1] for name, array in wanted.items()}
+    assert_same(ds.rows[::-1].compute(), backwards)
+    assert_same(kept.rows[::-1].compute(), backwards)
+    assert_same(kept.map_blocks(lambda blocks: blocks).compute(), wanted)
+
+
+def zarr(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Write a Zarr store, read it whole, and pick rows."""
+    rows = (ds.nrows or 0) // 4 + 1
+    back = assert_identity(ds, folder / "a.zarr", chunks=rows, shards=2 * rows)
+    assert_same(back.rows[::-2].compute(), {name: array[::-2] for name, array in wanted.items()})
+    assert_identity(back, folder / "b.zarr")
+
+
+def tfrecord(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Write shards, compressed and not, and read them with the features that they were written with."""
+    rows = (ds.nrows or 0) // 3 + 1
+    for number, compression in enumerate((None, "gzip")):
+        schema = written_as(ds.schema, steps=False) if ds.schema.message == "Example" else ds.schema
+        shards = f"{folder}/{number}-{{shard}}.tfrecord"
+        dtf.to_tfrecord(ds, shards, features=schema, records_per_shard=rows, compression=compression)
+        assert_same(dtf.read_tfrecord(f"{folder}/{number}-*", schema).compute(), wanted)
+
+
+def arrow(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Hand out Arrow batches."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(ds)
+    table.validate(full=True)
+    check_table(table, dict(wanted))
+
+
+def parquet(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Write Parquet files, and read them with pyarrow."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    ds.to_parquet(folder / "out")
+    check_table(pq.read_table(sorted((folder / "out").glob("*.parquet"))), dict(wanted))
+
+
+def xarray(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Convert to xarray, whose variables have the arrays."""
+    pytest.importorskip("xarray")
+    converted = ds.to_xarray()
+    # A slash is no part of a name there.
+    for name, array in wanted.items():
+        np.testing.assert_equal(listed(converted[name.replace("/", ".")].to_numpy()), listed(array), name)
+
+
+def batches(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Concatenate batches in order."""
+    found = list(ds.batches(4)) if ds else []
+    assert len(found) == -(-(ds.nrows or 0) // 4)
+    if found:
+        assert_same({name: np.concatenate([batch[name] for batch in found]) for name in wanted}, wanted)
+
+
+# A new output is a line.
+OUTPUTS: dict[str, Callable[[dtf.Dataset, Columns, Path], None]] = {
+    "compute": compute,
+    "persist": persist,
+    "Zarr": zarr,
+    "TFRecord": tfrecord,
+    "Arrow": arrow,
+    "Parquet": parquet,
+    "xarray": xarray,
+    "batches": batches,
+}
