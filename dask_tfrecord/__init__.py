@@ -169,7 +169,7 @@ def _import_native() -> Any:
 
 if "dask.config" in sys.modules:
     # Otherwise the first function that reads a setting adds the defaults, and `import dask_tfrecord` needs no dask.
-    importlib.import_module("dask_tfrecord.config")
+    importlib.import_module("dask_tfrecord.settings")
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from support.numbered_shards import write_shards
 from support.object_stores import bucket, moto, s3
 
 from dask_tfrecord import Dataset, read_tfrecord
-from dask_tfrecord.limits import Limits, replaced_limits
+from dask_tfrecord.settings import Limits, replaced_limits
 
 __all__ = ["bucket", "moto", "s3"]
 

@@ -23,8 +23,7 @@ ORACLE = Path(__file__).parent / "oracle"
 # Each package or module imports only itself and what precedes it. Sub-packages come after the modules of their package.
 ORDER = [
     "errors",
-    "limits",
-    "config",
+    "settings",
     "messages",
     "features",
     "schema",
@@ -67,7 +66,7 @@ WRITERS = {
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {"config", "runtime", "arrays", "stores", "cli"},
+    "dask": {"settings", "runtime", "arrays", "stores", "cli"},
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},

@@ -22,7 +22,7 @@ from support.waiting import PATIENCE
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import ShardNotFoundError, StorageError
-from dask_tfrecord.limits import replaced_limits
+from dask_tfrecord.settings import replaced_limits
 
 ROWS = 50
 ATTEMPTS = 8

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import dask_tfrecord as dtf
-from dask_tfrecord.config import DEFAULTS_FILE, read_count, read_nbytes, read_seconds, read_setting
+from dask_tfrecord.settings import DEFAULTS_FILE, read_count, read_nbytes, read_seconds, read_setting
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text("utf-8"))
 SCHEMA: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.with_name("tfrecord-schema.yaml").read_text("utf-8"))
@@ -75,7 +75,7 @@ def test_the_page_lists_every_setting_with_its_default_and_its_environment_varia
 @pytest.mark.integration
 def test_defaults_are_those_of_the_file_and_valid() -> None:
     # In a new process: `dask.config.set` of another test may have removed the defaults of this one.
-    found = run("import json, dask, dask_tfrecord.config; print(json.dumps(dask.config.get('tfrecord')))")
+    found = run("import json, dask, dask_tfrecord.settings; print(json.dumps(dask.config.get('tfrecord')))")
     assert dict(leaves({"tfrecord": json.loads(found)})) == dict(leaves(DEFAULTS))
     for name, value in leaves(DEFAULTS):
         assert read_setting(name.removeprefix("tfrecord.")) == value
@@ -100,7 +100,7 @@ def test_files_and_environment_variables_precede_the_defaults(tmp_path: Path) ->
     mine = {"tfrecord": {"storage": {"timeout": "7s", "range-size": "1 MiB"}, "decode": None}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
     code = (
-        "from dask_tfrecord.config import *; print(read_seconds('storage.timeout'), read_nbytes('storage.range-size'),"
+        "from dask_tfrecord.settings import *;print(read_seconds('storage.timeout'), read_nbytes('storage.range-size'),"
         " read_setting('decode.memory-limit'), read_setting('progress'), read_count('storage.attempts'))"
     )
     variables = {"DASK_TFRECORD__STORAGE__RANGE_SIZE": "2 MiB", "DASK_TFRECORD__PROGRESS": "False"}
@@ -112,9 +112,9 @@ def test_files_and_environment_variables_precede_the_defaults(tmp_path: Path) ->
 def test_values_set_before_the_defaults_are_loaded_end_without_them() -> None:
     code = (
         "import sys, dask_tfrecord, dask\n"
-        "assert 'dask_tfrecord.config' not in sys.modules\n"
+        "assert 'dask_tfrecord.settings' not in sys.modules\n"
         "with dask.config.set({'tfrecord.storage.attempts': 3}):\n"
-        "    from dask_tfrecord.config import read_count, read_seconds\n"
+        "    from dask_tfrecord.settings import read_count, read_seconds\n"
         "    assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (3, 120)\n"
         "assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (8, 120)\n"
         "dask.config.refresh()\n"

@@ -21,8 +21,8 @@ from dask_tfrecord.columns.blocks import Block, BytesBlock, rows_of, zero_rows
 from dask_tfrecord.columns.user_blocks import conform
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
-from dask_tfrecord.limits import Limits, replaced_limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.rows import count_items
 from dask_tfrecord.stores.zarr import chunking, layout

@@ -19,7 +19,7 @@ from support.object_stores import Store, make_store
 from support.waiting import wait_until
 
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError
-from dask_tfrecord.limits import Limits
+from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.retry import is_transient, with_retries

@@ -13,8 +13,7 @@ from support.object_stores import Store, make_store
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.config import read_nbytes
-from dask_tfrecord.limits import Limits
+from dask_tfrecord.settings import Limits, read_nbytes
 
 pytestmark = pytest.mark.integration
 RECORDS = 3_000

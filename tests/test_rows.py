@@ -23,8 +23,8 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location
 from dask_tfrecord.features import FixedLenFeature, ImageFeature, RawFeature, TextFeature, VarLenFeature
-from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.storage.streams import StoredStream
 
 SCHEMA = Schema(

@@ -25,10 +25,10 @@ from oracle import write_oracle
 from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
-from dask_tfrecord.limits import Limits
 from dask_tfrecord.records.framing import Window, read_records
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.records.index_file import CountedShard, index_shard, write_sidecars
+from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import compression as compression_module
 from dask_tfrecord.storage import gzip_index as access_module
 from dask_tfrecord.storage.compression import open_stream

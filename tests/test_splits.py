@@ -23,7 +23,6 @@ from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
-from dask_tfrecord.limits import Limits, replaced_limits
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.byte_splits import (
     ByteSplit,
@@ -36,6 +35,7 @@ from dask_tfrecord.records.byte_splits import (
 )
 from dask_tfrecord.records.framing import iterate_records
 from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.storage.listing import Shard, find_shards
 
 CORPUS = [

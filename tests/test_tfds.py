@@ -34,11 +34,11 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
-from dask_tfrecord.limits import Limits
 from dask_tfrecord.messages import Example
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
 from dask_tfrecord.metadata.tfds_features import schema_from_features
 from dask_tfrecord.records import index_file
+from dask_tfrecord.settings import Limits
 
 DATA = Path(__file__).parent / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"

@@ -25,9 +25,9 @@ from support.waiting import wait_until
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import splits_of
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError
-from dask_tfrecord.limits import Limits
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import Limits
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 

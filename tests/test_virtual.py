@@ -31,7 +31,7 @@ from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.value_locations import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
-from dask_tfrecord.limits import Limits
+from dask_tfrecord.settings import Limits
 
 COUNTER = itertools.count()
 FEATURES: dict[str, Any] = {

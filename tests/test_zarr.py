@@ -27,7 +27,7 @@ from support.store_round_trip import assert_identity, assert_same, assert_same_a
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.limits import Limits
+from dask_tfrecord.settings import Limits
 from dask_tfrecord.stores.zarr import write_units
 from dask_tfrecord.stores.zarr.layout import ZarrLayout, array_name
 

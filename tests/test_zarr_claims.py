@@ -25,7 +25,7 @@ from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
-from dask_tfrecord.limits import Limits
+from dask_tfrecord.settings import Limits
 from dask_tfrecord.stores.zarr import claim
 
 ROWS = 60

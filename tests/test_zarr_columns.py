@@ -23,8 +23,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import zero_rows
 from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.limits import replaced_limits
 from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.settings import replaced_limits
 
 # Features beyond lists of values, written by TensorFlow and read without a spec.
 GOLDEN = [

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural, redact_url
-from dask_tfrecord.limits import limits
 from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import IndexEntries, ShardIndex
 from dask_tfrecord.records.index_file import SUFFIX, CountedShard, WrittenIndex, index_shard, write_sidecars
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.listing import Shard, Shards, find_shards
 from dask_tfrecord.storage.published import check_sizes, directory_of, remove_abandoned

@@ -31,8 +31,8 @@ from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.memory_limit import allocating
 from dask_tfrecord.errors import FeatureError, Location, MemoryLimitError
 from dask_tfrecord.features import ImageFeature
-from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 
 __all__ = ["ExplodedSource", "ItemCounts", "locate_row", "read_lengths"]
 

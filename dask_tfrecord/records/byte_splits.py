@@ -18,9 +18,9 @@ import numpy as np
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, TFRecordError
-from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import IndexEntries, ShardIndex, index_entries, walk
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard
 
 __all__ = [

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, plural
-from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard, is_local
 
 __all__ = [
@@ -216,7 +216,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     large = _LARGE_RECORD
     if not local:
         # Imported here because reading local files does not need dask.
-        from dask_tfrecord.config import read_nbytes
+        from dask_tfrecord.settings import read_nbytes
 
         large = read_nbytes("storage.range-size")
     while (stop is None or window.offset < stop) and window.fill(HEADER):

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, TFRecordError, redact, redact_url
-from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import ShardIndex, Step, scan_shard, walk
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.compression import masked_crc32c
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.gzip_index import access_points, write_access_points

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dask.callbacks import Callback
 
-from dask_tfrecord.config import read_setting
-from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.dask_private import active_client
+from dask_tfrecord.settings import limits, read_setting
 
 if TYPE_CHECKING:
     from dask_tfrecord.runtime.progress_display import Display

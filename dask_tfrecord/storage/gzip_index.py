@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError
-from dask_tfrecord.limits import limits
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.sidecar_files import find_sidecars, sidecar_path
 from dask_tfrecord.storage.streams import StoredStream, open_stored, write_file

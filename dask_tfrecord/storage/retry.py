@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact, without_credentials
-from dask_tfrecord.limits import limits
+from dask_tfrecord.settings import limits
 
 __all__ = [
     "MIN_LOOKUPS_TO_LIST",
@@ -61,7 +61,7 @@ Result = TypeVar("Result")
 def request_timeout() -> float:
     """Return the seconds without a byte after which a request fails."""
     # Imported here because opening local files does not need dask.
-    from dask_tfrecord.config import read_seconds
+    from dask_tfrecord.settings import read_seconds
 
     return read_seconds("storage.timeout") * _REQUEST_PART
 
@@ -90,7 +90,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     StorageError
         If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
     """
-    from dask_tfrecord.config import full_name, read_count, read_seconds
+    from dask_tfrecord.settings import full_name, read_count, read_seconds
 
     stopped = stopped or threading.Event()
     started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")

@@ -187,7 +187,7 @@ class RangeReader:
 
     def __init__(self, fetch: RangeFetcher, size: int) -> None:
         # Imported here because opening local files does not need dask.
-        from dask_tfrecord.config import read_nbytes
+        from dask_tfrecord.settings import read_nbytes
 
         self._fetch = fetch
         self._size = size

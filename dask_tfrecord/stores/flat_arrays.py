@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
-from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 
 __all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat", "shapes_of"]
 

@@ -22,9 +22,9 @@ from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
-from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import (
     BorderCounts,
     Levels,

@@ -30,10 +30,10 @@ from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_u
 from dask_tfrecord.features import Feature, ImageFeature, RawFeature
 from dask_tfrecord.images.encode_image import ImageEncoding
 from dask_tfrecord.images.pillow import require_pillow
-from dask_tfrecord.limits import limits
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import indexing_library
 from dask_tfrecord.storage.published import directory_of
 from dask_tfrecord.storage.shard import normalize_compression

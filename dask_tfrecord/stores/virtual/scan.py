@@ -19,9 +19,9 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.value_locations import LocationPlan, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, redact_url
 from dask_tfrecord.features import Feature, RawFeature
-from dask_tfrecord.limits import limits
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard, Shards, is_local
 from dask_tfrecord.stores.flat_arrays import BorderCounts
 from dask_tfrecord.stores.virtual.references import VirtualArray, VirtualZarr

@@ -15,8 +15,8 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dask_tfrecord.errors import UnknownFeatureError
-from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.rows import RowSizes
 from dask_tfrecord.stores.zarr.layout import GridOverrides, RowGrid, array_name

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dask_tfrecord.errors import StoreInUseError, redact
-from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import remove_empty_directories
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.zarr.group import TargetGroup
 from dask_tfrecord.stores.zarr.objects import CLAIM, GroupObjects
 

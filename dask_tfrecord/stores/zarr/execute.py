@@ -23,10 +23,10 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
-from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, run_uninterrupted
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable

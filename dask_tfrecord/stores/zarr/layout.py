@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, is_flat
 
 __all__ = [

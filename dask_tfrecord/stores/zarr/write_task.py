@@ -19,11 +19,11 @@ from dask_tfrecord.arrays.exploded_source import locate_row
 from dask_tfrecord.arrays.sources import OutputBuffer
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.limits import limits
 from dask_tfrecord.runtime.cancellation import run_write
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
 from dask_tfrecord.stores.rows import RowSource
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory

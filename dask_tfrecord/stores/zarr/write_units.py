@@ -16,8 +16,8 @@ from itertools import count, groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.limits import limits
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels
 from dask_tfrecord.stores.zarr.layout import ArraySpec, ZarrLayout
 

@@ -1,0 +1,197 @@
+"""Settings of users in the configuration of dask, and limits of the work of one task.
+
+Settings stand below the prefix ``tfrecord`` in `dask.config`. Their defaults are in ``tfrecord.yaml`` next to this
+module, and ``tfrecord-schema.yaml`` describes them. `register_defaults` adds them to `dask.config`, with a lower
+priority than files, environment variables and `dask.config.set`.
+
+Limits are sizes, counts and times that settings do not change. The values were measured with the benchmarks. They
+change neither rows nor files, except the sizes of chunks and write units of a Zarr store. Modules read `limits()` when
+they need a value, so `replaced_limits` makes small data take the paths of large data.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+PREFIX = "tfrecord"
+DEFAULTS_FILE = Path(__file__).with_name("tfrecord.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one process."""
+
+    # Seconds before the first retry of a request; each further wait doubles.
+    first_retry_wait: float = 0.1
+    # Decompressed bytes between two access points of a gzip file. A point takes 32 KiB, 0.4 % of the data; reaching an
+    # offset takes about 10 ms.
+    access_point_nbytes: int = 8 << 20
+    # Bytes between two entries of an index.
+    entry_nbytes: int = 1 << 20
+    # Bytes that are read at once to walk headers: less than `entry_nbytes`, so that entries are at most slightly
+    # further apart.
+    index_window_nbytes: int = 512 << 10
+    # Bytes over which headers follow each other to confirm a byte split.
+    verified_nbytes: int = 4 << 20
+    # Bytes that are searched for the first record of a byte split, by a task that decodes or counts: a file of another
+    # format is not read completely before its error. Larger records are found by walking headers: from the end of the
+    # split before when counting, which is fast, and from the beginning of the shard when decoding.
+    search_decoding_nbytes: int = 64 << 20
+    search_counting_nbytes: int = 16 << 20
+    # Bytes that are decoded at once: the window stays in the cache of the processor.
+    window_nbytes: int = 1 << 20
+    # Bytes of the first window of a read, and of a window that skips records.
+    first_window_nbytes: int = 16 << 10
+    # Bytes of shards that one task counts, and in which one task locates values for virtual references.
+    count_task_nbytes: int = 64 << 20
+    scan_task_nbytes: int = 64 << 20
+    # Seconds after which a progress bar appears.
+    display_delay: float = 2.0
+    # Rows that are read first, to learn the sizes of rows.
+    probe_rows: int = 64
+    # Decoded bytes of rows that a writer reads at once.
+    read_nbytes: int = 8 << 20
+    # Decoded bytes of rows between two counts of their items.
+    granule_nbytes: int = 512 << 10
+    # Decoded bytes of a write unit, and of a chunk without shards.
+    write_unit_nbytes: int = 8 << 20
+    # Decoded bytes of a chunk within a Zarr shard.
+    chunk_nbytes: int = 1 << 20
+    # Least bytes of a chunk of flat values.
+    flat_chunk_nbytes: int = 128 << 10
+    # Least number of write tasks, if there are as many units of rows.
+    min_write_tasks: int = 256
+    # Number of dask chunks up to which each becomes a TFRecord shard.
+    max_chunk_shards: int = 1_000
+    # Decoded bytes of a TFRecord shard that several chunks share.
+    shard_nbytes: int = 64 << 20
+    # Seconds between two heartbeats of a claim.
+    heartbeat: float = 20.0
+
+
+_limits = Limits()
+
+
+def limits() -> Limits:
+    """Return the limits of this process."""
+    return _limits
+
+
+@contextmanager
+def replaced_limits(**values: Any) -> Iterator[Limits]:
+    """Replace some limits of this process while the context is open, in all threads."""
+    global _limits
+    before = _limits
+    _limits = replace(before, **values)
+    try:
+        yield _limits
+    finally:
+        _limits = before
+
+
+@cache
+def register_defaults() -> dict[str, Any]:
+    """Add the defaults to `dask.config`, and return them."""
+    # Limits are read where dask is not needed.
+    import dask.config
+
+    defaults: dict[str, Any] = next(iter(dask.config.collect_yaml([str(DEFAULTS_FILE)])))
+    dask.config.update_defaults(defaults)
+    return defaults
+
+
+def full_name(name: str) -> str:
+    """Return the name of a setting in `dask.config`: ``tfrecord.storage.timeout`` for ``storage.timeout``."""
+    return f"{PREFIX}.{name}"
+
+
+def default(name: str) -> Any:
+    """Return the default of a setting."""
+    return reduce(lambda section, key: section[key], full_name(name).split("."), register_defaults())
+
+
+def read_setting(name: str) -> Any:
+    """Return the value of a setting, such as ``"storage.timeout"``.
+
+    `dask.config.set` removes the whole prefix when it ends, if it began before the defaults were registered. The
+    defaults are therefore used here too.
+    """
+    import dask.config
+
+    return dask.config.get(full_name(name), default(name))
+
+
+def read_seconds(name: str) -> float:
+    """Return a time in seconds.
+
+    Raises
+    ------
+    ValueError
+        If the setting is not a positive, finite time.
+    """
+    from dask.utils import parse_timedelta
+
+    value = read_setting(name)
+    try:
+        seconds = float(parse_timedelta(value, default="s"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise _wrong(name, f"a time like {default(name)!r}", value)
+    return seconds
+
+
+def read_nbytes(name: str, otherwise: str = "") -> int:
+    """Return a number of bytes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the setting.
+    otherwise : str, optional
+        Further values that the caller accepts, for the error.
+
+    Raises
+    ------
+    ValueError
+        If the setting is not a size of at least one byte.
+    """
+    from dask.utils import parse_bytes
+
+    value = read_setting(name)
+    try:
+        nbytes = 0 if isinstance(value, bool) else int(parse_bytes(value))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        nbytes = 0
+    if nbytes < 1:
+        raise _wrong(name, f"a number of bytes such as '8 MiB'{otherwise}", value)
+    return nbytes
+
+
+def read_count(name: str) -> int:
+    """Return a positive integer.
+
+    Raises
+    ------
+    ValueError
+        If the setting is not a positive integer.
+    """
+    value = read_setting(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _wrong(name, "a number, 1 or more", value)
+    return value
+
+
+def _wrong(name: str, expected: str, value: object) -> ValueError:
+    return ValueError(f"dask.config {full_name(name)!r} must be {expected}; got {value!r}")
+
+
+if "dask.config" in sys.modules:
+    register_defaults()
