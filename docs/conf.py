@@ -51,6 +51,10 @@ html_theme_options = {
     "logo": {"text": "dask_tfrecord"},
     "icon_links": [{"name": "GitHub", "url": repository, "icon": "fa-brands fa-github"}],
     "navigation_with_keys": False,
+    # One row at a width of 1,280 pixels.
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
+    "header_links_before_dropdown": 6,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
