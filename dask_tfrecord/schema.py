@@ -330,14 +330,24 @@ class Schema(Mapping[str, Feature]):
             rows.append((name, "(never set)", "", "", f"0 of {self.sampling.records if self.sampling else 0}"))
         return rows
 
-    def __repr__(self) -> str:
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
+        """Return the title of the table of features, and its rows with their header."""
         title = f"Schema of {plural(len(self), 'feature')}"
         if self.sampling is not None:
             title += f", inferred from {plural(self.sampling.records, 'record')} of "
             title += plural(self.sampling.shards, "shard")
         header = ("feature", "class", "dtype", "shape", "present")
-        table = [header[: 5 if self.sampling else 4], *(row[: 5 if self.sampling else 4] for row in self.rows())]
+        return title, [row[: 5 if self.sampling else 4] for row in (header, *self.rows())]
+
+    def __repr__(self) -> str:
+        title, table = self._table()
         return "\n".join([title, *align_columns(table), *group_lines(self)])
+
+    def _repr_html_(self) -> str:
+        from dask_tfrecord.markup import html_table
+
+        title, (header, *rows) = self._table()
+        return html_table(title, header, rows, group_lines(self))
 
     def __str__(self) -> str:
         return repr(self)

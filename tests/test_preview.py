@@ -388,6 +388,29 @@ def test_a_report_has_bars_and_histograms(tmp_path: Path) -> None:
     assert heights[0] == heights[1] > heights[2]
 
 
+def test_a_schema_and_a_report_on_damage_are_tables(tmp_path: Path) -> None:
+    dtf.to_tfrecord({HOSTILE: np.arange(4), "label": np.arange(4) % 2}, tmp_path / "a.tfrecord")
+    schema = dtf.Schema(dtf.infer_schema(tmp_path / "a.tfrecord"), classes={"label": ["cat", "dog"]})
+    damaged = bytearray((tmp_path / "a.tfrecord").read_bytes())
+    damaged[40] ^= 1
+    (tmp_path / "<b>.tfrecord").write_bytes(damaged)
+    for shown, texts in (
+        (
+            dtf.infer_schema(tmp_path / "a.tfrecord"),
+            {"Schema of 2 features, inferred from 4 records of 1 shard", "4 of 4"},
+        ),
+        (schema, {"Schema of 2 features", "label", "FixedLenFeature", "int64"}),
+        (dtf.verify(tmp_path / "a.tfrecord"), {"1 file, 4 records, no damage", str(tmp_path / "a.tfrecord"), "4"}),
+        (dtf.verify(str(tmp_path / "*.tfrecord")), {"2 files, 7 records, damage in 1: 1 record lost", "3"}),
+    ):
+        html = shown._repr_html_()
+        page = Page(html)
+        assert not {"b", "script"} & {*page.tags}
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", html)
+        assert texts <= {*page.texts}, page.texts
+    assert any(str(dtf.verify(tmp_path / "<b>.tfrecord").files[0].lost[0]) in text for text in page.texts)
+
+
 def test_a_data_set_displays_its_chunks(ds: dtf.Dataset) -> None:
     page = Page(ds._repr_html_())
     assert page.tags.count("svg") == len(ds)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
 
 import numpy as np
 
 from dask_tfrecord.errors import plural, printable
-from dask_tfrecord.inspection.markup import fragment, table
+from dask_tfrecord.markup import html_table
 from dask_tfrecord.schema import Schema, align_columns, group_lines
 
-__all__ = ["html_dataset", "html_table", "stack_columns", "text_dataset"]
+__all__ = ["html_dataset", "stack_columns", "text_dataset"]
 
 _LONGEST = 100
 _INDENT = "    "
@@ -56,24 +56,6 @@ def html_dataset(dataset: _Displayed) -> str:
     """Describe a data set as `text_dataset` does, in HTML, with dask's picture of the chunks of each column."""
     notes = [*group_lines(dataset.schema), *_hints(dataset)]
     return html_table(_title(dataset), _HEADER, _rows(dataset), notes, more=_chunk_pictures(dataset))
-
-
-def html_table(
-    title: str,
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    notes: Iterable[str],
-    right: Collection[int] = (),
-    more: str = "",
-) -> str:
-    """Format a table in HTML, with a title above and notes below; columns in `right` are aligned to the right.
-
-    All arguments are text, except `more`: HTML that follows the notes.
-    """
-    cells = [[escape(printable(cell)) for cell in row] for row in rows]
-    paragraphs = "".join(f"<p>{escape(printable(note))}</p>" for note in notes)
-    heading = f'<p class="dtf-title">{escape(printable(title))}</p>'
-    return fragment(heading, table(list(map(escape, header)), cells, right), paragraphs, more)
 
 
 def _chunk_pictures(dataset: _Displayed) -> str:

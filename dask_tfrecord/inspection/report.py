@@ -14,9 +14,9 @@ from typing import Any
 
 from dask_tfrecord.errors import Location, SchemaError, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from dask_tfrecord.inspection.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.inspection.suggestions import Suggestion, suggestions
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, Survey
+from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.metadata.tfmd_writing import to_tfmd
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 

@@ -40,6 +40,8 @@ __all__ = ["DamageReport", "Lost", "ShardReport", "check_shard", "count_lost_rec
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.
 _LARGE = 64 << 20
+# Files in the HTML of a report.
+_DISPLAYED = 100
 
 # Largest number of inserted bytes that is considered. They move the end of a record past the one in its header.
 _MAX_SHIFT = 64
@@ -168,12 +170,22 @@ class DamageReport:
         totals = {"ok": self.ok, "records": self.records, "lost_records": self.lost_records}
         return json.dumps(totals | {"files": [report.to_dict() for report in self.files]}, **kwargs)
 
-    def __repr__(self) -> str:
+    def _total(self) -> str:
         damaged = sum(bool(report.lost) for report in self.files)
         lost = "unknown number of records" if self.lost_records is None else plural(self.lost_records, "record")
         damage = f"damage in {damaged:,}: {lost} lost" if damaged else "no damage"
-        total = f"{plural(len(self.files), 'file')}, {plural(self.records, 'record')}, {damage}"
-        return "\n".join([total, *(line for report in self.files for line in report.lines())])
+        return f"{plural(len(self.files), 'file')}, {plural(self.records, 'record')}, {damage}"
+
+    def __repr__(self) -> str:
+        return "\n".join([self._total(), *(line for report in self.files for line in report.lines())])
+
+    def _repr_html_(self) -> str:
+        from dask_tfrecord.markup import html_table
+
+        listed = [report for report in self.files if report.lost] or list(self.files)
+        rows = [(file.path, f"{file.records:,}", "; ".join(map(str, file.lost))) for file in listed[:_DISPLAYED]]
+        more = [plural(len(listed) - len(rows), "more file")] if len(listed) > len(rows) else []
+        return html_table(self._total(), ("file", "records", "lost"), rows, more, right=(1,))
 
 
 class _Stretch(NamedTuple):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
-from dask_tfrecord.inspection.markup import page
+from dask_tfrecord.markup import page
 from dask_tfrecord.stores.preview.preview_cells import PreviewContent, preview_column
 
 if TYPE_CHECKING:

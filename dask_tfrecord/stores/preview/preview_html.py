@@ -7,7 +7,7 @@ import re
 from html import escape
 
 from dask_tfrecord.images.encode_image import encode_png
-from dask_tfrecord.inspection.markup import fragment, spark_svg, table
+from dask_tfrecord.markup import fragment, spark_svg, table
 from dask_tfrecord.stores.preview.preview_cells import Cell, Picture, PreviewColumn, PreviewContent, Spark
 
 __all__ = ["captions", "displayed_size", "html_preview", "short_name"]

@@ -12,8 +12,9 @@ from dask.delayed import Delayed
 from dask.utils import format_bytes
 
 from dask_tfrecord.arrays.backing import Rechunked
-from dask_tfrecord.arrays.display import html_table, stack_columns
+from dask_tfrecord.arrays.display import stack_columns
 from dask_tfrecord.errors import plural
+from dask_tfrecord.markup import html_table
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
 from dask_tfrecord.stores.zarr.api import Groups, conversion_request

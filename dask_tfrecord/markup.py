@@ -12,8 +12,6 @@ from html import escape
 
 from dask_tfrecord.errors import printable
 
-__all__ = ["bins_svg", "fragment", "page", "presence_bar", "spark_svg", "table"]
-
 _LIGHT = "--dtf-own-text: #1f2328; --dtf-own-muted: #59636e; --dtf-own-line: #d1d9e0; --dtf-own-accent: #0969da;"
 _DARK = "--dtf-own-text: #e6edf3; --dtf-own-muted: #9198a1; --dtf-own-line: #3d444d; --dtf-own-accent: #58a6ff;"
 _DARK_PAGES = 'html[theme="dark"], html[data-theme="dark"], body[data-jp-theme-light="false"], body.vscode-dark'
@@ -90,6 +88,24 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collectio
 
     head, body = row(header, "th"), "".join(row(cells, "td") for cells in rows)
     return f'<div class="dtf-scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+def html_table(
+    title: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Iterable[str],
+    right: Collection[int] = (),
+    more: str = "",
+) -> str:
+    """Format a table in HTML, with a title above and notes below; columns in `right` are aligned to the right.
+
+    All arguments are text, except `more`: HTML that follows the notes.
+    """
+    cells = [[escape(printable(cell)) for cell in row] for row in rows]
+    paragraphs = "".join(f"<p>{escape(printable(note))}</p>" for note in notes)
+    heading = f'<p class="dtf-title">{escape(printable(title))}</p>'
+    return fragment(heading, table(list(map(escape, header)), cells, right), paragraphs, more)
 
 
 def presence_bar(part: int, whole: int) -> str:
