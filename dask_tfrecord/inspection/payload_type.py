@@ -172,6 +172,9 @@ def parse_record(payload: bytes) -> SequenceExample | None:
     for steps in record.feature_lists.feature_list.values():
         if any(step.WhichOneof("kind") is not None for step in steps.feature):
             return record
+    # A key without a value is a feature, as in the decoder.
+    if any(key >= " " for key in (*record.context.feature, *record.feature_lists.feature_list)):
+        return record
     if not payload or payload in _EMPTY or detect_payload_type(payload) in ("an Example", "a SequenceExample"):
         return record
     return None
@@ -253,9 +256,18 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
     expected = f"{'a' if message == 'SequenceExample' else 'an'} {message}"
     text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
     if found in (expected, "a damaged Example"):
-        text += " that protobuf can't parse as one"
+        text += " that holds fields of another message" if _parses(payload, message) else " that protobuf can't parse as one"
         found = "a damaged Example"
     return FeatureError(f"{text}; {reading_advice(found)}", location)
+
+
+def _parses(payload: bytes, message: str) -> bool:
+    classes = {"Example": Example, "SequenceExample": SequenceExample}
+    try:
+        classes.get(message, ExampleListWithContext).FromString(payload)
+    except (DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def detect_payload_type(payload: bytes) -> str:

@@ -236,8 +236,6 @@ private:
                 Cursor one(map.here(), 0);
                 if (!map.delimited(one) || !entry<part>(one, keys)) return false;
             } else {
-                // An Example or SequenceExample that parses as a list of Examples: its keys and values, a level deeper.
-                foreign_ = foreign_ || (tag == length_delimited(2) && message_ == Message::example_list);
                 has_oddities_ = true;
                 if (!map.skip(tag, depth_ + in_map)) return false;
             }
@@ -296,18 +294,21 @@ private:
     bool any_entry(const Cursor entry, Keys& keys) {
         Cursor key(entry.here(), 0);
         Cursor value(entry.here(), 0);
-        bool valued = false;
+        bool is_feature = false;
         for (Cursor rest = entry; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return false;
             if (tag != length_delimited(1)) {
-                valued = valued || tag == length_delimited(2);
+                is_feature = is_feature || tag == length_delimited(2);
                 if (!rest.skip(tag, depth_ + in_entry)) return false;
             } else if (!rest.delimited(key) || !is_utf8(key.here(), key.left())) {
                 return false;
             }
         }
-        (valued ? has_values_ : has_oddities_) = true;
+        // A key without a value is a feature, too. But a key that starts like a message is one: keys and values of
+        // another message, a level deeper.
+        is_feature = is_feature || (key.left() > 0 && *key.here() >= ' ');
+        (is_feature ? has_values_ : has_oddities_) = true;
         Column* column;
         if (!find(key, keys, column)) return false;
         if (column == nullptr) return true;
@@ -482,8 +483,8 @@ private:
     std::uint64_t record_ = 0;
     std::uint64_t item_ = 0;  // number of items so far, of refused records too
     std::int64_t step_ = -1;  // item of the record, or -1
-    bool has_values_ = false;    // the record has a map entry with a value
-    bool has_oddities_ = false;  // the record has unknown fields, or a map entry without a value
+    bool has_values_ = false;    // the record has a map entry that is a feature
+    bool has_oddities_ = false;  // the record has unknown fields, or a map entry that is none
     bool foreign_ = false;       // the record has a field that only another message has
     bool some_read_ = false;     // the record has a value that was not stored by the fast path
     std::size_t taken_ = 0;      // number of columns of the record that the fast path filled

@@ -58,7 +58,14 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
     std::copy_n(PyArray_DIMS(array), axes, shape);
     const npy_intp stride = PyArray_STRIDE(array, 0);
     const int flags = PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE;
+    nb::object empty;
     const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
+        // Rows without values share one array: a record of a few MiB may hold millions of them.
+        if (begin == end && empty.is_valid()) {
+            PyObject* before = std::exchange(slots[row], nb::object(empty).release().ptr());
+            Py_XDECREF(before);
+            return true;
+        }
         shape[0] = static_cast<npy_intp>(end - begin);
         PyArray_Descr* descr = PyArray_DESCR(array);
         Py_INCREF(reinterpret_cast<PyObject*>(descr));  // The new array owns it.
@@ -70,6 +77,7 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
         if (PyArray_SetBaseObject(base, nb::object(values).release().ptr()) != 0) return false;
         PyObject* item = copies ? PyArray_NewCopy(base, NPY_CORDER) : view.release().ptr();
         if (item == nullptr) return false;
+        if (begin == end) empty = nb::borrow(item);
         // NumPy fills arrays of objects with None or null pointers.
         PyObject* before = std::exchange(slots[row], item);
         Py_XDECREF(before);

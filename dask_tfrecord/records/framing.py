@@ -31,6 +31,9 @@ FOOTER = 4
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
+# What applies to every damaged record, the end of an error.
+_REMEDY = '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file'
+
 # Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.
 MAX_RECORD_BYTES = 1 << 31
 
@@ -247,11 +250,9 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
         if record == 0:
             begins = f"; the file begins with {_describe_head(window)}"
             advice = _advise_glob(window.shard.path)
-        return CorruptRecordError(
-            f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}. The file was "
-            f"truncated, is still being written, or has other data appended{advice}",
-            location,
-        )
+        text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}"
+        causes = "The file was truncated, is still being written, or has other data appended"
+        return CorruptRecordError(f"{text}. {causes}{advice or _REMEDY}", location)
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
     if stored != computed:
@@ -264,7 +265,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
                 location,
             )
         return CorruptRecordError(
-            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again", location
+            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again{_REMEDY}", location
         )
     return CorruptRecordError(_payload_problem(window, length), location)
 
@@ -293,7 +294,7 @@ def _payload_problem(window: Window, length: int) -> str:
             found += part
     else:
         found = size - window.offset
-    advice = "The file was truncated, or is still being written"
+    advice = f"The file was truncated, or is still being written{_REMEDY}"
     if found < length:
         expected = plural(length, "byte")
         return f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
@@ -305,7 +306,7 @@ def _payload_problem(window: Window, length: int) -> str:
     if stored != computed:
         return (
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
-            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
+            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is{_REMEDY}"
         )
     if length > window.max_record_bytes:
         return (
