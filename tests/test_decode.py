@@ -7,6 +7,7 @@ import pickle
 import random
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +15,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import dask
 import numpy as np
 import oracle
 import pytest
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 from support.bits import assert_blocks_equal
 from support.wire import delimited, entry, example, mutate, wire_fields
 
+import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
@@ -563,6 +566,98 @@ def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: 
     oracle.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
     with pytest.raises(FeatureError, match=r"'i' is missing .*; another part of the record is damaged"):
         read(tmp_path / "x", {"i": FixedLenFeature((), "int64")}, 1)
+
+
+UNKNOWN_FIELD = b"\x18\x01"
+
+
+@pytest.mark.parametrize(
+    ("inside", "is_example"),
+    [
+        (delimited(1, b"a") + UNKNOWN_FIELD, True),
+        (delimited(1, b"a"), True),
+        (delimited(1, b"a") + delimited(2, b"") + UNKNOWN_FIELD, True),
+        (UNKNOWN_FIELD, False),
+        (b"", False),
+        (delimited(1, entry(b"a", INTS)), False),  # a list of Examples: its entry is a key here
+    ],
+)
+def test_an_entry_without_a_value_is_a_feature_if_it_has_a_key(inside: bytes, is_example: bool, tmp_path: Path) -> None:
+    """protobuf reads such an entry as a feature that is not set, alone in its record or not."""
+    features = {"a": VarLenFeature("int64")}
+    oracle.write_oracle(tmp_path / "one", [delimited(1, delimited(1, inside))])
+    oracle.write_oracle(tmp_path / "two", [delimited(1, delimited(1, inside) + entry(b"b", INTS))])
+    assert dtf.read_tfrecord(tmp_path / "two", features).compute()["a"][0].tolist() == []
+    if is_example:
+        assert dtf.read_tfrecord(tmp_path / "one", features).compute()["a"][0].tolist() == []
+        assert str(dtf.inspect_records(tmp_path / "one")).startswith("Report on 1 Example of 1 shard")
+    else:
+        with pytest.raises(FeatureError, match="expected an Example, found"):
+            dtf.read_tfrecord(tmp_path / "one", features).compute()
+
+
+def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
+    steps = 100_000
+    record = messages.SequenceExample()
+    for _ in range(steps):
+        record.feature_lists.feature_list["s"].feature.add()
+    oracle.write_oracle(tmp_path / "x", [record.SerializeToString()] * 2)
+    ds = dtf.read_tfrecord(tmp_path / "x", {}, sequence_features={"s": VarLenFeature("float32")})
+    for compute in (lambda: ds.compute()["s"], lambda: ds["s"].compute(scheduler="synchronous")):
+        tracemalloc.start()
+        rows = compute()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert [len(row) for row in rows] == [steps, steps] and {row.shape for row in rows[0]} == {(0,)}
+        # Splits, and three references to each row: an array of its own would take another 112 bytes.
+        assert peak < 2 * steps * 60
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda paths: dtf.read_tfrecord(
+            paths, {"i": VarLenFeature("int64")}, counts=[30_000] * 4 + [300] * 8
+        ).compute(),
+        lambda paths: dtf.infer_schema(paths, sample=None),
+    ],
+    ids=["compute", "infer_schema"],
+)
+def test_the_first_damaged_shard_in_order_is_named(read: Callable[[list[Path]], Any], tmp_path: Path) -> None:
+    """Later shards are small, so that other threads meet their damage first."""
+    paths = [tmp_path / f"{number:02}" for number in range(12)]
+    for number, path in enumerate(paths):
+        oracle.write_oracle(path, [example(i=[1])] * (30_000 if number < 4 else 300))
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(data)
+    with dask.config.set(scheduler="threads", num_workers=4), pytest.raises(CorruptRecordError) as caught:
+        read(paths)
+    assert caught.value.place is not None and caught.value.place.file == str(paths[0])
+
+
+@pytest.mark.parametrize(
+    ("at", "nbytes"), [(-1, 1), (8, 1), (0, 5), (60, -1)], ids=["payload", "length", "cut", "grown"]
+)
+def test_damage_has_a_remedy(at: int, nbytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    oracle.write_oracle(path, [example(i=[row]) for row in range(9)])
+    data = bytearray(path.read_bytes())
+    size = len(data) // 9
+    if at == 0:
+        data = data[:-nbytes]
+    elif nbytes < 0:
+        data += b"more"
+    else:
+        data[4 * size + (at if at > 0 else size - 5)] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match=r'errors="skip".* and repair ') as caught:
+        dtf.read_tfrecord(path, {"i": VarLenFeature("int64")}).compute()
+    assert caught.value.place is not None and caught.value.place.record in (4, 8, 9)
+    assert len(dtf.read_tfrecord(path, {"i": VarLenFeature("int64")}, errors="skip").compute()["i"]) in (8, 9)
 
 
 # ---- threads

@@ -239,6 +239,23 @@ def test_other_messages_are_refused(shards: list[str], tmp_path: Path) -> None:
             dtf.read_tfrecord(shards, {"query": dtf.TextFeature()}, **options).compute()
 
 
+def test_unknown_fields_of_a_list_are_skipped(tmp_path: Path) -> None:
+    # A context with an unknown field in its map, and a map entry with a key alone.
+    payload = bytes.fromhex("0a0e0a0c0a0a0a04612f623012021200120e0a0c120a8a04612f620a12021a00")
+    assert list(ExampleListWithContext.FromString(payload).examples[0].features.feature) == ["a/b0"]
+    write_oracle(tmp_path / "x", [payload])
+    scores = {"a/b0": dtf.VarLenFeature("float32")}
+    found = dtf.read_tfrecord(tmp_path / "x", {}, example_features=scores).compute()["examples/a/b0"]
+    assert [[values.tolist() for values in items] for items in found] == [[[]]]
+    # An item with the feature lists of a SequenceExample: protobuf would drop them.
+    lists = b"\x12\x00"
+    write_oracle(tmp_path / "x", [payload[:2] + payload[2:16] + payload[:1] + bytes([16]) + payload[2:16] + lists])
+    with pytest.raises(
+        FeatureError, match=r"found an ExampleListWithContext of .* that holds fields of another message"
+    ):
+        dtf.read_tfrecord(tmp_path / "x", {}, example_features=scores).compute()
+
+
 def test_damage(shards: list[str]) -> None:
     data = bytearray(Path(shards[0]).read_bytes())
     data[len(data) // 2] ^= 1

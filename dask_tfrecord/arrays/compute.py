@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dask
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import row_numbers
+from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.graph import Chunk
 from dask_tfrecord.arrays.sources import RecordSource, Source
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, to_array, zero_rows
@@ -57,13 +59,15 @@ def compute_in_place(
     tasks = []
     if own:
         stored, order = _in_stored_order(source)
-        filler = _Filler(stored, stored.refine(borders, _READ_NBYTES), own, order)
+        filler = _InOrder(_Filler(stored, stored.refine(borders, _READ_NBYTES), own, order))
         name = f"tfrecord-compute-{uuid.uuid4().hex}"
         tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
     if assigned:
         targets: list[Any] = [_Unmasked(name, results[name]) for name in assigned]
         tasks.append(da.store(list(assigned.values()), targets, lock=False, compute=False))
-    dask.compute(*tasks, **options)
+    done = dask.compute(*tasks, **options)
+    if own:
+        raise_first(done[0])
     return results
 
 
@@ -128,6 +132,22 @@ class _Filler:
                     else:
                         _copy_rows(self.results[name], target, to_array(block))
         return np.empty(len(numbers), np.object_)
+
+
+class _InOrder:
+    """Array-like of a filler whose errors are elements, so that the first in the order of the rows is raised."""
+
+    ndim = 1
+    dtype = np.dtype(object)
+
+    def __init__(self, filler: _Filler) -> None:
+        self.filler, self.attempts, self.shape = filler, Attempts(), filler.shape
+
+    def __getitem__(self, key: Any) -> NDArray[np.object_]:
+        reads: slice = key[0] if isinstance(key, tuple) else key
+        done = np.empty(self.shape[0], np.object_)[reads]
+        done[:] = self.attempts.call(reads.start or 0, partial(self.filler.__getitem__, reads))
+        return done
 
 
 def _copy_rows(result: NDArray[Any], target: slice | NDArray[np.int64], rows: NDArray[Any]) -> None:

@@ -11,8 +11,8 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import IndexEntries, ShardIndex
@@ -34,12 +34,15 @@ from dask_tfrecord.storage.published import check_sizes, directory_of, remove_ab
 from dask_tfrecord.storage.sidecar_files import Sidecar, find_sidecars
 
 __all__ = [
+    "Attempts",
+    "Failure",
     "build_index",
     "closed_shards",
     "compute_with_progress",
     "group_by_size",
     "index_entries_of_shards",
     "index_shards",
+    "raise_first",
     "write_indexes",
 ]
 
@@ -279,20 +282,59 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
 
 
 def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:
-    """Call functions on the active scheduler and show progress."""
+    """Call functions on the active scheduler and show progress; the first call in order determines the error."""
     name = f"tfrecord-{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
+    attempts = Attempts()
     # dask does not search the arguments of a partial for collections.
-    steps = [dask.delayed(partial(_call_and_report, call), pure=False, traverse=False) for call in calls]
+    steps = [
+        dask.delayed(partial(_call_and_report, attempts, number, call), pure=False, traverse=False)
+        for number, call in enumerate(calls)
+    ]
     tasks = [step(dask_key_name=(name, number)) for number, step in enumerate(steps)]
     with ProgressBar(label, len(tasks)) as bar, follow_tasks(name, lambda *_: bar.advance()):
         results: Sequence[Any] = dask.compute(*tasks)
+    raise_first(results)
     return results
 
 
-def _call_and_report(call: partial[Any]) -> Any:
-    result = call()
+def _call_and_report(attempts: Attempts, number: int, call: partial[Any]) -> Any:
+    result = attempts.call(number, call)
     report_progress()
     return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """Error of a call, as its result."""
+
+    error: TFRecordError
+
+
+class Attempts:
+    """Calls in an order, whose first error in that order is raised, not the first that a thread meets.
+
+    Threads share the object. Other processes have copies, so that later calls are not skipped there.
+    """
+
+    def __init__(self) -> None:
+        self._failed: list[int] = []
+
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        """Return the result or the failure; skip calls after the failed ones."""
+        if self._failed and number > min(self._failed):
+            return None
+        try:
+            return function()
+        except TFRecordError as error:
+            self._failed.append(number)
+            return Failure(error)
+
+
+def raise_first(results: Iterable[Any]) -> None:
+    """Raise the first error among the results of `Attempts`."""
+    for result in results:
+        if isinstance(result, Failure):
+            raise result.error
 
 
 def _hint(text: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from os import PathLike
 from typing import Any
 
 import dask
 
+from dask_tfrecord.arrays.counting import Attempts, Failure, raise_first
 from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
 from dask_tfrecord.inspection.inference import checked_sample, survey_sample
 from dask_tfrecord.inspection.report import Report
@@ -138,11 +140,16 @@ def inspect_shards(shards: Shards, sample: int | None) -> Report:
     """Report on listed shards; see `inspect_records`."""
     if sample is not None:
         return Report.from_survey(survey_sample(shards, sample), shards.paths)
-    found: Sequence[Any] = [dask.delayed(_survey, pure=False)(part) for part in record_partitions(shards, "auto", True)]
+    attempts = Attempts()
+    found: Sequence[Any] = [
+        dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part))
+        for number, part in enumerate(record_partitions(shards, "auto", True))
+    ]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
         found = [dask.delayed(_merged, pure=False)(group) for group in groups]
     (whole,) = dask.compute(*found) if found else (Survey(),)
+    raise_first([whole])
     return Report.from_survey(whole, shards.paths)
 
 
@@ -151,10 +158,14 @@ def _survey(part: RecordPartition) -> Survey:
         return survey(records)
 
 
-def _merged(surveys: Sequence[Survey]) -> Survey:
-    """Merge surveys of consecutive partitions."""
+def _merged(surveys: Sequence[Survey | Failure | None]) -> Survey | Failure:
+    """Merge surveys of consecutive partitions, unless one failed; those after a failure are None."""
     whole = Survey()
     for part in surveys:
+        if part is None:
+            continue
+        if isinstance(part, Failure):
+            return part
         # Merging modifies both surveys, and the task may run again with the same objects.
         whole.merge(copy.deepcopy(part))
     return whole

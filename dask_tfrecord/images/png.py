@@ -68,6 +68,11 @@ class PNGHeader:
         return self.depth * _SAMPLES[self.colour]
 
     @property
+    def opaque(self) -> int:
+        """Alpha that TensorFlow adds: the largest sample, even of fewer than 8 bits, which libpng does not scale."""
+        return (1 << self.depth) - 1
+
+    @property
     def channels(self) -> int | None:
         """Channels of the decoded array; None for a palette, which may have alpha."""
         return None if self.colour == _PALETTE else _SAMPLES[self.colour]
@@ -191,6 +196,8 @@ def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Col
         if 0 < len(transparency) <= count:
             palette[: len(transparency), 3] = np.frombuffer(transparency, np.uint8)
             key = ()
+        else:
+            palette[:, 3] = header.opaque
     elif header.colour in (_GRAY, _RGB) and len(transparency) == 2 * samples:
         mask = (1 << header.depth) - 1
         key = tuple(value & mask for value in struct.unpack(f">{samples}H", transparency))
@@ -207,9 +214,9 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
         if channels == 1:
             return _gray(extra.palette[:, :3], extra.gamma).take(indices, axis=0)
         return extra.palette[:, :channels].take(indices, axis=0)
-    opaque = np.iinfo(samples.dtype).max
     alpha = samples[..., -1:] if header.colour in (_GRAY_ALPHA, _RGBA) else None
     if is_keyed:
+        opaque = np.iinfo(samples.dtype).max
         alpha = np.where((samples == extra.key).all(axis=2, keepdims=True), 0, opaque).astype(samples.dtype)
     colours = samples[..., : 1 if header.colour in (_GRAY, _GRAY_ALPHA) else 3]
     if header.depth < 8:
@@ -220,7 +227,7 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
         colours = np.repeat(colours, 3, axis=2)
     if channels in (2, 4):
         if alpha is None:
-            alpha = np.full((*colours.shape[:2], 1), opaque, samples.dtype)
+            alpha = np.full((*colours.shape[:2], 1), header.opaque, samples.dtype)
         colours = np.concatenate([colours, alpha], axis=2)
     return colours if wide or colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
 

@@ -256,7 +256,11 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
     expected = f"{'a' if message == 'SequenceExample' else 'an'} {message}"
     text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
     if found in (expected, "a damaged Example"):
-        text += " that holds fields of another message" if _parses(payload, message) else " that protobuf can't parse as one"
+        text += (
+            " that holds fields of another message"
+            if _parses(payload, message)
+            else " that protobuf can't parse as one"
+        )
         found = "a damaged Example"
     return FeatureError(f"{text}; {reading_advice(found)}", location)
 

@@ -306,7 +306,8 @@ def _payload_problem(window: Window, length: int) -> str:
     if stored != computed:
         return (
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
-            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is{_REMEDY}"
+            f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
+            f"{_REMEDY}"
         )
     if length > window.max_record_bytes:
         return (
