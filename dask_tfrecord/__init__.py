@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from dask_tfrecord.runtime.worker_check import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.batches.padding import Pad
+    from dask_tfrecord.stores.files.copy import copy_tfrecord
+    from dask_tfrecord.stores.files.tfrecord import to_tfrecord
     from dask_tfrecord.stores.frames import from_dataframe
-    from dask_tfrecord.stores.tfrecord.copy import copy_tfrecord
-    from dask_tfrecord.stores.tfrecord.write import to_tfrecord
     from dask_tfrecord.stores.virtual.parser import TFRecordParser
     from dask_tfrecord.stores.virtual.references import VirtualZarr
     from dask_tfrecord.stores.virtual.scan import virtual_zarr
@@ -118,7 +118,7 @@ _MODULES = {
     "ZarrPlan": "stores.zarr.plan",
     "build_index": "arrays.counting",
     "check_workers": "runtime.worker_check",
-    "copy_tfrecord": "stores.tfrecord.copy",
+    "copy_tfrecord": "stores.files.copy",
     "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.reader",
     "infer_schema": "arrays.inspect",
@@ -130,7 +130,7 @@ _MODULES = {
     "repair": "arrays.verification",
     "read_bag": "arrays.bag",
     "to_tfmd": "metadata.tfmd_writing",
-    "to_tfrecord": "stores.tfrecord.write",
+    "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",
     "verify": "arrays.verification",
     "virtual_zarr": "stores.virtual.scan",

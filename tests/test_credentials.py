@@ -26,7 +26,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import redact, redact_url
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.published import check_sizes, file_identity, list_files, remove_abandoned
+from dask_tfrecord.storage.objects import StoredFile, check_files, file_identity, list_files, remove_abandoned
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import open_sink
 from dask_tfrecord.stores.xarray.backend import TFRecordBackendEntrypoint
@@ -326,7 +326,7 @@ class Unopenable(fsspec.AbstractFileSystem):
     [
         lambda url: file_identity(url, {}),
         lambda url: list_files(url, {}),
-        lambda url: check_sizes({url: 1}, {}),
+        lambda url: check_files({url: StoredFile(1)}, {}),
         lambda url: remove_abandoned([url], {}),
         lambda url: open_sink(url),
         lambda url: find_shards(url),

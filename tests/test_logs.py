@@ -102,7 +102,7 @@ def test_writers_report_units_published_shards_and_resume_decisions(
     ds, store = dtf.read_tfrecord(shards), tmp_path / "a.zarr"
     with caplog.at_level(logging.INFO, "dask_tfrecord"), dask.config.set(scheduler="sync"):
         ds.to_tfrecord(tmp_path / "a-{shard:02d}.tfrecord")
-        published = [text.partition(": ") for text in messages(caplog, "stores.tfrecord.publish", logging.INFO)]
+        published = [text.partition(": ") for text in messages(caplog, "stores.files.publish", logging.INFO)]
         assert sorted(Path(path).name for path, _, _ in published) == [f"a-{n:02d}.tfrecord" for n in range(4)]
         assert {text for _, _, text in published} == {"published 10 records"}
 

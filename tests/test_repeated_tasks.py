@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.storage.published import ABANDONED_AFTER
+from dask_tfrecord.storage.objects import ABANDONED_AFTER
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 SEEDS = range(5)

@@ -325,7 +325,21 @@ def test_a_directory_gets_default_names(tmp_path: Path) -> None:
     assert (braces / "data-00000-of-00001.tfrecord").exists()
 
 
-@pytest.mark.parametrize("name", ["{shards}", "{part}", "{shard", "{}", "{0}", "{shard.real}", "{shard:q}", ""])
+INVALID = [
+    "{shards}",
+    "{part}",
+    "{shard",
+    "{}",
+    "{0}",
+    "{shard.real}",
+    "{shard[0]}",
+    "{shard:{shard[0]}}",
+    "{shard:q}",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", INVALID)
 def test_invalid_templates_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"template|empty string"):
         dtf.to_tfrecord(plain(), f"{tmp_path}/{name}" if name else "")

@@ -30,7 +30,7 @@ from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_display
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
 from dask_tfrecord.storage.listing import Shard, Shards, find_shards
-from dask_tfrecord.storage.published import check_sizes, directory_of, remove_abandoned
+from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of, remove_abandoned
 from dask_tfrecord.storage.sidecar_files import Sidecar, find_sidecars
 
 __all__ = [
@@ -108,8 +108,8 @@ def write_indexes(shards: Shards) -> list[WrittenIndex]:
     calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
     written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
-    sizes = {path: size for each in written for path, size in zip(each.paths, each.sizes, strict=True)}
-    check_sizes(sizes, shards.storage_options)
+    files = {path: StoredFile(size) for each in written for path, size in zip(each.paths, each.sizes, strict=True)}
+    check_files(files, shards.storage_options)
     return written
 
 

@@ -40,7 +40,7 @@ class DatasetWriters(Mapping[str, da.Array]):
 
     def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Any) -> Any:
         """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents `urlpath` and the options."""
-        from dask_tfrecord.stores.tfrecord.write import to_tfrecord
+        from dask_tfrecord.stores.files.tfrecord import to_tfrecord
 
         return to_tfrecord(self, urlpath, **options)
 
@@ -277,7 +277,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> pyarrow.parquet.read_table("train.parquet").num_rows
         20
         """
-        from dask_tfrecord.stores.arrow.parquet import to_parquet
+        from dask_tfrecord.stores.files.parquet import to_parquet
 
         dataset: Any = self
         return to_parquet(

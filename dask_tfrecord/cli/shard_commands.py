@@ -28,7 +28,7 @@ def copy(*, source: str | list[str], target: str, threads: int, **arguments: Any
     SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
     shard, or a directory. By default each shard becomes one new shard.
     """
-    from dask_tfrecord.stores.tfrecord.copy import copy_tfrecord
+    from dask_tfrecord.stores.files.copy import copy_tfrecord
 
     with writing(threads):
         copy_tfrecord(source, target, **write_arguments(**arguments))

@@ -377,6 +377,10 @@ class _DeflatedSink:
         self._deflater = zlib.compressobj(wbits=bits)
         self.discard: Callable[[], None] = sink.discard
 
+    @property
+    def checksum(self) -> int:
+        return self._sink.checksum
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._sink.write(self._deflater.compress(data))
 

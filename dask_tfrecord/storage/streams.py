@@ -10,11 +10,13 @@ import contextlib
 import errno
 import io
 import os
+import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -33,6 +35,10 @@ __all__ = ["ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink
 _FIRST_RANGE = 256 << 10
 
 _WRITE_BUFFER = 1 << 20
+
+# Name of a temporary file: that of the file, 32 digits, and ".tmp". The first digits are those of the run.
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_RUN_DIGITS = 24
 
 # Returns whether a complete temporary file replaces the target.
 ShouldPublish = Callable[[Path], bool]
@@ -75,6 +81,10 @@ class ByteStream(Protocol):
 
 class ByteSink(Protocol):
     """Bytes of a new file, which appears under its name when it is complete."""
+
+    @property
+    def checksum(self) -> int:
+        """Return the CRC-32C of the stored bytes so far."""
 
     def write(self, data: bytes | bytearray | memoryview) -> object:
         """Append `data`."""
@@ -344,7 +354,48 @@ def write_file(
         raise
 
 
-class _LocalSink:
+# Run whose files this thread writes.
+_run: ContextVar[str] = ContextVar("run", default="")
+
+
+@contextlib.contextmanager
+def temporary_files_of(token: str) -> Iterator[None]:
+    """Name temporary files after a run, so that `is_temporary_of` finds those that a killed process leaves."""
+    before = _run.set(token)
+    try:
+        yield
+    finally:
+        _run.reset(before)
+
+
+def temporary_name(name: str, token: str | None = None) -> str:
+    """Return a name for a temporary file beside the file `name`."""
+    # 128 bits: the first of the run, if there is one, and random ones.
+    prefix = (_run.get() if token is None else token)[:_RUN_DIGITS]
+    return f".{name[:200]}.{prefix}{uuid.uuid4().hex[len(prefix) :]}.tmp"
+
+
+def is_temporary_of(name: str, token: str) -> bool:
+    """Return whether a run named this temporary file."""
+    return TEMPORARY.fullmatch(name) is not None and name[-36:].startswith(token[:_RUN_DIGITS])
+
+
+class _ChecksumSink:
+    """Temporary file, and the checksum of what is written to it."""
+
+    def __init__(self, file: Any) -> None:
+        # Imported here because reading needs it for damaged records only.
+        import crc32c
+
+        self._file, self._crc32c, self.checksum = file, crc32c.crc32c, 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        self.checksum = self._crc32c(data, self.checksum)
+        written: int = self._file.write(data)
+        return written
+
+
+class _LocalSink(_ChecksumSink):
     """Hidden file in the directory of the target, renamed to the target by `close`."""
 
     def __init__(self, target: Path, should_publish: ShouldPublish | None) -> None:
@@ -354,10 +405,9 @@ class _LocalSink:
             raise IsADirectoryError(errno.EISDIR, "expected a file name to write to, this is a directory", str(target))
         if not self._target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(self._target.parent))
-        self._path = self._target.with_name(f".{self._target.name[:200]}.{uuid.uuid4().hex}.tmp")
+        self._path = self._target.with_name(temporary_name(self._target.name))
         self._should_publish = should_publish
-        self._file = self._path.open("xb", buffering=_WRITE_BUFFER)
-        self.write = self._file.write
+        super().__init__(self._path.open("xb", buffering=_WRITE_BUFFER))
 
     def close(self) -> None:
         self._file.flush()
@@ -375,15 +425,15 @@ class _LocalSink:
         self._path.unlink(missing_ok=True)
 
 
-class _RemoteSink:
+class _RemoteSink(_ChecksumSink):
     """Local temporary file that `close` uploads, because stores may display unfinished uploads."""
 
     def __init__(self, fs: Any, target: str, should_publish: ShouldPublish | None) -> None:
         self._fs = fs
         self._target = target
         self._should_publish = should_publish
-        self._file = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
-        self.write = self._file.write
+        file = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
+        super().__init__(file)
 
     def close(self) -> None:
         self._file.close()

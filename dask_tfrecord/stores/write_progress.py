@@ -343,9 +343,15 @@ class ShardWriteReport(WriteReport):
     ----------
     sidecars : tuple of (str, int)
         Path and bytes of each file that was written next to the shard.
+    version : str or None
+        Version of the stored file.
+    checksum : int or None
+        CRC-32C of the stored bytes.
     """
 
     sidecars: tuple[tuple[str, int], ...] = ()
+    version: str | None = None
+    checksum: int | None = None
 
 
 def peak_memory() -> int:

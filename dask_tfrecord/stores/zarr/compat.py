@@ -18,6 +18,7 @@ from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
 from dask_tfrecord.errors import without_credentials
+from dask_tfrecord.storage.objects import CONDITIONAL
 
 __all__ = [
     "calling_thread_loop",
@@ -35,8 +36,6 @@ Result = TypeVar("Result")
 
 # zarr omits chunks that hold only the fill value otherwise, and complex chunks of negative zeros with them.
 ARRAY_CONFIG: Any = {"write_empty_chunks": True}
-# Clients of fsspec with a conditional put.
-_CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
 # Arguments that do not affect whether zarr creates an array.
 _DESCRIPTIVE = ("dimension_names", "attributes")
 
@@ -84,7 +83,7 @@ async def create_if_absent(store: zarr.abc.store.Store, key: str, value: bytes) 
         False if the client or the server has no conditional put. True also if the object exists.
     """
     fs = getattr(store, "fs", None)
-    if not {kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL or not isinstance(
+    if not {kind.__name__ for kind in type(fs).__mro__} & CONDITIONAL or not isinstance(
         store, zarr.storage.FsspecStore
     ):
         return False

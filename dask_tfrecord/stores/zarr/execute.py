@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -23,14 +24,18 @@ from dask.delayed import Delayed
 from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
-from dask_tfrecord.runtime.cancellation import add_path_to_errors, cancel_on_failure, run_uninterrupted
+from dask_tfrecord.runtime.cancellation import (
+    add_path_to_errors,
+    cancel_on_failure,
+    remove_empty_directories,
+    run_uninterrupted,
+)
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable
-from dask_tfrecord.stores.zarr.claim import check_unclaimed, claimed
 from dask_tfrecord.stores.zarr.compat import check_creatable, write_sequentially
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.group import TargetGroup
@@ -162,7 +167,7 @@ def open_target(
     if resume:
         target.check_format()
     else:
-        check_unclaimed(target, lambda: target.check_free(mode, origin))
+        target.claimable().check_unclaimed(lambda: target.check_free(mode, origin))
     return target
 
 
@@ -219,6 +224,21 @@ def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threa
     return int(2 * block + row_tasks.held_rows(layout.grid.unit, threads) * sizes.read)
 
 
+@contextmanager
+def _claimed(target: TargetGroup, *, resume: bool) -> Iterator[None]:
+    """Hold the claim on a group; a complete group that is resumed is not written to, and not claimed."""
+    if resume and target.stored_attributes().get("complete"):
+        yield
+        return
+    directory = target.directory
+    made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        with target.claimable().held():
+            yield
+    finally:
+        remove_empty_directories(made)
+
+
 def convert(
     target: TargetGroup,
     request: ConversionRequest,
@@ -241,7 +261,7 @@ def convert(
     mode, resume, compute
         Arguments of `to_zarr`.
     """
-    with claimed(target, resume=resume):
+    with _claimed(target, resume=resume):
         resumable = find_resumable(target, request.fingerprint) if resume else None
         if resumable is not None and resumable.layout is None:
             return _complete_written(target, resumable.identity, compute=compute)

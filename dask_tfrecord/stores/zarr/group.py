@@ -30,10 +30,11 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.clients import explain_missing_extra
+from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.stores.output import Claimable
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, calling_thread_loop, open_for_writing
 from dask_tfrecord.stores.zarr.objects import (
     CLAIM,
-    DirectoryObjects,
     GroupObjects,
     StoreObjects,
     objects_at,
@@ -186,7 +187,7 @@ class TargetGroup:
             If it exists and `mode` is ``"w-"``.
         """
         if mode == "w":
-            self.unopened_objects().clear("zarr.json")
+            self.unopened_objects().clear(CLAIM, "zarr.json")
         try:
             # `open_group` with mode "w-" refuses a directory that holds a claim.
             return zarr.create_group(
@@ -378,6 +379,10 @@ class TargetGroup:
             StoreObjects(group.store, group.path) if self.directory is None else DirectoryObjects(str(self.directory))
         )
 
+    def claimable(self) -> Claimable:
+        """Return the place of the claim on the group."""
+        return Claimable(self.unopened_objects(), CLAIM, "this group", self.location)
+
     @contextmanager
     def writing(self) -> Iterator[Put]:
         """Return a function that writes to arrays of the group; in a directory, within the calling thread."""
@@ -405,7 +410,7 @@ class TargetGroup:
     def remove(self) -> None:
         """Delete the group except for claims; a store of the caller keeps an empty, incomplete group."""
         if self.directory is not None or isinstance(self.store, str):
-            self.unopened_objects().clear("zarr.json")
+            self.unopened_objects().clear(CLAIM, "zarr.json")
             return
         self.create("w", {"complete": False})
 

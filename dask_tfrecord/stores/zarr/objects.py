@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gzip
-import os
-import shutil
-import uuid
 import zlib
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,27 +16,15 @@ import zarr.storage
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import IncompleteStoreError, Location
+from dask_tfrecord.storage.objects import SETTLE_SECONDS, Objects
 from dask_tfrecord.stores.zarr.compat import chunk_key, create_if_absent, run_sync, store_and_path
-
-__all__ = ["CLAIM", "DirectoryObjects", "GroupObjects", "StoreObjects", "objects_at", "read_entries"]
 
 # Name of the claim of a run on a group, and prefix of names that belong to claims.
 CLAIM = ".dask_tfrecord.claim"
-# Another process may remove parent directories while they are created.
-_TRIES = 10
 
 
-class GroupObjects(Protocol):
-    """Objects below the path of a group, by names with slashes."""
-
-    def put(self, name: str, value: bytes) -> None:
-        """Write an object atomically."""
-
-    def create(self, name: str, value: bytes) -> bool:
-        """Write an object unless it exists; return True if it was written."""
-
-    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Read objects; None for a missing one."""
+class GroupObjects(Objects, Protocol):
+    """Objects below the path of a group."""
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each object in bytes; None for a missing one."""
@@ -50,143 +32,15 @@ class GroupObjects(Protocol):
     def names(self, below: str) -> list[str]:
         """List the names of all objects below a path."""
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Delete objects; a missing one is ignored."""
-
     def remove(self, below: str) -> None:
         """Delete everything below a path."""
 
-    def clear(self, last: str) -> None:
-        """Delete everything except claims, the object `last` after all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryObjects:
-    """Files of a group's directory. The file system is ten times faster than a store of zarr.
-
-    Attributes
-    ----------
-    root : str
-        The directory.
-    """
-
-    root: str
-
-    def put(self, name: str, value: bytes) -> None:
-        """Write a file atomically."""
-        path = Path(self.root, name)
-        # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
-        # that the temporary file of a claim counts as a claim.
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-        try:
-            file = temporary.open("xb")
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = temporary.open("xb")
-        try:
-            with file:
-                file.write(value)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def create(self, name: str, value: bytes) -> bool:
-        """Write a file unless it exists; return True if it was written."""
-        path = Path(self.root, name)
-        temporary = path.with_name(f"{name}.{uuid.uuid4().hex}.partial")
-        for _ in range(_TRIES):
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(value)
-                _link(temporary, path, value)
-            except FileExistsError:
-                if not path.parent.is_dir():
-                    raise
-                return False
-            except FileNotFoundError:
-                continue
-            finally:
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    temporary.unlink()
-            return True
-        raise FileNotFoundError(
-            errno.ENOENT, "cannot create a file: another process keeps removing its directory", str(path.parent)
-        )
-
-    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Read files; None for a missing one."""
-        found: dict[str, bytes | None] = {}
-        for name in names:
-            try:
-                found[name] = Path(self.root, name).read_bytes()
-            except FileNotFoundError:
-                found[name] = None
-        return found
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        """Return the size of each file in bytes; None for a missing one."""
-        found: dict[str, int | None] = {}
-        for name in names:
-            try:
-                found[name] = os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116
-            except FileNotFoundError:
-                found[name] = None
-        return found
-
-    def names(self, below: str) -> list[str]:
-        """List the names of all files below a path."""
-        return [
-            Path(folder, name).relative_to(self.root).as_posix()
-            for folder, _, files in os.walk(Path(self.root, below))
-            for name in files
-        ]
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Delete files; a missing one is ignored."""
-        for name in names:
-            Path(self.root, name).unlink(missing_ok=True)
-
-    def remove(self, below: str) -> None:
-        """Delete everything below a path."""
-        for folder, folders, files in os.walk(Path(self.root, below), topdown=False):
-            for name in files:
-                Path(folder, name).unlink(missing_ok=True)
-            # Another copy of the same task may delete the folder first.
-            for name in folders:
-                with suppress(FileNotFoundError):
-                    Path(folder, name).rmdir()
-        with suppress(FileNotFoundError):
-            Path(self.root, below).rmdir()
-
-    def clear(self, last: str) -> None:
-        """Delete everything except claims, the file `last` after all others."""
-        if not Path(self.root).is_dir():
-            return
-        for path in sorted(Path(self.root).iterdir(), key=lambda path: path.name == last):
-            if path.name.startswith(CLAIM):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def _link(source: Path, path: Path, value: bytes) -> None:
-    """Name a file unless that name exists: atomically where the file system has hard links."""
-    try:
-        os.link(source, path)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOENT):
-            raise
-        with path.open("xb") as file:
-            file.write(value)
+    def clear(self, kept: str, last: str) -> None:
+        """Delete everything except names that begin with `kept`, the object `last` after all others."""
 
 
 # Stores with an exclusive create.
 _EXCLUSIVE = (zarr.storage.MemoryStore, zarr.storage.LocalStore, zarr.storage.ObjectStore)
-# Seconds after which concurrent writers see each other's objects.
-_SETTLE = 1.0
 # Concurrent requests to a store.
 _REQUESTS = 64
 
@@ -216,7 +70,7 @@ class StoreObjects:
         """Write an object unless it exists; return True if it was written.
 
         Exclusive in memory, on local disks, through obstore, and by the clients of S3, Google and Azure. With other
-        stores the object is read back after `_SETTLE` seconds, and the last of several concurrent writers wins.
+        stores the object is read back after `SETTLE_SECONDS` seconds, and the last of several concurrent writers wins.
         """
         run_sync(self._create(self._key(name), value))
         return self.get([name])[name] == value
@@ -225,7 +79,7 @@ class StoreObjects:
         if isinstance(self.store, _EXCLUSIVE) or not await create_if_absent(self.store, key, value):
             await self.store.set_if_not_exists(key, zarr.buffer.cpu.Buffer.from_bytes(value))
             if not isinstance(self.store, _EXCLUSIVE):
-                await asyncio.sleep(_SETTLE)
+                await asyncio.sleep(SETTLE_SECONDS)
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read objects; None for a missing one."""
@@ -266,8 +120,8 @@ class StoreObjects:
         self.drop(self.names(below))
         run_sync(self.store.delete_dir(self._key(below)))
 
-    def clear(self, last: str) -> None:
-        """Delete everything except claims, the object `last` after all others."""
+    def clear(self, kept: str, last: str) -> None:
+        """Delete everything except names that begin with `kept`, the object `last` after all others."""
         # Cached listings of the client lack objects of other processes.
         invalidate = getattr(getattr(self.store, "fs", None), "invalidate_cache", None)
         if invalidate is not None:
@@ -281,10 +135,10 @@ class StoreObjects:
         except FileNotFoundError:
             return
         for name in names:
-            if name != last and not name.startswith(CLAIM):
+            if name != last and not name.startswith(kept):
                 run_sync(self.store.delete_dir(self._key(name)))
         # Objects outside of arrays remain.
-        remaining = [name for name in self.names("") if not name.startswith(CLAIM)]
+        remaining = [name for name in self.names("") if not name.startswith(kept)]
         self.drop(name for name in remaining if name != last)
         self.drop([last])
 

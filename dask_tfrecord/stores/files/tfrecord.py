@@ -1,7 +1,7 @@
 """`to_tfrecord`: write columns to TFRecord shards, one task per shard.
 
 `dask_tfrecord.columns.record_schema` chooses the feature of each column, `dask_tfrecord.columns.encode` encodes the
-records, and `dask_tfrecord.stores.tfrecord.publish` makes each shard appear whole.
+records, and `dask_tfrecord.stores.files.publish` makes each shard appear whole.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-import dask
 import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
@@ -35,17 +33,14 @@ from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import indexing_library
-from dask_tfrecord.storage.published import directory_of
+from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
 from dask_tfrecord.stores.inputs import Inputs, labels_of
 from dask_tfrecord.stores.rows import RowSource, RowTasks
-from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
-from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
-from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
-
-__all__ = ["ShardPlan", "check_options", "refuse_sources", "shard_borders", "to_tfrecord", "write_shard"]
+from dask_tfrecord.stores.write_progress import ShardWriteReport
 
 # Decoded bytes of the blocks that a task reads at once.
 _BLOCK_NBYTES = 2 << 20
@@ -53,22 +48,6 @@ _BLOCK_NBYTES = 2 << 20
 _MAX_BLOCK_NBYTES = 8 * _BLOCK_NBYTES
 
 Encodings = str | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardPlan:
-    """Arguments that all tasks share; sent once to each worker.
-
-    Attributes
-    ----------
-    encoder : Encoder
-        Converts blocks of columns to records.
-    publisher : Publisher
-        Publishes the shards.
-    """
-
-    encoder: Encoder
-    publisher: Publisher
 
 
 def to_tfrecord(
@@ -193,23 +172,15 @@ def to_tfrecord(
         names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, records_per_shard, names, lambda: row_tasks.row_sizes().read)
-    paths = names.paths(len(borders) - 1)
-    names.check_free(paths, mode)
-    refuse_sources(names, paths, dataset.origin.get("files", ()))
-    run = WriteRun(row_tasks.token, directory_of(paths[0]), names, mode, claimed=compute)
-    completion = Completion(run, tuple(paths), metadata)
-    plan = ShardPlan(encoder, Publisher(run, compression, index, labels))
-    shared = dask.delayed(plan, name=f"tfrecord-plan-{row_tasks.token}", traverse=False)
     spans = list(pairwise(borders.tolist()))
-    tasks = ((span, list(dataset.schema), (path, *span)) for span, path in zip(spans, paths, strict=True))
-    if not compute:
-        return row_tasks.build(write_shard, tasks, complete, (completion,), shared)
-    written = row_tasks.build(write_shard, tasks, collect, (), shared)
-    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrows, spans)
-    name = row_tasks.task_name(write_shard)
-    work = WriteWork(names.display(paths), name, dataset.nrows, len(schema), reading, len(spans))
-    publish(completion, written, work)
-    return None
+    paths = tuple(names.paths(len(spans)))
+    files = Files(row_tasks.token, directory_of(paths[0]), names, mode, compute, compression, index, labels)
+    output = FilesOutput(files, paths, metadata)
+    output.check_free()
+    refuse_sources(names, paths, dataset.origin.get("files", ()))
+    return write_row_files(
+        output, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard", compute=compute
+    )
 
 
 def check_options(compression: str | None, index: bool, mode: str, records_per_shard: int | None) -> str | None:
@@ -373,25 +344,25 @@ def refuse_sources(names: ShardNames, paths: Sequence[str], sources: Sequence[st
 
 
 def write_shard(
-    plan: ShardPlan, path: str, start: int, stop: int, source: Callable[..., RowSource], *rest: Any
+    files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Callable[..., RowSource], *rest: Any
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of ``source(*rest)`` to the shard `path`."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
-        stream, nbytes = RecordStream(plan.encoder, path), 0
+        stream, nbytes = RecordStream(encoder, path), 0
         reader = _BoundedReader(start, stop)
         rows = source(*rest)
-        for blocks in reader.read(rows, tuple(plan.encoder.columns)):
-            check_group_lengths(plan.encoder.schema.groups, blocks, partial(locate_row, rows, reader.start))
+        for blocks in reader.read(rows, tuple(encoder.columns)):
+            check_group_lengths(encoder.schema.groups, blocks, partial(locate_row, rows, reader.start))
             nbytes += reader.adapt(blocks)
-            plan.publisher.check_running()
+            files.check_running()
             for records in stream.framed(blocks):
                 with add_path_to_errors(path):
                     sink.write(records)
         return stop - start, nbytes
 
     try:
-        return plan.publisher.write(path, fill)
+        return files.write(path, fill)
     finally:
         release_memory()
 

@@ -10,55 +10,30 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
-import dask
 import pyarrow as pa
 from dask.delayed import Delayed
 from pyarrow import parquet
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
-from dask_tfrecord.errors import IncompleteStoreError, Location, plural, redact_url
+from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.storage.clients import url_to_fs
-from dask_tfrecord.storage.published import directory_of
+from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.arrow.record_batches import BatchMaker
+from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.rows import RowSource, RowTasks
-from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
-from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
-from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
-
-__all__ = ["CODECS", "to_parquet"]
+from dask_tfrecord.stores.write_progress import ShardWriteReport
 
 # The names of dask; readers sort files by name, so numbers have leading zeros.
 _TEMPLATE = "part.{shard:05d}.parquet"
 CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
 # Footers that are read at the same time.
 _FOOTER_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _ParquetPlan:
-    """Arguments that all tasks share.
-
-    Attributes
-    ----------
-    make : BatchMaker
-        Converts blocks to record batches.
-    codec : str
-        Compression of the pages.
-    publisher : Publisher
-        Publishes the files.
-    """
-
-    make: BatchMaker
-    codec: str
-    publisher: Publisher
 
 
 def to_parquet(
@@ -82,20 +57,21 @@ def to_parquet(
     names = ShardNames.from_directory(path, _TEMPLATE, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    paths = names.paths(len(spans))
-    names.check_free(paths, mode)
-    run = WriteRun(row_tasks.token, directory_of(paths[0]), names, mode, claimed=compute)
-    completion = _ParquetCompletion(run, tuple(paths), None, tuple(stop - start for start, stop in spans))
-    plan = _ParquetPlan(make, codec, Publisher(run, None, False))
-    shared = dask.delayed(plan, name=f"tfrecord-plan-{row_tasks.token}", traverse=False)
-    tasks = ((span, list(dataset), (path, *span)) for span, path in zip(spans, paths, strict=True))
-    if not compute:
-        return row_tasks.build(write_parquet_file, tasks, complete, (completion,), shared)
-    written = row_tasks.build(write_parquet_file, tasks, collect, (), shared)
-    reading = ReadVolume.from_spans(row_tasks.source, dataset.nrows, spans)
-    name = row_tasks.task_name(write_parquet_file)
-    publish(completion, written, WriteWork(_display(paths), name, dataset.nrows, len(dataset), reading, len(spans)))
-    return None
+    paths = tuple(names.paths(len(spans)))
+    files = Files(row_tasks.token, directory_of(paths[0]), names, mode, compute)
+    output = FilesOutput(files, paths, verify=_check_rows)
+    output.check_free()
+    return write_row_files(
+        output,
+        row_tasks,
+        spans,
+        write_parquet_file,
+        make,
+        codec,
+        features=len(dataset),
+        noun="file",
+        compute=compute,
+    )
 
 
 def _checked_codec(compression: str | None) -> str:
@@ -105,28 +81,29 @@ def _checked_codec(compression: str | None) -> str:
     return codec
 
 
-def _display(paths: Sequence[str]) -> str:
-    """Return the names of the files as text."""
-    first, last = (redact_url(path).removeprefix(f"{Path.cwd()}{os.sep}") for path in (paths[0], paths[-1]))
-    return f"{plural(len(paths), 'file')}, {first} to {last}" if paths[1:] else first
-
-
 def write_parquet_file(
-    plan: _ParquetPlan, path: str, start: int, stop: int, source: Callable[..., RowSource], *rest: Any
+    files: Files,
+    make: BatchMaker,
+    codec: str,
+    path: str,
+    start: int,
+    stop: int,
+    source: Callable[..., RowSource],
+    *rest: Any,
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of ``source(*rest)`` to the file `path`."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
         nbytes = 0
         file = pa.PythonFile(_SinkFile(sink, path), mode="w")
-        with parquet.ParquetWriter(file, plan.make.arrow, compression=plan.codec) as writer:
-            for blocks in source(*rest).read_spans(tuple(plan.make.schema), [(start, stop)] if start < stop else []):
+        with parquet.ParquetWriter(file, make.arrow, compression=codec) as writer:
+            for blocks in source(*rest).read_spans(tuple(make.schema), [(start, stop)] if start < stop else []):
                 nbytes += sum(map(block_nbytes, blocks.values()))
-                writer.write_batch(plan.make.from_blocks(blocks))
+                writer.write_batch(make.from_blocks(blocks))
         return stop - start, nbytes
 
     try:
-        return plan.publisher.write(path, fill)
+        return files.write(path, fill)
     finally:
         release_memory()
 
@@ -156,33 +133,11 @@ class _SinkFile:
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class _ParquetCompletion(Completion):
-    """Last step of `to_parquet`.
+def _check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:
+    """Compare the rows of each file, by its footer, with the rows that its task wrote."""
 
-    Attributes
-    ----------
-    rows : tuple of int
-        Rows of each file.
-    """
-
-    rows: tuple[int, ...]
-
-    def __call__(self, reports: Sequence[ShardWriteReport]) -> None:
-        """Verify the rows and the size of each file, and end the run."""
-        with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-            found = list(pool.map(self._stored_rows, self.paths))
-        for path, expected, stored in zip(self.paths, self.rows, found, strict=True):
-            if stored != expected:
-                raise IncompleteStoreError(
-                    f"the file has {plural(stored, 'row')}; expected {expected:,}: another program changed it",
-                    Location(path),
-                )
-        Completion.__call__(self, reports)
-
-    def _stored_rows(self, path: str) -> int:
-        """Return the rows of a file by its footer."""
-        fs, inside = url_to_fs(path, **self.run.names.storage_options)
+    def stored_rows(path: str) -> int:
+        fs, inside = url_to_fs(path, **storage_options)
         try:
             with fs.open(inside, "rb") as file:
                 return int(parquet.read_metadata(file).num_rows)
@@ -192,3 +147,12 @@ class _ParquetCompletion(Completion):
                 f"workers write to a file system that this process does not share",
                 Location(path),
             ) from error
+
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        found = list(pool.map(stored_rows, paths))
+    for path, report, stored in zip(paths, reports, found, strict=True):
+        if stored != report.records:
+            raise IncompleteStoreError(
+                f"the file has {plural(stored, 'row')}; expected {report.records:,}: another program changed it",
+                Location(path),
+            )

@@ -1,4 +1,4 @@
-"""Runs that write the same Zarr group at the same time: one finishes, the others are refused."""
+"""Runs that write the same group or files at the same time: one finishes, the others are refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
+from fsspec.implementations.local import LocalFileSystem
 from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.stores.zarr import claim
+from dask_tfrecord.stores import output
 
 ROWS = 60
 CLAIM = ".dask_tfrecord.claim"
@@ -46,7 +47,7 @@ def wait_for(path, seconds):
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.0005)
 
-for number, (url, options, arguments) in enumerate(json.loads(sys.argv[5])):
+for number, (method, url, options, arguments) in enumerate(json.loads(sys.argv[5])):
     def slowly(blocks):
         wait_for(folder / f"{number}.{other}.result", 120)
         return blocks
@@ -57,7 +58,7 @@ for number, (url, options, arguments) in enumerate(json.loads(sys.argv[5])):
     wait_for(folder / f"{number}.{other}.ready", 120)
     try:
         with dask.config.set(scheduler="sync"):
-            ds.to_zarr(url, chunks=7, storage_options=options, **arguments)
+            getattr(ds, method)(url, storage_options=options, **arguments)
         result = "written"
     except Exception as error:
         result = f"{type(error).__name__}: {error}"
@@ -66,15 +67,14 @@ for number, (url, options, arguments) in enumerate(json.loads(sys.argv[5])):
     wait_for(folder / f"{number}.{other}.result", 120)
 """
 MODES: list[dict[str, Any]] = [{"mode": "w"}, {"mode": "w-"}, {"resume": True}]
+Round = tuple[str, str, dict[str, Any] | None, dict[str, Any]]
 
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def race(
-    shards: Path, folder: Path, rounds: list[tuple[str, dict[str, Any] | None, dict[str, Any]]]
-) -> list[list[str]]:
+def race(shards: Path, folder: Path, rounds: list[Round]) -> list[list[str]]:
     """Results of two processes in each round."""
     folder.mkdir()
     programs = [
@@ -94,42 +94,73 @@ def race(
     return [sorted((folder / f"{number}.{me}.result").read_text() for me in "ab") for number in range(len(rounds))]
 
 
-def check_race(results: list[list[str]]) -> None:
+def check_race(results: list[list[str]], what: str = "this group") -> None:
     for refused, written in results:
         assert written == "written", results
         assert refused.startswith("StoreInUseError: "), results
-        assert "another run is writing this group: process" in refused
+        assert f"another run is writing {what}: process" in refused
 
 
 # ---------------------------------------------------------------------------------------------------- two processes
 
 
+def zarr_round(store: Path | str, options: dict[str, Any] | None, arguments: dict[str, Any]) -> Round:
+    return "to_zarr", str(store), options, {"chunks": 7, **arguments}
+
+
 @pytest.mark.integration
 def test_one_of_two_processes_that_start_a_store_is_refused(shards: Path, tmp_path: Path) -> None:
-    rounds = [(str(tmp_path / f"{number}.zarr"), None, MODES[number % 3]) for number in range(9)]
+    rounds = [zarr_round(tmp_path / f"{number}.zarr", None, MODES[number % 3]) for number in range(9)]
     check_race(race(shards, tmp_path / "race", rounds))
-    for store, _, _ in rounds:
+    for _, store, _, _ in rounds:
         np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
         assert not list(Path(store).glob(".*"))
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("to_tfrecord", "x-{shard}-of-{shards}.tfrecord"), ("to_parquet", "")],
+    ids=["tfrecord", "parquet"],
+)
+def test_one_of_two_processes_that_write_files_is_refused(method: str, name: str, shards: Path, tmp_path: Path) -> None:
+    """Twice ten rounds: the files do not exist, or are replaced."""
+    target = tmp_path / "out"
+    size = {"records_per_shard": 11} if method == "to_tfrecord" else {}
+    rounds: list[Round] = [(method, f"{target}/{name}", None, {"mode": "w", **size}) for _ in range(10)]
+    rounds += [(method, f"{target}-{number}/{name}", None, {"mode": "w-", **size}) for number in range(10)]
+    check_race(race(shards, tmp_path / "race", rounds), "these files")
+    for folder in [target, *(tmp_path / f"out-{number}" for number in range(10))]:
+        assert len(list(folder.iterdir())) == {"to_tfrecord": 6, "to_parquet": 2}[method]
+        check_rows(folder)
+
+
+def check_rows(folder: Path) -> None:
+    """Check that files hold all rows, and nothing lies beside them."""
+    assert not list(folder.glob(".*"))
+    if list(folder.glob("*.parquet")):
+        labels = pytest.importorskip("pyarrow.parquet").read_table(folder)["label"].to_pylist()
+    else:
+        labels = dtf.read_tfrecord(f"{folder}/*.tfrecord")["label"].compute().tolist()
+    assert labels == list(range(ROWS))
+
+
 @pytest.mark.slow
 def test_one_of_two_processes_that_replace_or_resume_a_store_is_refused(
     ds: dtf.Dataset, shards: Path, tmp_path: Path
 ) -> None:
-    rounds: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = []
+    rounds: list[Round] = []
     for number in range(4):
         path = tmp_path / f"{number}.zarr"
         if number % 2:
             # A process that is killed while it begins leaves this.
             write_claim(path, machine="other", beat=0)
-            rounds.append((str(path), None, {"resume": True}))
+            rounds.append(zarr_round(path, None, {"resume": True}))
             continue
         ds.to_zarr(path, chunks=11)
-        rounds.append((str(path), None, {"mode": "w"}))
+        rounds.append(zarr_round(path, None, {"mode": "w"}))
     check_race(race(shards, tmp_path / "race", rounds))
-    for store, _, _ in rounds:
+    for _, store, _, _ in rounds:
         assert dtf.from_zarr(store).chunks[0] == 7
         np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
@@ -140,9 +171,9 @@ def test_one_of_two_processes_that_start_a_store_on_s3_is_refused(
     s3: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
     fsspec.filesystem("s3", **s3).mkdir("claims")
-    rounds = [(f"s3://claims/race/{number}.zarr", s3, MODES[number]) for number in range(3)]
+    rounds = [zarr_round(f"s3://claims/race/{number}.zarr", s3, MODES[number]) for number in range(3)]
     check_race(race(shards, tmp_path / "race", rounds))
-    for url, options, _ in rounds:
+    for _, url, options, _ in rounds:
         np.testing.assert_array_equal(dtf.from_zarr(url, storage_options=options)["label"], np.arange(ROWS))
 
 
@@ -243,12 +274,224 @@ def test_a_run_without_its_claim_reports_that_it_was_replaced(ds: dtf.Dataset, s
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def while_files_are_written(ds: dtf.Dataset, target: str, act: Callable[[], None], **options: Any) -> None:
+    """Write shards of 11 rows, and call a function while the second one is written."""
+    begun, called = set[int](), []
+
+    def call(blocks: dict[str, Any]) -> dict[str, Any]:
+        begun.add(int(blocks["label"][0]) // 11)
+        if len(begun) == 2 and not called:
+            called.append(True)
+            act()
+        return blocks
+
+    with dask.config.set(scheduler="sync"):
+        ds.map_blocks(call, dict(ds.schema)).to_tfrecord(target, records_per_shard=11, **options)
+    assert called
+
+
+def published(folder: Path) -> Path:
+    """Return the shard that is published while the second one is written."""
+    (path,) = folder.glob("*.tfrecord")
+    return path
+
+
+TEMPLATE = "x-{shard}.tfrecord"
+
+
+@pytest.mark.parametrize("mode", ["w", "w-"])
+@pytest.mark.parametrize("place", ["directory", "memory"])
+def test_files_are_refused_while_they_are_written(
+    ds: dtf.Dataset, shards: Path, tmp_path: Path, mode: str, place: str
+) -> None:
+    folder = str(tmp_path / "out") if place == "directory" else f"memory://claims/{tmp_path.name}-{mode}"
+    # The fields of a template may be written in another way.
+    other = f"{folder}/x-{{shard:01d}}.tfrecord"
+    later = ds.to_tfrecord(other, mode="w", compute=False)
+
+    def refuse() -> None:
+        for again in ("w", "w-"):
+            with pytest.raises(StoreInUseError, match=rf"these files: process {os.getpid()} on .*\.claim"):
+                ds.to_tfrecord(other, mode=again)
+            with pytest.raises(StoreInUseError, match="another run is writing these files"):
+                dtf.copy_tfrecord(shards, other, mode=again)
+        with pytest.raises(StoreInUseError, match="another run is writing these files"):
+            later.compute(scheduler="sync")
+        ds.to_tfrecord(f"{folder}/y-{{shard}}.tfrecord", mode=mode)
+
+    while_files_are_written(ds, f"{folder}/{TEMPLATE}", refuse, mode=mode)
+    for pattern in ("x", "y"):
+        assert dtf.read_tfrecord(f"{folder}/{pattern}-*")["label"].compute().tolist() == list(range(ROWS))
+    dtf.copy_tfrecord(shards, other, mode="w", records_per_shard=11)
+    ds.to_tfrecord(f"{folder}/{TEMPLATE}", records_per_shard=11, mode="w")
+    fs, path = fsspec.url_to_fs(folder)
+    assert not [name for name in fs.ls(path, detail=False) if name.rpartition("/")[2].startswith(".")]
+
+
+def test_a_withdrawal_keeps_what_another_run_published(ds: dtf.Dataset, tmp_path: Path) -> None:
+    """A run that lost its claim, as one that is suspended for minutes does, removes its own shards only."""
+    target = tmp_path / "out" / TEMPLATE
+
+    def replace() -> None:
+        (claim,) = target.parent.glob(".*.claim")
+        claim.unlink()
+        dtf.to_tfrecord({"label": -np.arange(ROWS)}, target, mode="w", records_per_shard=11)
+
+    with pytest.raises(FileExistsError, match=r"x-[0-9].tfrecord appeared since this write began"):
+        while_files_are_written(ds, str(target), replace, mode="w")
+    assert (dtf.read_tfrecord(f"{target.parent}/*")["label"].compute() == -np.arange(ROWS)).all()
+
+
+def test_a_run_that_publishes_nothing_for_a_day_is_alive(
+    ds: dtf.Dataset, shards: Path, tmp_path: Path, set_limits: Callable[..., Limits]
+) -> None:
+    set_limits(heartbeat=0.01)
+    folder = tmp_path / "out"
+
+    def wait_a_day() -> None:
+        (claim,) = folder.glob(".*.claim")
+        then = time.time() - 2 * 24 * 60 * 60
+        for path in [*folder.rglob("*"), folder]:
+            if path.name.endswith(("running", ".json", ".tmp")) or path.is_dir():
+                os.utime(path, (then, then))
+        wait_until(lambda: claim.stat().st_mtime > then)
+        dtf.build_index(published(folder))
+        dtf.copy_tfrecord(shards, folder / "other.tfrecord")
+
+    while_files_are_written(ds, str(folder / TEMPLATE), wait_a_day)
+    for path in [folder / "other.tfrecord", *folder.glob("*.idx")]:
+        path.unlink()
+    check_rows(folder)
+
+
+@pytest.mark.parametrize("fault", ["a directory", "a rename"])
+@pytest.mark.parametrize("index", [False, True])
+def test_no_shard_is_removed_if_one_of_them_cannot_be(
+    ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, index: bool
+) -> None:
+    ds.to_tfrecord(tmp_path / TEMPLATE, records_per_shard=11, index=index)
+    third = tmp_path / "x-3.tfrecord"
+    if fault == "a directory":
+        third.unlink()
+        (third / "inner").mkdir(parents=True)
+    else:
+        rename, remove = Path.rename, LocalFileSystem.rm_file
+
+        def refuse(path: Path | str) -> None:
+            if str(path) == str(third):
+                raise PermissionError(1, "not permitted", str(path))
+
+        monkeypatch.setattr(Path, "rename", lambda path, to: refuse(path) or rename(path, to))
+        monkeypatch.setattr(LocalFileSystem, "rm_file", lambda fs, path: refuse(path) or remove(fs, path))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    with pytest.raises(OSError, match=r"x-3\.tfrecord"):
+        ds.to_tfrecord(tmp_path / TEMPLATE, records_per_shard=11, mode="w")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_a_change_of_the_same_size_is_found(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def change() -> None:
+        path = published(tmp_path)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        os.utime(path, (0, 0))
+
+    with pytest.raises(
+        IncompleteStoreError, match=r"1 of 6 files .*x-[0-9].tfrecord \(expected checksum [0-9a-f]{8}, found"
+    ):
+        while_files_are_written(ds, str(tmp_path / TEMPLATE), change)
+    # The file of another program is kept.
+    assert published(tmp_path).stat().st_mtime == 0
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_copy_of_a_shard_with_another_time_is_accepted(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def touch() -> None:
+        os.utime(published(tmp_path / "out"), (0, 0))
+
+    while_files_are_written(ds, str(tmp_path / "out" / TEMPLATE), touch)
+    check_rows(tmp_path / "out")
+
+
+def test_temporary_files_of_killed_workers_are_removed(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def kill() -> None:
+        (temporary,) = folder.glob(".*.tmp")
+        # Another worker began the same task.
+        (folder / f"{temporary.name[:-5]}{'01'[temporary.name[-5] == '0']}.tmp").write_bytes(b"begun")
+        (folder / f".x-0.tfrecord.{'0' * 32}.tmp").write_bytes(b"of another run")
+
+    folder = tmp_path / "out"
+    while_files_are_written(ds, str(folder / TEMPLATE), kill)
+    (folder / f".x-0.tfrecord.{'0' * 32}.tmp").unlink()
+    check_rows(folder)
+
+
+KILLED_FILES = """
+import os, signal, sys
+import dask, dask_tfrecord as dtf
+
+begun = set()
+
+def die(blocks):
+    begun.add(blocks["label"][0] // 11)
+    if len(begun) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return blocks
+
+ds = dtf.read_tfrecord(sys.argv[1])
+with dask.config.set(scheduler="sync"):
+    ds.map_blocks(die, dict(ds.schema)).to_tfrecord(sys.argv[2], records_per_shard=11)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_the_next_run_replaces_what_a_killed_one_left(ds: dtf.Dataset, shards: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_FILES, str(shards), str(tmp_path / "out" / TEMPLATE)]
+    assert subprocess.run(command, env=environment(), timeout=120).returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "out").glob(".*"))) == 3  # claim, run folder, temporary file
+    with pytest.raises(FileExistsError, match="exists already"):
+        ds.to_tfrecord(tmp_path / "out" / TEMPLATE, records_per_shard=11)
+    ds.to_tfrecord(tmp_path / "out" / TEMPLATE, records_per_shard=11, mode="w")
+    check_rows(tmp_path / "out")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ there")
+@pytest.mark.parametrize("kind", ["zarr", "tfrecord"])
+def test_ctrl_c_while_a_claim_is_released(
+    ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    unlink, signals = Path.unlink, []
+
+    def interrupt(path: Path, *args: Any, **options: Any) -> None:
+        if path.name.endswith("claim") and not signals:
+            signals.append(path)
+            signal.raise_signal(signal.SIGINT)
+        unlink(path, *args, **options)
+
+    def write() -> None:
+        if kind == "zarr":
+            ds.to_zarr(tmp_path / "out", mode="w")
+        else:
+            ds.to_tfrecord(tmp_path / "out" / TEMPLATE, mode="w", records_per_shard=11)
+
+    monkeypatch.setattr(Path, "unlink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert signals
+    assert not signals[0].exists()
+    write()
+
+
 # -------------------------------------------------------------------------------------------------------- dead claims
 
 
 def write_claim(store: Path, **changes: Any) -> None:
     store.mkdir(exist_ok=True)
-    live = json.loads(claim._Claim.of_this_process().to_json())
+    live = json.loads(output.Claim.of_this_process("0" * 32).to_json())
     (store / CLAIM).write_text(json.dumps(live | changes))
 
 
@@ -279,7 +522,7 @@ def test_the_claim_of_another_machine_is_taken_over_by_age(
     write_claim(store, machine="other", host="other", pid=1)
     with pytest.raises(StoreInUseError, match=r"process 1 on other.*after 120 s elsewhere"):
         ds.to_zarr(store, **options)
-    write_claim(store, machine="other", host="other", beat=time.time() - claim.STALE - 1)
+    write_claim(store, machine="other", host="other", beat=time.time() - output.STALE - 1)
     ds.to_zarr(store, **options)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 

@@ -6,7 +6,8 @@ import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,42 +23,18 @@ from dask_tfrecord.records.writer import write_record
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.listing import Shards, find_shards
-from dask_tfrecord.storage.published import directory_of
+from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.sidecar_files import find_sidecars
 from dask_tfrecord.storage.streams import ByteSink
-from dask_tfrecord.stores.tfrecord.publish import Completion, Publisher, WriteRun, collect, complete, publish
-from dask_tfrecord.stores.tfrecord.shard_names import ShardNames
-from dask_tfrecord.stores.tfrecord.write import check_options, refuse_sources
+from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, collect, finish_files
+from dask_tfrecord.stores.files.tfrecord import check_options, refuse_sources
+from dask_tfrecord.stores.output import run_write
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
-
-__all__ = ["copy_tfrecord", "select_features"]
 
 # Records that are inspected for names of features.
 _SAMPLE = 256
 # Records between two checks for cancellation.
 _CHECK_INTERVAL = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _CopyPlan:
-    """Arguments that all tasks share.
-
-    Attributes
-    ----------
-    columns : frozenset of str or None
-        Features to keep; None copies records unchanged.
-    check_crc : bool
-        Check the CRCs of the records that are read.
-    publisher : Publisher
-        Publishes the new shards.
-    labelled : bool
-        Some shards have labels of xarray.
-    """
-
-    columns: frozenset[str] | None
-    check_crc: bool
-    publisher: Publisher
-    labelled: bool
 
 
 def copy_tfrecord(
@@ -134,19 +111,27 @@ def copy_tfrecord(
     kept = None if columns is None else _checked_columns(columns, shards)
     names = ShardNames.from_urlpath(target, target_options)
     partitions = _partitions(shards, names, records_per_shard, check_crc)
-    paths = names.paths(len(partitions))
-    names.check_free(paths, mode)
+    paths = tuple(names.paths(len(partitions)))
+    files = Files(uuid.uuid4().hex, directory_of(paths[0]), names, mode, compute, compression, index)
+    output = FilesOutput(files, paths)
+    output.check_free()
     refuse_sources(names, paths, shards.paths)
-    run = WriteRun(uuid.uuid4().hex, directory_of(paths[0]), names, mode, claimed=compute)
-    completion = Completion(run, tuple(paths), None)
-    plan = _CopyPlan(kept, check_crc, Publisher(run, compression, index), any(find_sidecars(list(shards), SUFFIX)))
+    labelled = any(find_sidecars(list(shards), SUFFIX))
+    step = partial(_copy, columns=kept, check_crc=check_crc, labelled=labelled)
+    # A plain graph: thousands of `Delayed` objects would take minutes to build.
+    name, shared, end = (f"tfrecord-{word}-{files.token}" for word in ("copy", "shared", "copied"))
+    tasks: dict[Any, Any] = {
+        (name, number): (step, shared, path, partition)
+        for number, (path, partition) in enumerate(zip(paths, partitions, strict=True))
+    }
+    last = (collect,) if compute else (finish_files, output)
+    written = Delayed(end, {shared: files, **tasks, end: (*last, list(tasks))})
     if not compute:
-        return _tasks(plan, paths, partitions, (complete, completion))
+        return written
     sizes = [sum(run.stop_offset - run.offset for run in partition.runs) for partition in partitions]
     reading = ReadVolume(np.array(sizes, np.float64), 0.0, int(shards.sizes.sum()))
-    work = WriteWork(names.display(paths), _task_name(plan), None, None, reading, len(partitions))
-    publish(completion, _tasks(plan, paths, partitions, (collect,)), work)
-    return None
+    work = WriteWork(names.display(paths), name, None, None, reading, len(partitions))
+    return run_write(output, lambda: (written, work))
 
 
 def _checked_columns(columns: Sequence[str], shards: Shards) -> frozenset[str]:
@@ -176,48 +161,39 @@ def _partitions(shards: Shards, names: ShardNames, records: int | None, check_cr
     return partitions or [RecordPartition((), "")]
 
 
-def _task_name(plan: _CopyPlan) -> str:
-    return f"tfrecord-copy-{plan.publisher.run.token}"
-
-
-def _tasks(
-    plan: _CopyPlan, paths: Sequence[str], partitions: Sequence[RecordPartition], last: tuple[Any, ...]
-) -> Delayed:
-    # A plain graph: thousands of `Delayed` objects would take minutes to build.
-    name, token = _task_name(plan), plan.publisher.run.token
-    shared, end = f"tfrecord-plan-{token}", f"tfrecord-copied-{token}"
-    tasks: dict[Any, Any] = {
-        (name, number): (_copy, shared, path, partition)
-        for number, (path, partition) in enumerate(zip(paths, partitions, strict=True))
-    }
-    return Delayed(end, {shared: plan, **tasks, end: (*last, list(tasks))})
-
-
-def _copy(plan: _CopyPlan, path: str, partition: RecordPartition) -> ShardWriteReport:
+def _copy(
+    files: Files,
+    path: str,
+    partition: RecordPartition,
+    columns: frozenset[str] | None,
+    check_crc: bool,
+    labelled: bool,
+) -> ShardWriteReport:
     """Write one shard."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
         count = nbytes = 0
-        with closing(iterate_payloads(partition.runs, check_crc=plan.check_crc)) as records:
+        with closing(iterate_payloads(partition.runs, check_crc=check_crc)) as records:
             for location, payload in records:
-                kept = payload if plan.columns is None else select_features(payload, plan.columns, location)
+                kept = payload if columns is None else select_features(payload, columns, location)
                 with add_path_to_errors(path):
                     write_record(sink, kept)
                 count += 1
                 nbytes += len(kept)
                 if count % _CHECK_INTERVAL == 0:
-                    plan.publisher.check_running()
+                    files.check_running()
         return count, nbytes
 
-    return replace(plan.publisher, labels=_labels(plan, partition)).write(path, fill)
+    labels = _labels(partition, columns) if labelled else None
+    return replace(files, labels=labels).write(path, fill)
 
 
-def _labels(plan: _CopyPlan, partition: RecordPartition) -> str | None:
+def _labels(partition: RecordPartition, columns: frozenset[str] | None) -> str | None:
     """Return the text of the labels of a new shard: those next to the shard of its first record."""
-    labels = read_labels(partition.runs[0].shard) if plan.labelled and partition.runs else None
+    labels = read_labels(partition.runs[0].shard) if partition.runs else None
     if labels is None:
         return None
-    names = [name for name in labels.schema if plan.columns is None or labels.schema.key_of(name) in plan.columns]
+    names = [name for name in labels.schema if columns is None or labels.schema.key_of(name) in columns]
     return labels.of_records(labels.schema.select(names)).to_json() if names else None
 
 

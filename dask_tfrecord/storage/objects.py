@@ -1,0 +1,461 @@
+"""Objects below one directory or URL (claims, checkpoints, files of a Zarr group), and files that tasks publish.
+
+Published files have an identity and a checksum. What killed writers leave is removed here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import json
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from dask_tfrecord.errors import IncompleteStoreError, redact_url
+from dask_tfrecord.storage.clients import file_system, join
+from dask_tfrecord.storage.retry import list_directory, with_retries
+from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_chain, version_of
+from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
+
+# Another process may remove parent directories while they are created.
+_TRIES = 10
+# File systems of fsspec with a conditional put.
+CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
+# Seconds after which concurrent writers see each other's objects.
+SETTLE_SECONDS = 1.0
+
+
+class Objects(Protocol):
+    """Objects by names with slashes."""
+
+    def put(self, name: str, value: bytes) -> None:
+        """Write an object atomically."""
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Write an object unless it exists; return True if it was written."""
+
+    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Read objects; None for a missing one."""
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete objects; a missing one is ignored."""
+
+
+def objects_in(directory: str, storage_options: Mapping[str, Any] | None = None) -> Objects:
+    """Return the objects of a directory or URL, which may not exist."""
+    fs, inside = file_system(directory, storage_options)
+    return DirectoryObjects(inside) if isinstance(fs, LocalFileSystem) else UrlObjects(directory, storage_options or {})
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryObjects:
+    """Files of a directory."""
+
+    root: str
+
+    def put(self, name: str, value: bytes) -> None:
+        """Write a file atomically."""
+        path = Path(self.root, name)
+        # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
+        # that the temporary file of a claim counts as a claim.
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        try:
+            file = temporary.open("xb")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = temporary.open("xb")
+        try:
+            with file:
+                file.write(value)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Write a file unless it exists; return True if it was written."""
+        path = Path(self.root, name)
+        temporary = path.with_name(f"{name}.{uuid.uuid4().hex}.partial")
+        for _ in range(_TRIES):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(value)
+                _link(temporary, path, value)
+            except FileExistsError:
+                if not path.parent.is_dir():
+                    raise
+                return False
+            except FileNotFoundError:
+                continue
+            finally:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    temporary.unlink()
+            return True
+        raise FileNotFoundError(
+            errno.ENOENT, "cannot create a file: another process keeps removing its directory", str(path.parent)
+        )
+
+    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Read files; None for a missing one."""
+        found: dict[str, bytes | None] = {}
+        for name in names:
+            try:
+                found[name] = Path(self.root, name).read_bytes()
+            except FileNotFoundError:
+                found[name] = None
+        return found
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Return the size of each file in bytes; None for a missing one."""
+        found: dict[str, int | None] = {}
+        for name in names:
+            try:
+                found[name] = os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116
+            except FileNotFoundError:
+                found[name] = None
+        return found
+
+    def names(self, below: str) -> list[str]:
+        """List the names of all files below a path."""
+        return [
+            Path(folder, name).relative_to(self.root).as_posix()
+            for folder, _, files in os.walk(Path(self.root, below))
+            for name in files
+        ]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete files; a missing one is ignored."""
+        for name in names:
+            Path(self.root, name).unlink(missing_ok=True)
+
+    def remove(self, below: str) -> None:
+        """Delete everything below a path."""
+        for folder, folders, files in os.walk(Path(self.root, below), topdown=False):
+            for name in files:
+                Path(folder, name).unlink(missing_ok=True)
+            # Another copy of the same task may delete the folder first.
+            for name in folders:
+                with suppress(FileNotFoundError):
+                    Path(folder, name).rmdir()
+        with suppress(FileNotFoundError):
+            Path(self.root, below).rmdir()
+
+    def clear(self, kept: str, last: str) -> None:
+        """Delete everything except names that begin with `kept`, the file `last` after all others."""
+        if not Path(self.root).is_dir():
+            return
+        for path in sorted(Path(self.root).iterdir(), key=lambda path: path.name == last):
+            if path.name.startswith(kept):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _link(source: Path, path: Path, value: bytes) -> None:
+    """Name a file unless that name exists: atomically where the file system has hard links."""
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOENT):
+            raise
+        with path.open("xb") as file:
+            file.write(value)
+
+
+# The memory of one process needs no service to be exclusive.
+_memory = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class UrlObjects:
+    """Objects below a URL."""
+
+    url: str
+    storage_options: Mapping[str, Any]
+
+    def put(self, name: str, value: bytes) -> None:
+        """Write an object atomically."""
+        url, fs, path = self._locate(name)
+        with_retries(lambda: fs.pipe_file(path, value), url, "write the object")
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Write an object unless it exists; return True if it was written.
+
+        Exclusive in memory, and by the clients of S3, Google and Azure. Elsewhere the object is read back after
+        `SETTLE_SECONDS`, and the last of several concurrent writers wins.
+        """
+        url, fs, path = self._locate(name)
+        if isinstance(fs, MemoryFileSystem):
+            with _memory:
+                if fs.exists(path):
+                    return False
+                fs.pipe_file(path, value)
+                return True
+        if not with_retries(lambda: _create_if_absent(fs, path, value), url, "create the object"):
+            if self.get([name])[name] is not None:
+                return False
+            self.put(name, value)
+            time.sleep(SETTLE_SECONDS)
+        return self.get([name])[name] == value
+
+    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Read objects; None for a missing one."""
+        found: dict[str, bytes | None] = {}
+        for name in names:
+            url, fs, path = self._locate(name)
+            try:
+                found[name] = with_retries(lambda fs=fs, path=path: fs.cat_file(path), url, "read the object")  # type: ignore[misc]
+            except (FileNotFoundError, NotADirectoryError):
+                found[name] = None
+        return found
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete objects; a missing one is ignored."""
+        for name in names:
+            url, fs, path = self._locate(name)
+            with suppress(FileNotFoundError):
+                with_retries(lambda fs=fs, path=path: fs.rm_file(path), url, "delete the object")  # type: ignore[misc]
+
+    def _locate(self, name: str) -> tuple[str, Any, str]:
+        url = join(self.url, name)
+        fs, path = file_system(url, self.storage_options)
+        fs.invalidate_cache()
+        return url, fs, path
+
+
+def _create_if_absent(fs: Any, path: str, value: bytes) -> bool:
+    """Put an object by a conditional request; return False if the client or the server has none."""
+    if not {kind.__name__ for kind in type(fs).__mro__} & CONDITIONAL:
+        return False
+    try:
+        fs.pipe_file(path, value, mode="create")
+    except FileExistsError:
+        pass
+    except (NotImplementedError, TypeError):
+        return False
+    except OSError as error:
+        if "PreconditionFailed" not in repr(error) and "ConditionalRequestConflict" not in repr(error):
+            raise
+    return True
+
+
+# -- files that tasks publish
+
+# Seconds after which an unchanged temporary file is attributed to a dead writer. A live writer modifies its file with
+# every MiB, and a client renews its claim, so one day covers a machine that sleeps overnight.
+ABANDONED_AFTER = 24 * 60 * 60
+# Name of a run folder: this prefix and the token of the run.
+RUN_PREFIX = ".dask-tfrecord-"
+
+_RUN = re.compile(re.escape(RUN_PREFIX) + "[0-9a-f]{32}")
+_CLAIM = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.claim(\..*)?")
+_MAX_NAMES = 5
+_COMPARED_NBYTES = 1 << 20
+
+
+class FileIdentity(NamedTuple):
+    """Identity of a file.
+
+    Attributes
+    ----------
+    size : int
+        Stored bytes.
+    version : str
+        Changes with the content; see `version_of`.
+    """
+
+    size: int
+    version: str
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a path or URL, in the same spelling."""
+    links, index = split_chain(path)
+    head, slash, _ = links[index].rpartition("/")
+    links[index] = head if head and not head.endswith("/") else head + slash
+    return "::".join(links)
+
+
+def file_identity(path: str, storage_options: Mapping[str, Any]) -> FileIdentity | None:
+    """Return the identity of a file; None if the file does not exist."""
+    # A symbolic link has the identity of its target, until a sink replaces the link.
+    fs, inside = file_system(os.path.realpath(path) if is_local(path) else path, storage_options)
+    fs.invalidate_cache()
+    try:
+        info = with_retries(lambda: fs.info(inside), path, "look up the file")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileIdentity(int(info["size"] or 0), version_of(info))
+
+
+def list_files(directory: str, storage_options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """List a directory by name; empty if it does not exist."""
+    fs, inside = file_system(directory, storage_options)
+    fs.invalidate_cache()
+    return {_name(info): info for info in list_directory(fs, inside) or ()}
+
+
+class StoredFile(NamedTuple):
+    """A file as it was written; a version or checksum of None is not compared."""
+
+    size: int
+    version: str | None = None
+    # CRC-32C of the stored bytes.
+    checksum: int | None = None
+
+
+def check_files(
+    expected: Mapping[str, StoredFile],
+    storage_options: Mapping[str, Any],
+    owns: Callable[[str], bool] = lambda path: False,
+) -> None:
+    """Check that every file has the size, and the version or the checksum, that its task reported.
+
+    A file of which `owns` returns True was published by another copy of its task.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If a file is missing or differs; the error names the files.
+    """
+    listed = {
+        directory: list_files(directory, storage_options) for directory in dict.fromkeys(map(directory_of, expected))
+    }
+    wrong = []
+    for path, written in expected.items():
+        info = listed[directory_of(path)].get(path.rpartition("/")[2])
+        found = None if info is None else FileIdentity(int(info.get("size") or 0), version_of(info))
+        if not _is_as_written(found, written) or (info is not None and info.get("islink")):
+            # Some file systems cannot list, and listings may describe a link instead of its target.
+            found = file_identity(path, storage_options)
+        if _is_as_written(found, written) or (found is not None and owns(path)):
+            continue
+        if found is None or found.size != written.size:
+            amount = "no file" if found is None else f"{found.size:,}"
+            wrong.append(f"{redact_url(path)} (expected {written.size:,} bytes, found {amount})")
+        elif (checksum := _checksum(path, storage_options)) != written.checksum:
+            wrong.append(f"{redact_url(path)} (expected checksum {written.checksum:08x}, found {checksum:08x})")
+    if wrong:
+        more = f", and {len(wrong) - _MAX_NAMES:,} more" if wrong[_MAX_NAMES:] else ""
+        raise IncompleteStoreError(
+            f"{len(wrong):,} of {len(expected):,} files differ from what their tasks wrote: "
+            f"{', '.join(wrong[:_MAX_NAMES])}{more}. Another program changed them, or the workers write to a file "
+            f"system that this process does not share; write to a path that all of them reach"
+        )
+
+
+def _is_as_written(found: FileIdentity | None, written: StoredFile) -> bool:
+    """Compare the size, and the version if the checksum is known; the checksum decides where the version differs."""
+    return (
+        found is not None
+        and found.size == written.size
+        and (written.checksum is None or found.version == written.version)
+    )
+
+
+def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
+    """Read a file and return the CRC-32C of its stored bytes."""
+    import crc32c
+
+    fs, inside = file_system(path, storage_options)
+
+    def read() -> int:
+        checksum = 0
+        with fs.open(inside, "rb") as file:
+            while block := file.read(_COMPARED_NBYTES):
+                checksum = crc32c.crc32c(block, checksum)
+        return checksum
+
+    return with_retries(read, path, "verify the file")
+
+
+def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any]) -> None:
+    """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
+
+    What belongs to a run with a claim stays: its client renews the claim.
+    """
+    latest = time.time() - ABANDONED_AFTER
+    for directory in dict.fromkeys(directories):
+        found = list_files(directory, storage_options)
+        claims = [name for name in found if _CLAIM.fullmatch(name)]
+        old = [name for name, info in found.items() if _is_leftover(name, info) and _modified(info) < latest]
+        runs = [name for name, info in found.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
+        live: set[str] = set()
+        if old or runs:
+            young = [name for name in claims if name not in old]
+            live = {_token(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
+        for name in old:
+            if not any(is_temporary_of(name, token) for token in live):
+                _remove_file(join(directory, name), storage_options)
+        for name in runs:
+            if name.removeprefix(RUN_PREFIX) not in live:
+                with suppress(OSError):
+                    _remove_run(join(directory, name), latest, storage_options)
+
+
+def _is_leftover(name: str, info: Mapping[str, Any]) -> bool:
+    """Return whether a file is a claim or a temporary file of this library."""
+    return info["type"] != "directory" and (_CLAIM.fullmatch(name) or TEMPORARY.fullmatch(name)) is not None
+
+
+def _token(claim: bytes | None) -> str:
+    """Return the token of the run that holds a claim."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(claim or b"")["token"])
+    return ""
+
+
+def remove_temporary(directories: Iterable[str], token: str, storage_options: Mapping[str, Any]) -> None:
+    """Remove the temporary files of a run that has ended: processes that were killed leave them."""
+    for directory in dict.fromkeys(directories):
+        for name in list_files(directory, storage_options):
+            if is_temporary_of(name, token):
+                _remove_file(join(directory, name), storage_options)
+
+
+def _remove_file(path: str, storage_options: Mapping[str, Any]) -> None:
+    # Another run may remove the same file, or permission may be missing.
+    with suppress(OSError):
+        fs, inside = file_system(path, storage_options)
+        fs.rm_file(inside)
+
+
+def _remove_run(folder: str, latest: float, storage_options: Mapping[str, Any]) -> None:
+    fs, inside = file_system(folder, storage_options)
+    infos = [*list_files(folder, storage_options).values()]
+    with suppress(OSError):
+        infos.append(fs.info(inside))
+    # Object stores report no time for directories.
+    times = [seconds for seconds in map(_modified, infos) if seconds < float("inf")]
+    if times and max(times) < latest:
+        fs.rm(inside, recursive=True)
+
+
+def _name(info: Mapping[str, Any]) -> str:
+    return str(info["name"]).rstrip("/").rpartition("/")[2]
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    """Return the modification time of a file in seconds; infinity if it is unknown."""
+    value = next((info[key] for key in TIME_KEYS if info.get(key) is not None), None)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.datetime.fromisoformat(value)
+    if isinstance(value, datetime.datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+        return aware.timestamp()
+    return float(value) if isinstance(value, int | float) else float("inf")

@@ -1,0 +1,1 @@
+"""Writers of files: TFRecord shards, copies of them, and Parquet."""

@@ -1,0 +1,641 @@
+"""Publication of files: each appears whole, and a failed or repeated write leaves nothing that does not belong.
+
+dask may run a task twice, late, concurrently with itself, or after its successors. Each write therefore keeps a hidden
+run folder next to its first file. For each published file it holds a receipt: the identity of the file and the report
+of the task. While a client waits for the tasks, it holds the claim on the template of the files, and the folder holds a
+marker; without the marker, no task of that run publishes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from string import Formatter
+from typing import Any, Literal
+
+import dask
+from dask.delayed import Delayed
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import stringify_path
+
+from dask_tfrecord.errors import (
+    IncompleteStoreError,
+    Location,
+    ShardChangedError,
+    TFRecordError,
+    plural,
+    redact_url,
+)
+from dask_tfrecord.metadata.labels import SUFFIX
+from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
+from dask_tfrecord.records.index_file import write_sidecars
+from dask_tfrecord.runtime.cancellation import add_path_to_errors, is_cancelled, while_running
+from dask_tfrecord.runtime.progress import report_progress
+from dask_tfrecord.storage.clients import is_directory, join, read_text, url_to_fs
+from dask_tfrecord.storage.compression import create_stream
+from dask_tfrecord.storage.listing import find_shards, is_local
+from dask_tfrecord.storage.objects import (
+    RUN_PREFIX,
+    FileIdentity,
+    StoredFile,
+    check_files,
+    directory_of,
+    file_identity,
+    list_files,
+    objects_in,
+    remove_abandoned,
+    remove_temporary,
+)
+from dask_tfrecord.storage.sidecar_files import sidecar_path
+from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.stores.output import Claimable, run_write
+from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork, peak_memory
+
+_log = logging.getLogger(__name__)
+
+# Marker of a run whose client waits for the tasks.
+_RUNNING = "running"
+_COMPARED_NBYTES = 1 << 20
+_INDEX_ATTEMPTS = 5
+
+DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
+_FIELDS = ("shard", "shards")
+_SIDECARS = (".idx", ".gzidx", ".xarray.json")
+
+
+@dataclass(frozen=True)
+class ShardNames:
+    """The files of one set of shards.
+
+    Attributes
+    ----------
+    template : str
+        Path or URL with the fields ``{shard}``, the number of a shard, and ``{shards}``, the number of shards.
+    storage_options : mapping
+        Options of fsspec for the URL.
+    """
+
+    template: str
+    storage_options: Mapping[str, Any]
+
+    @classmethod
+    def from_urlpath(cls, urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ShardNames:
+        """Check and complete a template, a file name or a directory.
+
+        Raises
+        ------
+        ValueError
+            If the template has a field other than those two, or ``{shards}`` without ``{shard}``.
+        """
+        given, options = str(stringify_path(urlpath)), dict(storage_options or {})
+        if not given:
+            raise ValueError("the path is an empty string; expected a file, a directory or a template")
+        if given.endswith("/") or is_directory(given, options):
+            given = join(_escaped(given), DEFAULT_NAME)
+        names = cls(given, options)
+        valid = "a template of shards has {shard} and {shards}, with a format such as {shard:05d}, and {{ for a brace"
+        try:
+            fields = [field for _, field, _, _ in Formatter().parse(given) if field is not None]
+            if any(field not in _FIELDS for field in fields) or ("shards" in fields and "shard" not in fields):
+                raise ValueError("fields are {shard}, or {shard} and {shards}")
+            names.paths(2)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{valid}; got {redact_url(given)!r} ({error})") from error
+        if is_local(given):
+            # The current directory of a worker may differ.
+            return cls(str(Path(given).expanduser().absolute()), options)
+        return names
+
+    @classmethod
+    def from_directory(
+        cls, directory: str | os.PathLike[str], template: str, storage_options: Mapping[str, Any] | None
+    ) -> ShardNames:
+        """Name the shards of a directory by a template of file names."""
+        return cls.from_urlpath(join(_escaped(str(stringify_path(directory))), template), storage_options)
+
+    @property
+    def directory(self) -> str:
+        """Path or URL of the directory of the first shard."""
+        return directory_of(self.paths(1)[0])
+
+    @property
+    def has_default_name(self) -> bool:
+        """True if the user specified a directory, so that shards have the default name."""
+        return self.template.endswith(f"/{DEFAULT_NAME}")
+
+    @property
+    def allows_many(self) -> bool:
+        """True if the template names more than one shard."""
+        return any(field == "shard" for _, field, _, _ in Formatter().parse(self.template))
+
+    def paths(self, shards: int) -> list[str]:
+        """Return the path or URL of every shard."""
+        return [self.template.format(shard=number, shards=shards) for number in range(shards)]
+
+    @staticmethod
+    def display(paths: Sequence[str], noun: str = "shard") -> str:
+        """Return the names of files as text: one name, or their number with the first and the last name."""
+        # Paths within the current directory are displayed relative to it.
+        first, last = (redact_url(path).removeprefix(f"{Path.cwd()}{os.sep}") for path in (paths[0], paths[-1]))
+        return f"{plural(len(paths), noun)}, {first} to {last}" if paths[1:] else first
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """Pattern of all shards of this template, for any number of shards."""
+        fields = Formatter().parse(self.template)
+        texts = (re.escape(text) + ("" if field is None else "[0-9]+") for text, field, _, _ in fields)
+        return re.compile("".join(texts))
+
+    def existing(self, paths: Sequence[str]) -> list[str]:
+        """List existing files of this template in the directories of `paths`, for any number of shards."""
+        existing = []
+        for directory in dict.fromkeys(directory_of(path) for path in paths):
+            files = (join(directory, name) for name in list_files(directory, self.storage_options))
+            existing += [file for file in files if self._pattern.fullmatch(file)]
+        return sorted(existing)
+
+    def claimable(self, directory: str) -> Claimable:
+        """Return the place of the claim on the files of this template whose first file is in that directory."""
+        pattern = self._pattern.pattern.rpartition("/")[2]
+        name = f"{RUN_PREFIX}{hashlib.sha256(os.fsencode(pattern)).hexdigest()[:16]}.claim"
+        objects = objects_in(directory, self.storage_options)
+        return Claimable(objects, name, "these files", Location(redact_url(self.template)))
+
+    def check_free(self, paths: Sequence[str], mode: str) -> None:
+        """Raise if existing shards forbid the write.
+
+        Raises
+        ------
+        FileExistsError
+            If a shard exists and `mode` is ``"w-"``; or if shards of the same template and another number of shards
+            exist, because a pattern would read both sets.
+        """
+        existing = self.existing(paths)
+        new = set(paths)
+        if mode == "w-" and (same := [path for path in existing if path in new]):
+            raise FileExistsError(f"{_first_of(same)} exists already: mode='w' replaces existing files")
+        if other := [path for path in existing if path not in new]:
+            raise FileExistsError(
+                f"{_first_of(other)} exists, of the same template and another number of shards: a pattern reads both "
+                f"sets. Remove it, or write under another name"
+            )
+
+    def directories(self, paths: Sequence[str]) -> list[Path]:
+        """List the directories of local shards, and the parents of these."""
+        needed: dict[Path, None] = {}
+        for directory in dict.fromkeys(directory_of(path) for path in paths):
+            fs, inside = url_to_fs(directory, **self.storage_options)
+            if isinstance(fs, LocalFileSystem):
+                needed |= dict.fromkeys([Path(inside), *Path(inside).parents])
+        return list(needed)
+
+    def create_directories(self, paths: Sequence[str]) -> None:
+        """Create the directories of local shards; object stores need none."""
+        for directory in self.directories(paths):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def set_aside(self, paths: Sequence[str], token: str) -> None:
+        """Remove local files that a run replaces: all of them, or none if one of them can't be removed.
+
+        Raises
+        ------
+        IsADirectoryError
+            If one of them is a directory.
+        """
+        sidecars = [sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS]
+        local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *filter(None, sidecars))]
+        moved: list[tuple[Path, Path]] = []
+        try:
+            for path in local:
+                if path.is_dir() and not path.is_symlink():
+                    raise IsADirectoryError(errno.EISDIR, "expected a file to replace, this is a directory", str(path))
+                hidden = path.with_name(temporary_name(path.name, token))
+                with suppress(FileNotFoundError):
+                    path.rename(hidden)
+                    moved.append((path, hidden))
+        except BaseException:
+            for path, hidden in moved:
+                with suppress(OSError):
+                    hidden.rename(path)
+            raise
+        for _, hidden in moved:
+            # Those that remain are temporary files of the run.
+            with suppress(OSError):
+                hidden.unlink()
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and their sidecars."""
+        self._remove_files(paths)
+        self.remove_sidecars(paths)
+
+    def remove_sidecars(self, paths: Sequence[str]) -> None:
+        """Remove the sidecars of shards."""
+        sidecars = [sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS]
+        self._remove_files([path for path in sidecars if path is not None])
+
+    def _remove_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            fs, inside = url_to_fs(path, **self.storage_options)
+            with suppress(FileNotFoundError):
+                fs.rm_file(inside)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _first_of(paths: Sequence[str]) -> str:
+    return redact_url(paths[0]) + (f" (and {len(paths) - 1:,} more)" if paths[1:] else "")
+
+
+class Cancelled(Exception):
+    """The write was cancelled because another task failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of one write, published by its tasks."""
+
+    token: str  # 32 hexadecimal digits
+    directory: str  # of the first file
+    names: ShardNames
+    mode: Literal["w-", "w"]
+    # True: a client prepares the run and waits for its tasks. False: the tasks of a `Delayed` prepare it.
+    claimed: bool
+    compression: str | None = None
+    index: bool = False
+    # Text of the labels next to each shard.
+    labels: str | None = None
+    folder: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.token}"))
+
+    def write(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+        """Write a file that appears whole or not at all; do nothing if this run has published it.
+
+        `fill` writes to a sink, and returns the number of records and their decoded bytes. The report is empty if the
+        run was cancelled.
+
+        Raises
+        ------
+        FileExistsError
+            If another run has published the file.
+        IncompleteStoreError
+            If the run has ended.
+        """
+        report = self._published_report(path)
+        if report is None:
+            try:
+                with temporary_files_of(self.token):
+                    report = self._publish(path, fill)
+            except Cancelled:
+                return ShardWriteReport(0, 0)
+        report_progress(report)
+        return report
+
+    def check_running(self) -> None:
+        """Raise `Cancelled` if the run was cancelled."""
+        if is_cancelled(self.token):
+            raise Cancelled
+
+    def mark(self) -> None:
+        """Mark the run as running."""
+        self._put(_RUNNING, b"")
+
+    def owns(self, path: str) -> bool:
+        """Return whether this run published the current file."""
+        return self._matches(self._receipt(path), self._identity(path))
+
+    def end(self) -> None:
+        """Remove the marker and the receipts."""
+        self._unmark()
+        fs, folder = url_to_fs(self.folder, **self.names.storage_options)
+        try:
+            if isinstance(fs, LocalFileSystem):
+                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                if fs.exists(folder):
+                    fs.rm(folder, recursive=True)
+        except OSError as error:
+            warnings.warn(f"{redact_url(self.folder)} can't be removed ({error}); remove it by hand", stacklevel=2)
+
+    def withdraw(self, paths: Sequence[str]) -> None:
+        """Remove the files that this run published, and none of another run."""
+        # Without the marker, late tasks publish nothing.
+        self._unmark()
+        receipts = list_files(self.folder, self.names.storage_options)
+        recorded = [path for path in paths if _receipt_name(path) in receipts]
+        self.names.remove([path for path in recorded if self.owns(path)])
+        self.end()
+
+    def _unmark(self) -> None:
+        fs, folder = url_to_fs(self.folder, **self.names.storage_options)
+        with suppress(FileNotFoundError):
+            fs.rm_file(f"{folder}/{_RUNNING}")
+
+    def _publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+        is_published = False
+
+        def should_publish(temporary: Path) -> bool:
+            nonlocal is_published
+            is_published = self._should_publish(path, temporary)
+            return is_published
+
+        with while_running(self.token) as is_running:
+            if not is_running:
+                raise Cancelled
+            self._prepare(path)
+            with add_path_to_errors(path):
+                sink = create_stream(path, self.compression, self.names.storage_options, should_publish)
+            try:
+                records, nbytes = fill(sink)
+                self.check_running()
+                with add_path_to_errors(path):
+                    sink.close()
+            except BaseException:
+                sink.discard()
+                raise
+            own = is_published or self.owns(path)
+            if own:
+                self._record(path, None)
+            sidecars = self._write_labels(path) + (self._write_index(path) if self.index else ())
+            stored = self._stored(path)
+            report = ShardWriteReport(
+                records, nbytes, stored.size, peak_memory(), sidecars, stored.version, sink.checksum
+            )
+            if own:
+                self._record(path, report)
+            _log.info("%s: %s %s", Location(path), "published" if is_published else "kept", plural(records, "record"))
+        return report
+
+    def _prepare(self, path: str) -> None:
+        """Check the marker, or prepare one file of a run without a client."""
+        self._check_marked()
+        if not self.claimed:
+            self.names.claimable(self.directory).check_unclaimed()
+            self.names.create_directories([path, join(self.directory, _RUNNING)])
+
+    def _check_marked(self) -> None:
+        if self.claimed and read_text(join(self.folder, _RUNNING), self.names.storage_options) is None:
+            raise IncompleteStoreError(
+                "the write that this task belongs to has ended, or this worker does not share the file system of the "
+                "client; write to a path that all processes reach",
+                Location(self.names.template),
+            )
+
+    def _published_report(self, path: str) -> ShardWriteReport | None:
+        """Return the report of a file that this run published; None if it did not, or if the file has changed."""
+        receipt = self._receipt(path)
+        if receipt is None or receipt.get("report") is None or not self._matches(receipt, self._identity(path)):
+            return None
+        report = receipt["report"]
+        return ShardWriteReport(**report | {"sidecars": tuple((name, size) for name, size in report["sidecars"])})
+
+    def _should_publish(self, path: str, temporary: Path) -> bool:
+        """Decide whether a complete temporary file becomes `path`.
+
+        False if this run has published the file, or if a file with the same bytes exists.
+        """
+        self._check_marked()
+        existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
+        if existing is not None:
+            if self._matches(self._receipt(path), existing) or self._is_same(path, existing, temporary):
+                return False
+            if self.mode == "w-":
+                raise FileExistsError(f"{path} exists already, and this write did not make it: mode='w' replaces it")
+            if self.claimed and local:
+                # The files that this run replaces were removed when it began.
+                raise FileExistsError(
+                    f"{path} appeared since this write began: another program writes there, and its files are kept; "
+                    f"write again when it has ended"
+                )
+            # Sidecars describe the replaced file.
+            self.names.remove_sidecars([path])
+        if local:
+            # Renaming keeps the identity. With the receipt first, a kill never leaves a file without its receipt.
+            own = file_identity(str(temporary), {})
+            if own is not None:
+                self._put_receipt(path, own, None)
+        return True
+
+    def _record(self, path: str, report: ShardWriteReport | None) -> None:
+        """Write the receipt of a file that this run published."""
+        identity = None
+        # A task that runs twice at once may replace the file before its receipt is written.
+        while identity != (current := self._stored(path)):
+            identity = current
+            self._put_receipt(path, identity, report)
+
+    def _stored(self, path: str) -> FileIdentity:
+        existing = self._identity(path)
+        if existing is None:
+            raise IncompleteStoreError("the shard was published, and another program removed it", Location(path))
+        return existing
+
+    def _identity(self, path: str) -> FileIdentity | None:
+        return file_identity(path, self.names.storage_options)
+
+    def _matches(self, receipt: Mapping[str, Any] | None, existing: FileIdentity | None) -> bool:
+        return receipt is not None and existing is not None and tuple(existing) == (receipt["size"], receipt["version"])
+
+    def _is_same(self, path: str, existing: FileIdentity, temporary: Path) -> bool:
+        """Compare a published file with a temporary one byte for byte."""
+        if existing.size != temporary.stat().st_size:
+            return False
+        fs, inside = url_to_fs(path, **self.names.storage_options)
+        with fs.open(inside, "rb") as stored, temporary.open("rb") as own:
+            while block := own.read(_COMPARED_NBYTES):
+                if stored.read(len(block)) != block:
+                    return False
+        return True
+
+    def _receipt(self, path: str) -> dict[str, Any] | None:
+        text = read_text(join(self.folder, _receipt_name(path)), self.names.storage_options)
+        with suppress(ValueError):
+            receipt = json.loads(text or "")
+            if receipt["path"] == path:
+                return dict(receipt)
+        return None
+
+    def _put_receipt(self, path: str, identity: FileIdentity, report: ShardWriteReport | None) -> None:
+        receipt = {"path": path, **identity._asdict(), "report": None if report is None else asdict(report)}
+        # The folder of a claimed run that has ended is not created again.
+        with suppress(*([FileNotFoundError] if self.claimed else [])):
+            self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.claimed)
+
+    def _put(self, name: str, value: bytes, create: bool = True) -> None:
+        path = join(self.folder, name)
+        try:
+            write_file(path, value, self.names.storage_options)
+        except FileNotFoundError:
+            if not create:
+                raise
+            fs, folder = url_to_fs(self.folder, **self.names.storage_options)
+            with suppress(FileExistsError):
+                fs.mkdir(folder, create_parents=False)
+            write_file(path, value, self.names.storage_options)
+
+    def _write_labels(self, path: str) -> tuple[tuple[str, int], ...]:
+        """Write the labels of a published shard; return their path and size. They are the same for every copy."""
+        name = sidecar_path(path, SUFFIX)
+        if self.labels is None:
+            return ()
+        if name is None:
+            raise TFRecordError("labels of xarray cannot be written next to this URL: it has a query", Location(path))
+        data = self.labels.encode()
+        write_file(name, data, self.names.storage_options)
+        return ((name, len(data)),)
+
+    def _write_index(self, path: str) -> tuple[tuple[str, int], ...]:
+        """Write the sidecars of a published shard; return their paths and sizes."""
+        options = self.names.storage_options
+        for attempt in reversed(range(_INDEX_ATTEMPTS)):
+            shard = find_shards(path, compression=self.compression, storage_options=options)[0]
+            try:
+                written = write_sidecars(shard)
+                return tuple(zip(written.paths, written.sizes, strict=True))
+            except ShardChangedError:
+                # A concurrent copy of the same task has published the shard a second time.
+                if not attempt:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _receipt_name(path: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOutput:
+    """The files of a write as a whole, for its client or for the last task of a `Delayed`."""
+
+    files: Files
+    paths: tuple[str, ...]
+    # Metadata files to write next to the shards.
+    metadata: TFDSMetadata | None = None
+    # Further check of the files, by their reports.
+    verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
+
+    @property
+    def token(self) -> str:
+        """Name of the run."""
+        return self.files.token
+
+    def check_free(self) -> None:
+        """Refuse a write that another run or existing files forbid, before rows are read."""
+        files = self.files
+        files.names.claimable(files.directory).check_unclaimed(lambda: files.names.check_free(self.paths, files.mode))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the claim; remove what a dead run left, and directories that were made in vain."""
+        files, options = self.files, self.files.names.storage_options
+        made = [path for path in files.names.directories(self.paths) if not path.exists()]
+        try:
+            with files.names.claimable(files.directory).held(files.token) as dead:
+                if dead is not None:
+                    Files(dead, files.directory, files.names, "w-", True).end()
+                    remove_temporary(map(directory_of, self.paths), dead, options)
+                yield
+        finally:
+            for path in sorted(made, key=lambda path: -len(path.parts)):
+                with suppress(OSError):
+                    path.rmdir()
+
+    def begin(self) -> None:
+        """Remove replaced files, create directories, and mark the run."""
+        names, paths = self.files.names, self.paths
+        remove_abandoned(map(directory_of, paths), names.storage_options)
+        names.check_free(paths, self.files.mode)
+        names.create_directories(paths)
+        replaced = sorted({*names.existing(paths)} & {*paths})
+        # Files of a store are replaced when the new ones are complete.
+        if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
+            names.set_aside(replaced, self.token)
+        self.files.mark()
+
+    def finish(self, reports: Sequence[ShardWriteReport]) -> None:
+        """Verify every file, write the metadata, and end the run.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If a file is missing, or has another size or checksum than its task reported.
+        """
+        files, options = self.files, self.files.names.storage_options
+        written = {
+            path: StoredFile(report.stored, report.version, report.checksum)
+            for path, report in zip(self.paths, reports, strict=True)
+        }
+        if self.verify is not None:
+            self.verify(self.paths, reports, options)
+        check_files(
+            written | {path: StoredFile(size) for report in reports for path, size in report.sidecars},
+            options,
+            files.owns,
+        )
+        if not files.claimed:
+            # Another program may have written shards since the client checked.
+            files.names.check_free(self.paths, "w")
+        if self.metadata is not None:
+            self.metadata.write(self.paths, [report.records for report in reports], options)
+        files.end()
+        if files.claimed:
+            remove_temporary(map(directory_of, self.paths), self.token, options)
+        else:
+            remove_abandoned(map(directory_of, self.paths), options)
+
+    def abort(self) -> None:
+        """Remove the files that this run published."""
+        self.files.withdraw(self.paths)
+        remove_temporary(map(directory_of, self.paths), self.token, self.files.names.storage_options)
+
+
+def finish_files(output: FilesOutput, reports: Sequence[ShardWriteReport]) -> None:
+    """Complete a run: the last task of a `Delayed`."""
+    output.finish(reports)
+
+
+def collect(reports: Sequence[ShardWriteReport]) -> list[ShardWriteReport]:
+    """Return the reports of all tasks: the last task of a graph that a client waits for."""
+    return list(reports)
+
+
+def write_row_files(
+    output: FilesOutput,
+    row_tasks: RowTasks,
+    spans: Sequence[tuple[int, int]],
+    step: Callable[..., ShardWriteReport],
+    *shared: Any,
+    features: int,
+    noun: str,
+    compute: bool,
+) -> Delayed | None:
+    """Write each span of rows to its file by ``step(*shared, path, start, stop, source, …)``."""
+    columns = list(row_tasks.dataset.schema)
+    tasks = ((span, columns, (path, *span)) for span, path in zip(spans, output.paths, strict=True))
+    sent = [
+        dask.delayed(value, name=f"tfrecord-shared-{number}-{output.token}", traverse=False)
+        for number, value in enumerate((output.files, *shared))
+    ]
+    if not compute:
+        return row_tasks.build(step, tasks, finish_files, (output,), *sent)
+    written = row_tasks.build(step, tasks, collect, (), *sent)
+    rows = row_tasks.dataset.nrows or 0
+    reading = ReadVolume.from_spans(row_tasks.source, rows, spans)
+    location = output.files.names.display(output.paths, noun)
+    work = WriteWork(location, row_tasks.task_name(step), rows, features, reading, len(spans))
+    return run_write(output, lambda: (written, work))
