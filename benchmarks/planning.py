@@ -27,8 +27,8 @@ from dask.base import tokenize
 from dask.callbacks import Callback
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.backing import LazyBacking
 from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_shard
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.messages import Example
@@ -73,7 +73,7 @@ def plan(shards: int, features: int, chunks: str) -> dict[str, Any]:
     else:
         borders = borders_by_bytes(collection, np.full(shards, 4.0 * features), CHUNK_NBYTES, coalesce=False)
     planned = time.perf_counter()
-    dataset = dtf.Dataset(LazyBacking(source, borders, len(borders) - 1), list(schema))
+    dataset = dtf.Dataset(Rows.of_source(source, borders), list(schema))
     arrays = [*dataset.values(), *dataset[tuple(schema)]]
     built = time.perf_counter()
     tokenize(dataset, arrays)

@@ -125,7 +125,8 @@ def measure_chunks(folder: str, chunks: int, columns: int) -> dict[str, float]:
     memory = (resident("VmHWM") - before) / 2**20
     # The same chunks without dask.
     own: list[float] = []
-    source = ds._backing.source  # type: ignore[attr-defined]
+    source = ds._rows.source
+    assert source is not None
     for chunk in np.linspace(0, chunks - 1, 200).astype(int):
         begin = time.process_time()
         source.read(list(features), slice(chunk * RECORDS_PER_CHUNK, (chunk + 1) * RECORDS_PER_CHUNK))

@@ -1131,3 +1131,11 @@ def test_dasks_query_planning_is_refused(folder: Path) -> None:
     # Setting it after the import of dask.array has no effect.
     with dask.config.set({"array.query-planning": True}):
         assert dtf.read_tfrecord(folder, FEATURES).nrows == ROWS
+
+
+def test_an_attribute_with_the_name_of_a_column_hints_at_it() -> None:
+    ds = dtf.Dataset.from_arrays({"label": [1]})
+    with pytest.raises(AttributeError, match=r"no attribute 'label'; its column is ds\['label'\]"):
+        ds.label  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'lable'$"):
+        ds.lable  # noqa: B018

@@ -23,8 +23,8 @@ from oracle import write_oracle
 from support.waiting import wait_until
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.backing import LazyBacking
 from dask_tfrecord.arrays.graph import column_arrays, lazy_chunks, lazy_column
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.errors import FeatureError
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List
@@ -529,7 +529,7 @@ def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> Non
         assert one.sum().compute() == 499500
         count = travels()
         assert all(count[worker] == 1 for worker in workers)
-        dataset = dtf.Dataset(LazyBacking(Counted(1000, str(log)), borders, 100), ["a", "b"])  # type: ignore[arg-type]
+        dataset = dtf.Dataset(Rows.of_source(Counted(1000, str(log)), borders), ["a", "b"])  # type: ignore[arg-type]
         assert dataset.compute()["b"].tolist() == list(range(1000))
         count = travels()
         assert all(count[worker] == 1 for worker in workers)

@@ -20,7 +20,8 @@ from oracle import read_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")
@@ -642,3 +643,40 @@ def test_lazy_arrays_of_other_libraries_are_written(tmp_path: Path) -> None:
 def test_collections_that_are_no_arrays_are_refused_by_name(tmp_path: Path) -> None:
     refused({"x": dask.delayed(np.arange)(3)}, tmp_path, r"'x': expected a dask.array.Array, got dask.*Delayed")
     refused({"x": bag.from_sequence([1, 2])}, tmp_path, r"'x': expected a dask.array.Array, got dask.*Bag")
+
+
+VALUES = dtf.VarLenFeature("int64")
+
+
+@pytest.mark.parametrize(
+    ("given", "feature", "found"),
+    [
+        ([[1], [2]], VALUES, [[1], [2]]),
+        (np.array([[1], [2]]), VALUES, [[1], [2]]),
+        (da.from_array(np.array([[1], [2]]), chunks=1), VALUES, [[1], [2]]),
+        (xr.DataArray(np.array([[1], [2]])), VALUES, [[1], [2]]),
+        (RaggedBlock(np.arange(2), np.arange(3)), VALUES, [[0], [1]]),
+        ([[1.5, 2], [3, 4]], dtf.RawFeature((2,), "float32"), [[1.5, 2], [3, 4]]),
+        (np.zeros((1, 1, 1, 3), np.uint8), dtf.ImageFeature(), [[[[0, 0, 0]]]]),
+        ([1, 2], VALUES, None),
+        (np.array([1.5]), dtf.FixedLenFeature((), "int64"), None),
+        (da.ones((2, 1), chunks=1), VALUES, None),
+        (pd.Series([1, 2]), dtf.FixedLenFeature((), "float32"), None),
+        (["a"], dtf.FixedLenFeature((), "bytes"), None),
+        (np.zeros((2, 3), np.int64), dtf.FixedLenFeature((2,), "int64"), None),
+    ],
+    ids=str,
+)
+def test_an_explicit_feature_holds_or_is_refused(given: Any, feature: Any, found: Any) -> None:
+    if found is None:
+        with pytest.raises(SchemaError, match="array 'x'"):
+            dtf.Dataset.from_arrays({"x": given}, {"x": feature})
+        return
+    ds = dtf.Dataset.from_arrays({"x": given}, {"x": feature})
+    assert ds.schema["x"] == feature
+    assert [row.tolist() for row in ds["x"].compute()] == found
+
+
+def test_a_feature_without_an_array_is_refused() -> None:
+    with pytest.raises(UnknownFeatureError, match=r"features: no array 'lable'.*'label'"):
+        dtf.Dataset.from_arrays({"label": [1]}, {"lable": dtf.FixedLenFeature((), "int64")})

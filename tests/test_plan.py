@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import LazyBacking
 from dask_tfrecord.arrays.collection import (
     MOST_CHUNKS,
     Collection,
-    Rows,
+    RowNumbers,
     borders_by_bytes,
     borders_by_rows,
     borders_by_shard,
@@ -22,6 +21,7 @@ from dask_tfrecord.arrays.collection import (
     pick_rows,
     row_runs,
 )
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.records.index import ShardIndex
@@ -69,7 +69,7 @@ def keys(draw: st.DrawFn, size: int) -> Any:
     )
 
 
-def records_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
+def records_of(collection: Collection, rows: RowNumbers) -> list[tuple[str, int]]:
     """Return the file and the record number of every row, by counting."""
     number = 0
     all_records = []
@@ -79,7 +79,7 @@ def records_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
     return [all_records[row] for row in rows]
 
 
-def runs_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
+def runs_of(collection: Collection, rows: RowNumbers) -> list[tuple[str, int]]:
     """Return the same from the runs, and check each run."""
     read = []
     for run in row_runs(collection, rows):
@@ -98,7 +98,7 @@ def runs_of(collection: Collection, rows: Rows) -> list[tuple[str, int]]:
 
 @given(st.data(), collections())
 def test_runs_read_just_the_rows_wanted(data: st.DataObject, collection: Collection) -> None:
-    rows: Rows = range(collection.nrows)
+    rows: RowNumbers = range(collection.nrows)
     assert runs_of(collection, rows) == records_of(collection, rows)
     start = data.draw(st.integers(0, collection.nrows))
     rows = range(start, data.draw(st.integers(start, collection.nrows)))
@@ -125,7 +125,7 @@ def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
 
 @given(st.data(), st.integers(0, 40))
 def test_rows_are_picked_as_numpy_picks(data: st.DataObject, size: int) -> None:
-    rows: Rows = range(size)
+    rows: RowNumbers = range(size)
     array = np.arange(size)
     # Selections of selections, as in `ds.rows[...].rows[...]`.
     for _ in range(3):
@@ -233,14 +233,14 @@ def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes
 def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
     source = RecordSource.from_collection(collection, SchemaPlan(Schema({})), range(collection.nrows), check_crc=True)
     borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
-    lazy = LazyBacking(source, borders, len(borders) - 1)
+    lazy = Rows.of_source(source, borders)
     wanted = np.arange(collection.nrows)
     for _ in range(2):
         key = data.draw(keys(len(wanted)))
         places = np.arange(len(wanted))[np.asarray(key, int) if isinstance(key, list) else key]
         chunk = np.searchsorted(np.asarray(lazy.borders), places, side="right")
         wanted = wanted[places]
-        lazy = lazy.rows(key)
+        lazy = lazy.select(key)
         assert isinstance(lazy.source, RecordSource)
         assert np.asarray(lazy.source.rows, np.int64).tolist() == wanted.tolist()
         assert sum(lazy.sizes) == len(wanted)

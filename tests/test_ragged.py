@@ -80,6 +80,28 @@ def test_arrays_of_their_own_shapes(every: dtf.Dataset, name: str) -> None:
 # ------------------------------------------------------------------------------------------------------- padded
 
 
+def test_a_row_that_is_too_long_is_named_with_its_record(tmp_path: Path) -> None:
+    feature = {"v": dtf.VarLenFeature("int64")}
+    dtf.to_tfrecord(
+        {"v": [[1], [2], [], [3, 4, 5]]}, tmp_path / "{shard}.tfrecord", records_per_shard=2, features=feature
+    )
+    second = str(tmp_path / "1.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path, feature, chunks=3)
+    for way, row in ((ds, 3), (ds.rows[1:], 2), (ds.rows[[3, 0]], 0), (ds.map_blocks(lambda blocks: blocks), 3)):
+        with pytest.raises(FeatureError, match=f"'v' holds 3 values in row {row} where padded") as caught:
+            way.padded("v", 2).compute()
+        assert caught.value.place is not None
+        assert (caught.value.place.file, caught.value.place.record, caught.value.place.feature) == (second, 1, "v")
+    with pytest.raises(FeatureError, match=f"in row 1 of chunk 1, {second}, where padded"):
+        dtf.read_tfrecord(tmp_path, feature, counts=None, chunks="shard").padded("v", 2).compute()
+
+
+def test_assigned_columns_are_padded_and_flat() -> None:
+    ds = dtf.Dataset.from_arrays({"n": np.arange(2)}).assign(v=[[1], [2, 3]])
+    assert ds.padded("v", 2).compute().tolist() == [[1, 0], [2, 3]]
+    assert [array.compute().tolist() for array in ds.ragged("v")] == [[1, 2, 3], [0, 1, 3]]
+
+
 def padded(rows: Any, lengths: tuple[int, ...], inner: tuple[int, ...], value: Any, dtype: Any) -> NDArray[Any]:
     """Pad row by row."""
     out = np.empty((len(rows), *lengths, *inner), dtype)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.arrays.backing import Rechunked
+from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.stores.zarr.layout import ArraySpec
 from dask_tfrecord.stores.zarr.options import FillValues

@@ -16,7 +16,7 @@ import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import ChunkBacking, backing_from_arrays
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, RowError, to_array
 from dask_tfrecord.columns.casting import cast, castable
 from dask_tfrecord.columns.user_blocks import (
@@ -28,12 +28,13 @@ from dask_tfrecord.columns.user_blocks import (
     in_rows,
     objects,
     refuse_missing_values,
+    same_form,
     unmasked,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.runtime.dask_private import array_meta
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Schema, near_misses
 
 __all__ = ["aligned_column", "column_from_array", "columns_from_arrays"]
 
@@ -49,7 +50,7 @@ _SPECIFY = (
 )
 
 
-def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> ChunkBacking:
+def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
     """Convert array-likes with one number of rows to columns, in the chunks of the first dask array.
 
     Parameters
@@ -58,6 +59,8 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature])
         Rows along the first axis.
     forms : mapping of str to Feature
         Features that the user specified, as columns have them.
+    exact : bool, default False
+        Give columns these features. Otherwise a dense array may stay dense, and a writer applies its features.
 
     Raises
     ------
@@ -67,12 +70,28 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature])
         If a number of a list does not fit the dtype of its feature.
     """
     found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in arrays.items()}
+    if exact:
+        if unknown := [name for name in forms if name not in found]:
+            raise UnknownFeatureError(f"features: no array {unknown[0]!r}{near_misses(unknown[0], found)}")
+        found |= {name: _exactly(forms[name], *found[name], f"array {name!r}") for name in forms}
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(f"records need one or more arrays of as many rows each, known in advance; got {rows}")
     sizes = _sizes([array for _, array in found.values()])
     schema = Schema({name: feature for name, (feature, _) in found.items()})
-    return backing_from_arrays({name: _cut(array, sizes) for name, (_, array) in found.items()}, schema, sizes, {})
+    return Rows.of_arrays({name: _cut(array, sizes) for name, (_, array) in found.items()}, schema, sizes, {})
+
+
+def _exactly(form: Feature, feature: Feature, array: Any, owner: str) -> tuple[Feature, Any]:
+    """Give a column the feature that the user specified, or refuse it."""
+    if same_form(form, feature):
+        return form, array
+    if isinstance(array, np.ndarray):
+        return form, to_array(conform(form, array, owner, lossless=True))
+    # A row of zeros tells whether rows can be converted, which tasks do.
+    row = np.zeros((1, *array.shape[1:]), feature.block_dtype)
+    conform(form, row, owner, lossless=True)
+    return form, array
 
 
 def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feature, da.Array]:

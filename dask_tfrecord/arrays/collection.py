@@ -24,7 +24,7 @@ from dask_tfrecord.storage.listing import Shard, Shards
 __all__ = [
     "ByteChunks",
     "Collection",
-    "Rows",
+    "RowNumbers",
     "borders_by_bytes",
     "borders_by_rows",
     "borders_by_shard",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 # Row numbers of a collection: a range or any numbers.
-Rows = range | NDArray[np.int64]
+RowNumbers = range | NDArray[np.int64]
 
 # With more chunks, schedulers need more time for tasks than workers for data.
 MOST_CHUNKS = 20_000
@@ -256,7 +256,7 @@ class ByteChunks:
     @classmethod
     def by_shard(cls, shards: Shards) -> ByteChunks:
         """Plan one chunk per shard that is not empty."""
-        return cls(shards, _distinct(_starts(shards.sizes.tolist())))
+        return cls(shards, distinct(_starts(shards.sizes.tolist())))
 
     def byte_ranges(self, chunk: int) -> Iterator[tuple[Shard, ByteSplit | None]]:
         """Yield the shards of a chunk, each with its range of bytes, or None for the whole shard."""
@@ -277,12 +277,12 @@ class ByteChunks:
             start, shard = past, shard + 1
 
 
-def row_numbers(rows: Rows) -> NDArray[np.int64]:
+def row_numbers(rows: RowNumbers) -> NDArray[np.int64]:
     """Return row numbers as an array. `np.asarray` of a range would create a Python int per row."""
     return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64) if isinstance(rows, range) else rows
 
 
-def row_runs(collection: Collection, rows: Rows) -> Iterator[Run]:
+def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[Run]:
     """Yield ascending, distinct rows as runs."""
     if isinstance(rows, range) and rows.step == 1:
         return collection.runs(rows.start, rows.stop)
@@ -307,7 +307,7 @@ def checked_number(argument: str, value: object, most: int | None = None) -> int
     return int(value)
 
 
-def pick_rows(rows: Rows, key: Any) -> Rows:
+def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
     """``rows[key]`` for a slice, an int, a list of ints or a mask.
 
     Raises
@@ -342,12 +342,12 @@ def pick_rows(rows: Rows, key: Any) -> Rows:
 
 def borders_by_shard(collection: Collection) -> NDArray[np.int64]:
     """Return borders of one chunk per shard with records."""
-    return _distinct(collection.starts)
+    return distinct(collection.starts)
 
 
 def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
     """Return borders of chunks of `rows` rows; the last chunk may have fewer."""
-    return _distinct(np.append(np.arange(0, nrows, rows), nrows))
+    return distinct(np.append(np.arange(0, nrows, rows), nrows))
 
 
 def borders_by_bytes(
@@ -374,7 +374,7 @@ def borders_by_bytes(
     first = np.repeat(np.cumsum(splits) - splits, splits)
     split = np.arange(len(first)) - first
     borders = np.repeat(collection.starts[:-1], splits) + split * np.repeat(counts, splits) // np.repeat(splits, splits)
-    cut = _distinct(np.append(borders, collection.nrows))
+    cut = distinct(np.append(borders, collection.nrows))
     most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
     if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
         return cut
@@ -389,7 +389,9 @@ def borders_by_bytes(
     return cut[[*kept, len(cut) - 1]]
 
 
-def finer_borders(collection: Collection, rows: Rows, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+def finer_borders(
+    collection: Collection, rows: RowNumbers, borders: NDArray[np.int64], nbytes: int
+) -> NDArray[np.int64]:
     """Add borders about `nbytes` apart, at index entries."""
     if not (isinstance(rows, range) and rows.step == 1):
         return borders
@@ -407,7 +409,7 @@ def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
     return starts
 
 
-def _distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:
+def distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:
     """Remove borders of empty chunks; a collection without rows keeps one chunk."""
-    distinct = np.unique(borders)
-    return distinct if len(distinct) > 1 else np.array([0, 0])
+    found = np.unique(borders)
+    return found if len(found) > 1 else np.array([0, 0])

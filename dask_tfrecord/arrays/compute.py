@@ -19,7 +19,7 @@ from dask_tfrecord.arrays.sources import RecordSource, Source
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, to_array, zero_rows
 from dask_tfrecord.columns.memory_limit import allocating
 from dask_tfrecord.columns.user_blocks import unmasked
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.schema import Schema
 
 __all__ = ["compute_in_place", "count_rows", "first_rows", "gather"]
@@ -57,17 +57,22 @@ def compute_in_place(
             results[name] = np.empty((rows, *feature.block_shape), feature.block_dtype)
     own = {name: array for name, array in results.items() if name not in assigned}
     tasks = []
+    written: dict[str, list[int]] = {name: [] for name in schema}
     if own:
         stored, order = _in_stored_order(source)
-        filler = _InOrder(_Filler(stored, stored.refine(borders, _READ_NBYTES), own, order))
+        filler = _InOrder(_Filler(stored, stored.refine(borders, _READ_NBYTES), own, order, written))
         name = f"tfrecord-compute-{uuid.uuid4().hex}"
         tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
     if assigned:
-        targets: list[Any] = [_Unmasked(name, results[name]) for name in assigned]
+        targets: list[Any] = [_Unmasked(name, results[name], written[name]) for name in assigned]
         tasks.append(da.store(list(assigned.values()), targets, lock=False, compute=False))
     done = dask.compute(*tasks, **options)
     if own:
         raise_first(done[0])
+    for name, counts in written.items():
+        # Memory that was not written holds anything.
+        if sum(counts) != rows:
+            raise SchemaError(f"column {name!r}: expected {plural(rows, 'row')}, found {sum(counts):,} in its chunks")
     return results
 
 
@@ -89,13 +94,22 @@ def _in_stored_order(source: Source) -> tuple[Source, NDArray[np.int64] | None]:
 
 
 class _Unmasked:
-    """Result of an assigned array that refuses masked blocks, whose mask NumPy would drop."""
+    """Result of an assigned array that refuses masked blocks, and blocks of other shapes, which NumPy would accept."""
 
-    def __init__(self, name: str, result: NDArray[Any]) -> None:
-        self.name, self.result = name, result
+    def __init__(self, name: str, result: NDArray[Any], written: list[int]) -> None:
+        self.name, self.result, self.written = name, result, written
 
     def __setitem__(self, key: Any, block: Any) -> None:
-        self.result[key] = unmasked(block, f"column {self.name!r}", key[0].start or 0)
+        start, target = key[0].start or 0, self.result[key]
+        block = unmasked(block, f"column {self.name!r}", start)
+        if np.shape(block) != target.shape:
+            raise SchemaError(
+                f"column {self.name!r}: the chunk of row {start} has shape {np.shape(block)}; expected {target.shape}, "
+                f"as its array declares"
+            )
+        self.result[key] = block
+        if all((part.start or 0) == 0 for part in key[1:]):
+            self.written.append(len(target))
 
 
 class _Filler:
@@ -110,8 +124,10 @@ class _Filler:
         borders: NDArray[np.int64],
         results: dict[str, NDArray[Any]],
         order: NDArray[np.int64] | None,
+        written: dict[str, list[int]],
     ) -> None:
         self.source, self.borders, self.results, self.order = source, borders, results, order
+        self.written = written
         self.shape = (len(borders) - 1,)
 
     def __getitem__(self, key: Any) -> NDArray[np.object_]:
@@ -125,6 +141,7 @@ class _Filler:
                 dense = {name: array[target] for name, array in self.results.items() if array.dtype.kind in "biufc"}
             blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
             for name, block in blocks.items():
+                self.written[name].append(len(block))
                 if name not in dense:
                     # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
                     if isinstance(block, RaggedBlock) and isinstance(self.source, RecordSource):

@@ -14,13 +14,13 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import aligned_column, columns_from_arrays
-from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking, backing_from_arrays
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_dataset, text_dataset
 from dask_tfrecord.arrays.explode import explode_rows
 from dask_tfrecord.arrays.mapped_source import BlockFunction, infer_template, mapped_schema
 from dask_tfrecord.arrays.ragged import padded_column, ragged_column
+from dask_tfrecord.arrays.rows import Rows, without_empty_chunks
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.arrays.verification import verify_rows
@@ -47,8 +47,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     Parameters
     ----------
-    backing : LazyBacking or ChunkBacking
-        Source of the columns.
+    rows : Rows
+        The rows, without assigned columns.
     names : sequence of str
         Names of the columns, in order.
     assigned : mapping of str to dask array
@@ -57,25 +57,25 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         Features of the assigned columns.
     """
 
-    __slots__ = ("_assigned", "_backing", "_features", "_names")
+    __slots__ = ("_assigned", "_features", "_names", "_rows")
 
     def __init__(
         self,
-        backing: Backing,
+        rows: Rows,
         names: Sequence[str],
         assigned: Mapping[str, da.Array] | None = None,
         features: Mapping[str, Feature] | None = None,
     ) -> None:
         refuse_query_planning()
-        self._backing = backing
+        self._rows = rows
         self._names = tuple(names)
-        self._assigned = dict(assigned or {})
+        self._assigned = {name: without_empty_chunks(array) for name, array in (assigned or {}).items()}
         self._features = dict(features or {})
 
     @property
     def schema(self) -> Schema:
         """Features of all columns."""
-        own = self._backing.schema
+        own = self._rows.schema
         features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
         whole = not self._assigned and set(self._names) == set(own)
         kept = {name: own.classes[name] for name in self._names if name in own.classes and name not in self._assigned}
@@ -85,35 +85,32 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     @property
     def nrows(self) -> int | None:
         """Number of rows; None if they are not counted (``counts=None``)."""
-        total = float(np.sum(self._backing.sizes))
-        return None if np.isnan(total) else int(total)
+        return self._rows.nrows
 
     @property
     def npartitions(self) -> int:
         """Number of chunks of rows."""
-        return len(self._backing.sizes)
+        return self._rows.nchunks
 
     @property
     def chunks(self) -> tuple[float, ...]:
         """Rows of each chunk; NaN if they are not counted."""
-        return self._backing.sizes
+        return self._rows.sizes
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows as JSON values: files with sizes and versions, and the schema of the records."""
-        return self._backing.origin
+        return self._rows.origin
 
     @property
     def source(self) -> Source | None:
         """Source of rows that are read on demand; None after `persist` and for data sets with assigned columns."""
-        return self._backing.source if isinstance(self._backing, LazyBacking) and not self._assigned else None
+        return None if self._assigned else self._rows.source
 
     @property
     def borders(self) -> NDArray[np.int64] | None:
         """First row of each chunk, and the number of rows; None if they are not counted."""
-        if self.nrows is None:
-            return None
-        return np.concatenate([[0], np.cumsum(self.chunks)]).astype(np.int64)
+        return self._rows.borders
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -123,6 +120,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
+
+    def __getattr__(self, name: str) -> Any:
+        hint = "" if name.startswith("_") or name not in self._names else f"; its column is ds[{name!r}]"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -139,7 +140,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
-            return self._assigned[key] if key in self._assigned else self._backing.array(key)
+            return self._assigned[key] if key in self._assigned else self._rows.array(key)
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
                 f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; ds.rows picks rows"
@@ -147,16 +148,16 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         self._check_names(key)
         if isinstance(key, list):
             assigned = {name: self._assigned[name] for name in key if name in self._assigned}
-            return Dataset(self._backing, key, assigned, self._features)
+            return Dataset(self._rows, key, assigned, self._features)
         own = [name for name in key if name not in self._assigned]
-        arrays = self._backing.arrays(own) if len(own) != 1 else {own[0]: self._backing.array(own[0])}
+        arrays = self._rows.arrays(own) if len(own) != 1 else {own[0]: self._rows.array(own[0])}
         return tuple(self._assigned[name] if name in self._assigned else arrays[name] for name in key)
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._names:
                 raise UnknownFeatureError(
-                    f"no column {name!r}{near_misses(name, self._names, self._backing.schema.sampling)}"
+                    f"no column {name!r}{near_misses(name, self._names, self._rows.schema.sampling)}"
                 )
         if len(set(names)) < len(names):
             raise SchemaError(f"columns are picked once each; got {list(names)}")
@@ -218,7 +219,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
         features = self._features | {name: feature for name, (feature, _) in added.items()}
         assigned = self._assigned | {name: array for name, (_, array) in added.items()}
-        return Dataset(self._backing, list(dict.fromkeys([*self._names, *added])), assigned, features)
+        return Dataset(self._rows, list(dict.fromkeys([*self._names, *added])), assigned, features)
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
@@ -250,16 +251,14 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         schema = mapped_schema(made, self.schema)
         return Dataset(self.merged().map(func, self._names, schema), list(schema))
 
-    def merged(self) -> Backing:
-        """Return one backing of all columns, including assigned ones."""
+    def merged(self) -> Rows:
+        """Return the rows with all columns, including assigned ones."""
         if not self._assigned:
-            return self._backing
+            return self._rows
         schema = self.schema
-        added = backing_from_arrays(
-            self._assigned, schema.select(self._assigned), self._backing.sizes, self._backing.origin
-        )
+        added = Rows.of_arrays(self._assigned, schema.select(self._assigned), self._rows.sizes, self._rows.origin)
         own = [name for name in self._names if name not in self._assigned]
-        return self._backing.join(own, added, schema) if own else added
+        return self._rows.join(own, added, schema) if own else added
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], features: Mapping[str, Any] | None = None) -> Dataset:
@@ -270,15 +269,21 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         arrays : mapping of str to array-like
             Arrays with rows along the first axis.
         features : mapping of str to feature, optional
-            Features of arrays of objects.
+            Features of columns, which arrays of objects need. `FixedLenSequenceFeature` stands for rows without
+            padding.
 
         Raises
         ------
         SchemaError
-            If there are no arrays, their numbers of rows differ, or no feature describes the dtype of an array.
+            If there are no arrays, their numbers of rows differ, no feature describes the dtype of an array, or an
+            array does not have the form of its feature.
+        UnknownFeatureError
+            If a feature has no array.
+        FeatureError
+            If a number of a list does not fit the dtype of its feature.
         """
-        backing = columns_from_arrays(arrays, column_forms(features))
-        return cls(backing, list(backing.schema))
+        rows = columns_from_arrays(arrays, column_forms(features), exact=True)
+        return cls(rows, list(rows.schema))
 
     def ragged(self, name: str) -> tuple[da.Array, ...]:
         """Return flat values and row splits of a column whose rows differ in length or shape.
@@ -300,7 +305,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             among the arrays.
         """
         self._check_names([name])
-        return ragged_column(self._backing, name, self.schema[name])
+        return ragged_column(self[[name]].merged(), name, self.schema[name])
 
     def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
         """Pad the ragged rows of a column to a dense array.
@@ -325,7 +330,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             If the rows are not ragged, or the column has other levels or a dtype that cannot represent `value`.
         """
         self._check_names([name])
-        return padded_column(self._backing, name, self.schema[name], length, value)
+        return padded_column(self[[name]].merged(), name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
         """Compute the first `n` rows, or all if there are fewer.
@@ -350,10 +355,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         free the others, copy them.
         """
         scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
-        borders = self.borders
         local = scheduler in (dask.threaded.get, dask.local.get_sync)
-        if local and borders is not None and isinstance(self._backing, LazyBacking):
-            return compute_in_place(self._backing.source, borders, self.schema, self._assigned, kwargs)
+        source, borders = self._rows.source, self._rows.borders
+        if local and borders is not None and source is not None:
+            return compute_in_place(source, borders, self.schema, self._assigned, kwargs)
         columns: dict[str, NDArray[Any]] = dask.compute(self, **kwargs)[0]
         return columns
 
@@ -376,7 +381,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     def _parts(self) -> list[da.Array]:
         own = [name for name in self._names if name not in self._assigned]
-        return [self._backing.chunks(own), *(self._assigned[name] for name in self._names if name in self._assigned)]
+        return [self._rows.chunks(own), *(self._assigned[name] for name in self._names if name in self._assigned)]
 
     def __dask_graph__(self) -> dict[Any, Any]:
         return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
@@ -386,7 +391,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     def __dask_tokenize__(self) -> object:
         arrays = [array.name for array in self._assigned.values()]
-        return normalize_token(("dask_tfrecord.Dataset", self._backing, self._names, list(self._assigned), arrays))
+        return normalize_token(("dask_tfrecord.Dataset", self._rows, self._names, list(self._assigned), arrays))
 
     __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
     __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
@@ -398,10 +403,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
-        backing = self._backing
-        own = backing.schema.select(name for name in self._names if name not in self._assigned)
+        rows = self._rows
+        own = rows.schema.select(name for name in self._names if name not in self._assigned)
         assigned = [name for name in self._names if name in self._assigned]
-        return _rebuild, (self._names, assigned, self._features, rebuilders, (own, backing.sizes, backing.origin))
+        return _rebuild, (self._names, assigned, self._features, rebuilders, (own, rows.sizes, rows.origin))
 
     def __repr__(self) -> str:
         return text_dataset(self)
@@ -428,7 +433,7 @@ class _RowIndexer:
             # Computes a mask that is a dask array. An empty list has dtype float64.
             key = np.asarray(key)
             key = key if key.size else key.astype(np.int64)
-        picked = dataset._backing.rows(key)
+        picked = dataset._rows.select(key)
         assigned = {name: array[key] for name, array in dataset._assigned.items()}
         return Dataset(picked, dataset._names, assigned, dataset._features)
 
@@ -444,4 +449,4 @@ def _rebuild(
     rename: Mapping[str, str] | None = None,
 ) -> Dataset:
     rebuilt = [rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders]
-    return Dataset(ChunkBacking(rebuilt[0], *state), names, dict(zip(assigned, rebuilt[1:], strict=True)), features)
+    return Dataset(Rows.of_chunks(rebuilt[0], *state), names, dict(zip(assigned, rebuilt[1:], strict=True)), features)

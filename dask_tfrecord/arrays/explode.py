@@ -14,9 +14,9 @@ from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, ChunkBacking, LazyBacking
 from dask_tfrecord.arrays.exploded_source import ExplodedSource, ItemCounts, read_lengths
 from dask_tfrecord.arrays.graph import Chunk, block_array, chunk_array, shared
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource, Source
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
@@ -32,15 +32,12 @@ __all__ = ["explode_rows"]
 class _Rows(Protocol):
     """Attributes of a `Dataset` that `explode_rows` uses."""
 
-    def __init__(self, backing: Backing, names: Sequence[str]) -> None: ...
+    def __init__(self, rows: Rows, names: Sequence[str]) -> None: ...
 
     @property
     def schema(self) -> Schema: ...
 
-    @property
-    def borders(self) -> NDArray[np.int64] | None: ...
-
-    def merged(self) -> Backing: ...
+    def merged(self) -> Rows: ...
 
 
 _Dataset = TypeVar("_Dataset", bound=_Rows)
@@ -86,12 +83,9 @@ def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str |
     >>> {name: column.tolist() for name, column in boxes.compute().items()}
     {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
     """
-    backing = dataset.merged()
-    plan = _plan_items(dataset.schema, group, repeat, counted=dataset.borders is not None)
-    if isinstance(backing, LazyBacking):
-        exploded: Backing = _explode_source(backing, plan)
-    else:
-        exploded = _explode_chunks(backing, plan, dataset.borders)
+    rows = dataset.merged()
+    plan = _plan_items(dataset.schema, group, repeat, counted=rows.borders is not None)
+    exploded = _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
     return type(dataset)(exploded, list(plan.schema))
 
 
@@ -176,13 +170,13 @@ def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]
     return tuple(given)
 
 
-def _explode_source(backing: LazyBacking, plan: ItemPlan) -> LazyBacking:
-    if backing.borders is None:
-        return LazyBacking(ExplodedSource(backing.source, plan, None, None), None, backing.number)
-    records, plan = _with_encoded_images(backing.source, plan)
-    counts = _count_items(records, plan, backing.borders)
-    source = ExplodedSource(records, plan, counts, range(counts.nitems))
-    return LazyBacking(source, counts.before(backing.borders), backing.number)
+def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
+    if rows.borders is None:
+        return Rows.of_source(ExplodedSource(source, plan, None, None), None, rows.nchunks)
+    records, plan = _with_encoded_images(source, plan)
+    counts = _count_items(records, plan, rows.borders)
+    items = ExplodedSource(records, plan, counts, range(counts.nitems))
+    return Rows.of_source(items, counts.before(rows.borders))
 
 
 def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPlan]:
@@ -230,10 +224,9 @@ def _concatenate(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(found)
 
 
-def _explode_chunks(backing: Backing, plan: ItemPlan, borders: NDArray[np.int64] | None) -> ChunkBacking:
+def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:
     """Divide chunks that exist already, or are computed from such."""
-    chunks = backing.chunks(tuple(plan.records))
-    number = chunks.numblocks[0]
+    chunks, borders, number = rows.chunks(tuple(plan.records)), rows.borders, rows.nchunks
     sizes: tuple[float, ...] = (np.nan,) * number
     if borders is not None:
         name = f"tfrecord-counting-items-{tokenize(chunks.name, plan)}"
@@ -242,8 +235,8 @@ def _explode_chunks(backing: Backing, plan: ItemPlan, borders: NDArray[np.int64]
     option = shared((plan, borders), "items")
     name = f"tfrecord-explode-{tokenize(chunks.name, plan, borders)}"
     blocks = chunk_array(_explode_chunk, name, number, chunks, option)
-    origin = {name: value for name, value in backing.origin.items() if name != "schema"}
-    return ChunkBacking(blocks, plan.schema, sizes, {**origin, "exploded": [*plan.group]}, backing.rechunked)
+    origin = {name: value for name, value in rows.origin.items() if name != "schema"}
+    return Rows.of_chunks(blocks, plan.schema, sizes, {**origin, "exploded": [*plan.group]}, rows.rechunked)
 
 
 def _count_chunk(chunk: Chunk, plan: ItemPlan) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers, row_runs
+from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers, row_runs
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import Outputs, RecordSource, Source, fill, memory_limit, parts
@@ -112,7 +112,7 @@ class ExplodedSource:
     source: Source
     plan: ItemPlan
     counts: ItemCounts | None
-    rows: Rows | None
+    rows: RowNumbers | None
     sized: Source | None = None
 
     def __dask_tokenize__(self) -> object:

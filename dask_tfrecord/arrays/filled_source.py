@@ -10,7 +10,7 @@ import numpy as np
 from dask.base import tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection, Rows, pick_rows, row_numbers
+from dask_tfrecord.arrays.collection import Collection, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.sources import Outputs, RecordSource, describe_rows, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows
 from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan
@@ -47,7 +47,7 @@ class FilledSource:
     collection: Collection
     fillers: Mapping[str, Block]
     lost: NDArray[np.int64]
-    rows: Rows
+    rows: RowNumbers
     token: str
 
     @classmethod
@@ -77,7 +77,7 @@ class FilledSource:
         collection: Collection,
         filling: Mapping[str, Block],
         lost: NDArray[np.int64],
-        rows: Rows,
+        rows: RowNumbers,
     ) -> FilledSource:
         values = {name: np.asarray(block).tolist() for name, block in filling.items()}
         return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))

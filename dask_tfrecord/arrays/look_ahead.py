@@ -16,10 +16,13 @@ from typing import Any, Generic, TypeVar
 
 import dask
 import dask.local
+import numpy as np
 from dask.base import get_scheduler
+from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing, LazyBacking
 from dask_tfrecord.arrays.graph import Chunk, read_chunk
+from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.memory import Workers
 
@@ -28,12 +31,12 @@ __all__ = ["iterate_chunks"]
 Result = TypeVar("Result")
 
 
-def iterate_chunks(backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Iterator[Result]:
+def iterate_chunks(rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Iterator[Result]:
     """Yield the result of a function for each chunk, in order.
 
     Parameters
     ----------
-    backing : Backing
+    rows : Rows
         The rows.
     names : sequence of str
         Columns to read.
@@ -50,16 +53,16 @@ def iterate_chunks(backing: Backing, names: Sequence[str], step: Callable[[Chunk
     An error of a chunk is raised in its turn. Closing the iterator cancels chunks that are not started, and waits for
     those that are.
     """
-    number, client = len(backing.sizes), active_client()
+    number, client = rows.nchunks, active_client()
     if client is not None:
-        yield from _ahead(number, 1 + sum(client.nthreads().values()), _ClusterChunks(client, backing, names, step))
+        yield from _ahead(number, 1 + sum(client.nthreads().values()), _ClusterChunks(client, rows, names, step))
     elif get_scheduler() is dask.local.get_sync:
-        read = _chunk_reader(backing, names, step)
+        read = _chunk_reader(rows, names, step)
         yield from map(read, range(number))
     else:
         threads = Workers.active().threads
         with ThreadPoolExecutor(threads, "dask-tfrecord") as pool:
-            yield from _ahead(number, 1 + threads, _ThreadChunks(pool, _chunk_reader(backing, names, step)))
+            yield from _ahead(number, 1 + threads, _ThreadChunks(pool, _chunk_reader(rows, names, step)))
 
 
 def _ahead(number: int, most: int, chunks: _ThreadChunks | _ClusterChunks) -> Iterator[Any]:
@@ -81,21 +84,19 @@ def _ahead(number: int, most: int, chunks: _ThreadChunks | _ClusterChunks) -> It
 class _LazyReader(Generic[Result]):
     """Reader of the chunks of a source."""
 
-    backing: LazyBacking
-    names: tuple[str, ...]
+    source: Source
+    plan: tuple[tuple[str, ...], NDArray[np.int64] | None]
     step: Callable[[Chunk, int], Result]
 
     def __call__(self, number: int) -> Result:
-        return self.step(read_chunk(self.backing.source, (self.names, self.backing.borders), (number,)), number)
+        return self.step(read_chunk(self.source, self.plan, (number,)), number)
 
 
-def _chunk_reader(
-    backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Result]
-) -> Callable[[int], Result]:
+def _chunk_reader(rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Callable[[int], Result]:
     """Return a function that computes a chunk in the calling thread."""
-    if isinstance(backing, LazyBacking):
-        return _LazyReader(backing, tuple(sorted(names)), step)
-    chunks = backing.chunks(names).to_delayed().ravel()
+    if rows.source is not None:
+        return _LazyReader(rows.source, (tuple(sorted(names)), rows.borders), step)
+    chunks = rows.chunks(names).to_delayed().ravel()
 
     def compute(number: int) -> Result:
         return step(chunks[number].compute(scheduler="sync"), number)
@@ -123,17 +124,17 @@ class _ThreadChunks:
 class _ClusterChunks:
     """Chunks that a cluster computes."""
 
-    def __init__(self, client: Any, backing: Backing, names: Sequence[str], step: Callable[[Chunk, int], Any]) -> None:
+    def __init__(self, client: Any, rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Any]) -> None:
         self._client, self._name = client, f"tfrecord-read-ahead-{uuid.uuid4().hex}"
         self._reader: Any = None
-        if isinstance(backing, LazyBacking):
+        if rows.source is not None:
             # A task of its own, so that the source is sent once.
-            reader = _LazyReader(backing, tuple(sorted(names)), step)
+            reader = _LazyReader(rows.source, (tuple(sorted(names)), rows.borders), step)
             self._reader = client.submit(_identity, reader, key=f"{self._name}-source")
         else:
             apply = dask.delayed(step, name=f"{self._name}-step", traverse=False)
             self._chunks = [
-                apply(chunk, number) for number, chunk in enumerate(backing.chunks(names).to_delayed().ravel())
+                apply(chunk, number) for number, chunk in enumerate(rows.chunks(names).to_delayed().ravel())
             ]
 
     def start(self, number: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Rows
+from dask_tfrecord.arrays.collection import RowNumbers
 from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, to_array, zero_rows
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
@@ -56,7 +56,7 @@ class MappedSource:
         return self.source.nrows
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> RowNumbers | None:
         """Rows of the source."""
         return self.source.rows
 

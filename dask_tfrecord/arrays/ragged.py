@@ -11,8 +11,10 @@ import numpy as np
 from dask.base import tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import Backing
+from dask_tfrecord.arrays.exploded_source import locate_row
 from dask_tfrecord.arrays.graph import Chunk, block_array
+from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
@@ -22,7 +24,7 @@ __all__ = ["check_ragged", "padded_column", "padding_value", "ragged_column"]
 _INT = np.dtype(np.int64)
 
 
-def ragged_column(backing: Backing, name: str, feature: Feature) -> tuple[da.Array, ...]:
+def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ...]:
     """Return the flat values of a column, its row splits from the outermost on, and shapes if each row has its own.
 
     All arrays share one decode per chunk. Arrays without an entry per row have chunks of unknown sizes.
@@ -33,15 +35,15 @@ def ragged_column(backing: Backing, name: str, feature: Feature) -> tuple[da.Arr
         If all rows have the same shape.
     """
     _check_ragged(name, feature)
-    chunks = backing.chunks([name])
+    chunks = rows.chunks([name])
     token = tokenize(chunks.name, name)
     unknown = (np.nan,) * chunks.numblocks[0]
     shape = (unknown, *feature.item_shape)
     arrays = [block_array(_values, chunks, name, f"tfrecord-values-{token}", shape, feature.item_dtype)]
     for level in range(feature.ragged_rank + bool(feature.own_shapes)):
-        arrays.append(_row_splits(chunks, name, level, backing.sizes if level == 0 else unknown))
+        arrays.append(_row_splits(chunks, name, level, rows.sizes if level == 0 else unknown))
     if feature.own_shapes:
-        shape = (unknown if feature.ragged_rank else backing.sizes, feature.own_shapes)
+        shape = (unknown if feature.ragged_rank else rows.sizes, feature.own_shapes)
         arrays.append(block_array(_shapes, chunks, name, f"tfrecord-shapes-{token}", shape, _INT))
     return tuple(arrays)
 
@@ -58,7 +60,7 @@ def _row_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...
     return row_splits
 
 
-def padded_column(backing: Backing, name: str, feature: Feature, length: int | Sequence[int], value: Any) -> da.Array:
+def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequence[int], value: Any) -> da.Array:
     """Return a column with every row padded to `length`.
 
     Raises
@@ -72,12 +74,11 @@ def padded_column(backing: Backing, name: str, feature: Feature, length: int | S
     check_ragged(name, feature)
     dtype = feature.item_dtype
     lengths, value = _lengths(length, name, feature), padding_value(value, dtype, name)
-    chunks = backing.chunks([name])
-    starts = np.concatenate([[0], np.cumsum(backing.sizes)[:-1]])
-    option = (name, lengths, value)
+    chunks = rows.chunks([name])
+    option = (name, lengths, value, rows.source, rows.borders)
     key = f"tfrecord-padded-{tokenize(chunks.name, option)}"
-    shape = (backing.sizes, *lengths, *feature.item_shape)
-    return block_array(_padded, chunks, option, key, shape, dtype, da.from_array(starts, chunks=1))
+    shape = (rows.sizes, *lengths, *feature.item_shape)
+    return block_array(_padded, chunks, option, key, shape, dtype, da.arange(rows.nchunks, chunks=1))
 
 
 def _check_ragged(name: str, feature: Feature) -> None:
@@ -171,8 +172,12 @@ def _ends(chunk: Chunk, option: tuple[str, int], start: NDArray[np.int64]) -> ND
     return ends
 
 
-def _padded(chunk: Chunk, option: tuple[str, tuple[int, ...], Any], start: NDArray[np.float64]) -> NDArray[Any]:
-    name, lengths, value = option
+def _padded(
+    chunk: Chunk,
+    option: tuple[str, tuple[int, ...], Any, Source | None, NDArray[np.int64] | None],
+    number: NDArray[np.int64],
+) -> NDArray[Any]:
+    name, lengths, value, source, borders = option
     outer: list[NDArray[np.int64]] = []
     for level, length in enumerate(lengths):
         splits = _level(chunk, name, level).row_splits
@@ -181,11 +186,17 @@ def _padded(chunk: Chunk, option: tuple[str, tuple[int, ...], Any], start: NDArr
             row, count = int(longer[0]), int(np.diff(splits)[longer[0]])
             for ends in reversed(outer):
                 row = int(np.searchsorted(ends, row, side="right")) - 1
-            where = "" if np.isnan(start[0]) else f" in row {int(start[0]) + row}"
+            place, where = None, f" in row {row} of chunk {int(number[0])}"
+            if borders is not None:
+                where = f" in row {int(borders[number[0]]) + row}"
+                place = None if source is None else locate_row(source, int(borders[number[0]]), row, name)
+            elif source is not None:
+                where = f"{where}, {source.describe(int(number[0]))},"
             raise FeatureError(
                 f"feature {name!r} holds {count} {'values' if level == len(lengths) - 1 else 'rows'}{where} where "
                 f"padded(length={length if len(lengths) == 1 else lengths}) takes {length} at the most; nothing is cut "
-                f"off: give a larger length"
+                f"off: give a larger length",
+                place,
             )
         outer.append(splits)
     return _filled(_level(chunk, name, 0), lengths, value)

@@ -14,7 +14,6 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import LazyBacking
 from dask_tfrecord.arrays.collection import (
     MOST_CHUNKS,
     ByteChunks,
@@ -27,6 +26,7 @@ from dask_tfrecord.arrays.counting import closed_shards, index_entries_of_shards
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filled_source import FilledSource
 from dask_tfrecord.arrays.resolve import ResolvedPath, resolve_collection
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource, probe_rows
 from dask_tfrecord.arrays.step_lengths import count_lengths
 from dask_tfrecord.arrays.uncounted_source import UncountedSource, decoded_ratio
@@ -220,15 +220,15 @@ def _with_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Sc
     return count_lengths(collection, schema, wanted, check_crc) if wanted else schema
 
 
-def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> LazyBacking:
+def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> Rows:
     """Plan the chunks of all rows; a part of a split keeps the borders that its shards have."""
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
     borders = _borders(source, chunks)
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
-    backing = LazyBacking(source, borders, len(borders) - 1)
-    return backing if rows is None else backing.rows(rows)
+    every = Rows.of_source(source, borders)
+    return every if rows is None else every.select(rows)
 
 
 def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Dataset:
@@ -250,7 +250,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
     source = UncountedSource(byte_chunks, plan, check_crc)
     _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
-    return Dataset(LazyBacking(source, None, len(byte_chunks.borders) - 1), list(source.schema))
+    return Dataset(Rows.of_source(source, None, len(byte_chunks.borders) - 1), list(source.schema))
 
 
 def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> None:

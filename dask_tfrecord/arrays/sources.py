@@ -20,7 +20,7 @@ import numpy as np
 from dask.base import tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection, Rows, finer_borders, pick_rows, row_runs
+from dask_tfrecord.arrays.collection import Collection, RowNumbers, finer_borders, pick_rows, row_runs
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, block_nbytes, take_rows, to_array
 from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
 from dask_tfrecord.columns.decode import decode, decode_blocks
@@ -72,7 +72,7 @@ class Source(Protocol):
         """Number of rows; None if they are not counted."""
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> RowNumbers | None:
         """Numbers of the stored rows that are rows of this source; None if they are not counted."""
 
     @property
@@ -132,13 +132,15 @@ class RecordSource:
 
     collection: Collection
     plan: SchemaPlan
-    rows: Rows
+    rows: RowNumbers
     check_crc: bool
     token: str
     most_nbytes: int | None = None
 
     @classmethod
-    def from_collection(cls, collection: Collection, plan: SchemaPlan, rows: Rows, check_crc: bool) -> RecordSource:
+    def from_collection(
+        cls, collection: Collection, plan: SchemaPlan, rows: RowNumbers, check_crc: bool
+    ) -> RecordSource:
         """Create a source and its token."""
         # Index entries follow from the shards; counts may be those of the user.
         token = tokenize(collection.shards, collection.starts, plan, rows, check_crc)
@@ -187,7 +189,7 @@ class RecordSource:
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some columns; only those records are decoded."""
         rows = pick_rows(self.rows, key)
-        ascending: Rows = rows
+        ascending: RowNumbers = rows
         order: NDArray[np.int64] | None = None
         if not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
             # A record that is selected twice is decoded once.
@@ -220,7 +222,7 @@ class RecordSource:
         limit = memory_limit(self.most_nbytes)
         return decode_blocks(runs, self.plan, names, check_crc=self.check_crc, limit=limit)
 
-    def _runs(self, rows: Rows, *, everything: bool = False) -> Iterator[Run]:
+    def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[Run]:
         """Yield runs of ascending rows; check counts of the user if no run reaches the end of the shard."""
         for run in row_runs(self.collection, rows):
             if run.total is not None and not everything:
@@ -241,7 +243,7 @@ def parts(spans: Iterable[tuple[int, int]], out: Outputs | None) -> Iterator[tup
         done = filled.stop
 
 
-def describe_rows(collection: Collection, rows: Rows, noun: str) -> str:
+def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
     """Return the shards and records of rows as text."""
     if not len(rows):
         return f"no {noun}s"

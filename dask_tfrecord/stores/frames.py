@@ -15,9 +15,9 @@ from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import column_from_array, columns_from_arrays
-from dask_tfrecord.arrays.backing import ChunkBacking
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.graph import Chunk, shared
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.columns.user_blocks import MISSING, conform, in_rows, refuse_missing_values
@@ -134,7 +134,7 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature]) -
         for number, (key, span) in enumerate(zip(keys, pairwise(borders), strict=True))
     }
     chunks = da.Array(graph | dict(node.__dask_graph__()) | tasks, name, ((1,) * len(keys),), meta=np.empty(0, object))
-    return Dataset(ChunkBacking(chunks, schema, sizes, {}), names)
+    return Dataset(Rows.of_chunks(chunks, schema, sizes, {}), names)
 
 
 def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Encoded, Feature
 from dask_tfrecord.schema import Schema
 
@@ -53,6 +54,11 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
         for a length that differs between rows), and `class_names` as JSON if they are known. The metadata of the schema
         has `dask_tfrecord.schema`, the JSON of `Schema`.
     """
+    for name in schema:
+        if "\0" in name:
+            raise SchemaError(
+                f"column {name!r}: Arrow ends names at a zero byte: give another name to its feature, or by map_blocks"
+            )
     fields = [
         pa.field(name, arrow_type(feature, tensors=tensors), nullable=False, metadata=_metadata(schema, name))
         for name, feature in schema.items()

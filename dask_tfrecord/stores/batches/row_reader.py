@@ -1,4 +1,4 @@
-"""Reading of rows of any backing, in the calling thread, as blocks."""
+"""Reading of rows of any `Rows`, in the calling thread, as blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from dask.base import get_scheduler
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import LazyBacking
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows
 
@@ -33,7 +32,7 @@ class RowReader:
         self.backing = dataset.merged()
         self.names = tuple(dataset)
         self.schema = dataset.schema
-        self.is_lazy = isinstance(self.backing, LazyBacking)
+        self.is_lazy = self.backing.source is not None
 
     def read(self, key: int | slice | NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows.
@@ -50,13 +49,13 @@ class RowReader:
         dict of str to Block
             Blocks in the order of the columns. They may share memory with chunks that are kept.
         """
-        if isinstance(self.backing, LazyBacking):
+        if self.backing.source is not None:
             blocks = self.backing.source.read(self.names, key)
             return {name: blocks[name] for name in self.names}
         if isinstance(key, int):
             chunks = self.backing.chunks(self.names)[key : key + 1]
         else:
-            chunks = self.backing.rows(key).chunks(self.names)
+            chunks = self.backing.select(key).chunks(self.names)
         parts = [part.blocks for part in dask.compute(*chunks.to_delayed(), scheduler=scheduler or chunk_scheduler())]
         return {name: concatenate([part[name] for part in parts]) for name in self.names}
 
@@ -70,7 +69,7 @@ class RowReader:
 
     def describe(self, number: int) -> str:
         """Return the file and the record of a row, or the chunk of this number, as text for errors."""
-        if isinstance(self.backing, LazyBacking):
+        if self.backing.source is not None:
             source = self.backing.source
             return source.describe(number if source.nrows is None else [number])
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"

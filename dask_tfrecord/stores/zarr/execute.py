@@ -21,8 +21,8 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
-from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.runtime.cancellation import (
     add_path_to_errors,

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from dask.delayed import Delayed
 from dask.utils import format_bytes
 
-from dask_tfrecord.arrays.backing import Rechunked
 from dask_tfrecord.arrays.display import stack_columns
+from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.runtime.memory import MemoryBudget

@@ -16,9 +16,9 @@ import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.backing import LazyBacking
-from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers
+from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import Outputs, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
@@ -77,7 +77,7 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     schema, rows, unit = attributes.schema, attributes.records, attributes.unit_rows
     source = ZarrSource(target, attributes.identity, schema, range(rows), unit, attributes.read_by)
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
-    return Dataset(LazyBacking(source, borders, len(borders) - 1), list(schema))
+    return Dataset(Rows.of_source(source, borders), list(schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class ZarrSource:
     target: TargetGroup
     identity: str
     schema: Schema
-    rows: Rows
+    rows: RowNumbers
     unit_rows: int
     read_by: Mapping[str, Any] | None
 
@@ -322,7 +322,7 @@ class ZarrSource:
         shared_splits = {splits_name(names[0], self.schema) for names in self.schema.groups.values()}
         return fill({name: self._block(once, name, rows) for name in names}, out)
 
-    def _block(self, read: _Read, name: str, rows: Rows) -> Block:
+    def _block(self, read: _Read, name: str, rows: RowNumbers) -> Block:
         if isinstance(rows, range) and rows.step == 1:
             return self._range(read, name, rows.start, rows.stop)
         # Rows of one unit are read as one range, and then picked.

@@ -1,4 +1,4 @@
-"""Backings of a `Dataset`: a lazy source, or chunks of existing dask arrays."""
+"""Rows of a `Dataset`: a source and its chunk borders, or chunks that exist already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import dask.array as da
@@ -16,7 +16,7 @@ from dask.base import normalize_token, tokenize
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Rows, pick_rows, row_numbers
+from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.graph import Chunk, chunk_array, column_arrays, lazy_chunks, lazy_column, read_chunk, shared
 from dask_tfrecord.arrays.mapped_source import BlockFunction, MappedSource, apply, located
 from dask_tfrecord.arrays.sources import Source
@@ -25,25 +25,14 @@ from dask_tfrecord.columns.user_blocks import conform
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Backing", "ChunkBacking", "LazyBacking", "Rechunked", "backing_from_arrays"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rechunked:
-    """An array that has to be rechunked, which holds parts of it in memory twice.
-
-    Attributes
-    ----------
-    name : str
-        Name of the column.
-    before, after : tuple of tuple of int
-        Chunks before and after: after, rows are chunked as in the data set, and other axes have one chunk.
-    itemsize : int
-        Bytes of a value.
-    """
+    """An array that has to be rechunked, which holds parts of it in memory twice."""
 
     name: str
     before: tuple[tuple[int, ...], ...]
+    # Rows are chunked as in the data set; other axes have one chunk.
     after: tuple[tuple[int, ...], ...]
     itemsize: int
 
@@ -70,180 +59,165 @@ class Rechunked:
         )
 
 
-class Backing(Protocol):
-    """Columns in chunks of rows."""
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
-
-    @property
-    def sizes(self) -> tuple[float, ...]:
-        """Rows of each chunk; NaN if they are not counted."""
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Origin of the rows, as JSON values."""
-
-    @property
-    def rechunked(self) -> tuple[Rechunked, ...]:
-        """Columns that had to be rechunked."""
-
-    def array(self, name: str) -> da.Array:
-        """Return one column, decoded on its own."""
-
-    def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
-        """Return columns that are decoded together."""
-
-    def chunks(self, names: Sequence[str]) -> da.Array:
-        """Return an object array with one `Chunk` of these columns per element."""
-
-    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Backing:
-        """Pass every chunk through a function."""
-
-    def join(self, names: Sequence[str], added: ChunkBacking, schema: Schema) -> ChunkBacking:
-        """Combine these columns with added ones, chunk by chunk."""
-
-    def rows(self, key: Any) -> Backing:
-        """Select rows."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class LazyBacking:
-    """Columns that are read from a source on demand.
+class Rows:
+    """Columns in chunks of rows: read from a source on demand, or existing blocks.
 
-    Attributes
-    ----------
-    source : Source
-        Source of the rows.
-    borders : ndarray of int64 or None
-        First row of each chunk, and the number of rows; None if rows are not counted.
-    number : int
-        Number of chunks.
+    No chunk is empty, except the only one of a data set without rows: dask's slices skip rows across empty chunks.
+    `of_source` and `of_chunks` remove empty chunks. Chunks that are not counted may be empty.
     """
 
-    source: Source
+    schema: Schema
+    # First row of each chunk, and the number of rows; None if rows are not counted.
     borders: NDArray[np.int64] | None
-    number: int
+    nchunks: int
+    source: Source | None
+    # One `Chunk` per element, unless there is a source.
+    blocks: da.Array | None
+    held_origin: Mapping[str, Any] | None = None
+    rechunked: tuple[Rechunked, ...] = ()
+
+    def __post_init__(self) -> None:
+        borders = self.borders
+        if borders is not None and not ((np.diff(borders) > 0).all() or borders.tolist() == [0, 0]):
+            raise AssertionError(f"a chunk is empty: {borders}")
+
+    @classmethod
+    def of_source(cls, source: Source, borders: NDArray[np.int64] | None, nchunks: int = 1) -> Rows:
+        """Chunk the rows of a source by borders; rows that are not counted have the chunks of their source."""
+        if borders is not None:
+            borders = distinct(borders)
+            nchunks = len(borders) - 1
+        return cls(source.schema, borders, nchunks, source, None)
+
+    @classmethod
+    def of_chunks(
+        cls,
+        blocks: da.Array,
+        schema: Schema,
+        sizes: Sequence[float],
+        origin: Mapping[str, Any],
+        rechunked: tuple[Rechunked, ...] = (),
+    ) -> Rows:
+        """Hold blocks of `sizes` rows; NaN if they are not counted."""
+        if np.isnan(sizes).any():
+            return cls(schema, None, len(sizes), None, blocks, origin, rechunked)
+        borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        kept = filled_chunks(sizes)
+        if len(kept) < len(sizes):
+            # A task with two inputs, which dask does not fuse.
+            name, index = f"tfrecord-filled-{tokenize(blocks.name, kept)}", shared(kept, "filled")
+            tasks: dict[Any, Any] = {
+                (name, number): (_same, (blocks.name, old), index.key) for number, old in enumerate(kept)
+            }
+            graph = {**blocks.__dask_graph__(), **index.__dask_graph__(), **tasks}
+            blocks = da.Array(graph, name, ((1,) * len(kept),), meta=np.empty(0, object))
+            borders = distinct(borders)
+        return cls(schema, borders, len(kept), None, blocks, origin, rechunked)
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: Mapping[str, da.Array], schema: Schema, sizes: Sequence[float], origin: Mapping[str, Any]
+    ) -> Rows:
+        """Combine dask arrays in chunks of `sizes` rows; arrays with other chunks are rechunked."""
+        arrays = {name: without_empty_chunks(array) for name, array in arrays.items()}
+        sizes = tuple(sizes[number] for number in filled_chunks(sizes))
+        pairs: list[Any] = []
+        for number, array in enumerate(arrays.values()):
+            # One chunk along all axes but the rows. Each array has index numbers of its own.
+            whole = array.rechunk({0: sizes} | {axis: -1 for axis in range(1, array.ndim)})
+            pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
+        name = f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}"
+        with dask.annotate(tfrecord=name):
+            blocks = da.blockwise(
+                _collect,
+                (0,),
+                shared(schema, "schema"),
+                None,
+                *pairs,
+                name=name,
+                dtype=object,
+                meta=np.empty(0, object),
+                concatenate=True,
+                align_arrays=False,
+                adjust_chunks={0: (1,) * len(sizes)},
+            )
+        return cls.of_chunks(blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes))
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.Lazy", self.source, self.borders, self.number))
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
-        return self.source.schema
+        if self.source is None:
+            assert self.blocks is not None
+            return "dask_tfrecord.Held", self.blocks.name
+        return normalize_token(("dask_tfrecord.Lazy", self.source, self.borders, self.nchunks))
 
     @property
     def sizes(self) -> tuple[float, ...]:
         """Rows of each chunk; NaN if they are not counted."""
-        if self.borders is None:
-            return (np.nan,) * self.number
-        return tuple(np.diff(self.borders).tolist())
+        return (np.nan,) * self.nchunks if self.borders is None else tuple(np.diff(self.borders).tolist())
+
+    @property
+    def nrows(self) -> int | None:
+        """Number of rows; None if they are not counted."""
+        return None if self.borders is None else int(self.borders[-1])
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows, as JSON values."""
-        return self.source.origin
-
-    @property
-    def rechunked(self) -> tuple[Rechunked, ...]:
-        """None: rows are read in the chunks of the data set."""
-        return ()
+        return self.source.origin if self.source is not None else self.held_origin or {}
 
     def array(self, name: str) -> da.Array:
         """Return one column, decoded on its own."""
-        if self.borders is None:
+        if self.source is None or self.borders is None:
             return self.arrays([name])[name]
         return lazy_column(self.source, name, self.borders)
 
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Return columns that are decoded together."""
-        features = {name: self.schema[name] for name in names}
-        return column_arrays(self.chunks(names), features, self.sizes)
+        return column_arrays(self.chunks(names), {name: self.schema[name] for name in names}, self.sizes)
 
     def chunks(self, names: Sequence[str]) -> da.Array:
         """Return an object array with one `Chunk` of these columns per element."""
-        return lazy_chunks(self.source, names, self.borders, self.number)
-
-    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> LazyBacking:
-        """Pass every chunk through a function, in the task that decodes it."""
-        return LazyBacking(MappedSource(self.source, columns, function, schema), self.borders, self.number)
-
-    def join(self, names: Sequence[str], added: ChunkBacking, schema: Schema) -> ChunkBacking:
-        """Combine these columns with added ones; a task reads them once the added ones exist."""
-        plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
-        parts = shared(self.source, "source"), shared(plan, "plan"), shared(schema, "schema")
-        blocks = chunk_array(_read_and_join, f"tfrecord-read_and_join-{token}", self.number, added.blocks, *parts)
-        return ChunkBacking(blocks, schema, added.sizes, added.origin, added.rechunked)
-
-    def rows(self, key: Any) -> LazyBacking:
-        """Select rows and plan chunks anew, so that only those rows are read."""
-        source = self.source.select(key)
-        if self.borders is None:
-            raise ValueError("rows of an uncounted source")
-        picked = pick_rows(range(int(self.borders[-1])), key)
-        borders = _clipped(self.borders, picked)
-        return LazyBacking(source, borders, len(borders) - 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkBacking:
-    """Columns in existing chunks, or in chunks computed from such.
-
-    Attributes
-    ----------
-    blocks : dask array of object, shape (nchunks,)
-        One `Chunk` per element.
-    schema : Schema
-        Schema of the columns.
-    sizes : tuple of int or nan
-        Rows of each chunk.
-    origin : mapping
-        Origin of the rows.
-    rechunked : tuple of Rechunked
-        Columns that had to be rechunked.
-    """
-
-    blocks: da.Array
-    schema: Schema
-    sizes: tuple[float, ...]
-    origin: Mapping[str, Any]
-    rechunked: tuple[Rechunked, ...] = ()
-
-    def __dask_tokenize__(self) -> object:
-        return "dask_tfrecord.Held", self.blocks.name
-
-    def array(self, name: str) -> da.Array:
-        """Return one column, decoded on its own."""
-        return self.arrays([name])[name]
-
-    def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
-        """Return columns that are decoded together."""
-        return column_arrays(self.blocks, {name: self.schema[name] for name in names}, self.sizes)
-
-    def chunks(self, names: Sequence[str]) -> da.Array:
-        """Return an object array with one `Chunk` of these columns per element."""
+        if self.source is not None:
+            return lazy_chunks(self.source, names, self.borders, self.nchunks)
+        assert self.blocks is not None
         if set(names) == set(self.schema):
             return self.blocks
         return _each_chunk(_only, tuple(sorted(names)), self.blocks)
 
-    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> ChunkBacking:
-        """Pass every chunk through a function."""
+    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Rows:
+        """Pass every chunk through a function: rows of a source in the task that decodes them."""
+        if self.source is not None:
+            source = MappedSource(self.source, columns, function, schema)
+            return Rows.of_source(source, self.borders, self.nchunks)
         mapped = _each_chunk(_apply, (function, schema, self.sizes, _files(self.origin)), self.chunks(columns))
-        return ChunkBacking(mapped, schema, self.sizes, self.origin, self.rechunked)
+        return Rows.of_chunks(mapped, schema, self.sizes, self.origin, self.rechunked)
 
-    def join(self, names: Sequence[str], added: ChunkBacking, schema: Schema) -> ChunkBacking:
+    def join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
-        blocks = _each_chunk(_join, schema, self.chunks(names), added.blocks)
-        return ChunkBacking(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
+        assert added.blocks is not None
+        if self.source is None:
+            blocks = _each_chunk(_join, schema, self.chunks(names), added.blocks)
+        else:
+            # A task reads its rows once the added columns exist.
+            plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
+            parts = shared(self.source, "source"), shared(plan, "plan"), shared(schema, "schema")
+            name = f"tfrecord-read_and_join-{token}"
+            blocks = chunk_array(_read_and_join, name, self.nchunks, added.blocks, *parts)
+        return Rows.of_chunks(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
 
-    def rows(self, key: Any) -> ChunkBacking:
-        """Select rows, chunked as by `LazyBacking`; only the selected rows are sent between workers."""
-        if np.isnan(self.sizes).any():
+    def select(self, key: Any) -> Rows:
+        """Select rows and plan chunks anew: of a source only those rows are read, of blocks only those are sent."""
+        if self.source is not None:
+            source = self.source.select(key)
+            if self.borders is None:
+                raise ValueError("rows of an uncounted source")
+            return Rows.of_source(source, _clipped(self.borders, pick_rows(range(int(self.borders[-1])), key)))
+        if self.borders is None:
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
-        borders = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        index = row_numbers(pick_rows(range(int(borders[-1])), key))
+        return self._take(row_numbers(pick_rows(range(int(self.borders[-1])), key)), self.borders)
+
+    def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
+        assert self.blocks is not None
         cuts = _clipped(borders, index)
         name = f"tfrecord-rows-{tokenize(self.blocks.name, borders, index)}"
         tasks: dict[Any, Any] = {}
@@ -265,34 +239,21 @@ class ChunkBacking:
             tasks[name, chunk] = _put, parts, order, schema.key
         graph = {**self.blocks.__dask_graph__(), **schema.__dask_graph__(), **tasks}
         picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
-        return ChunkBacking(picked, self.schema, tuple(np.diff(cuts).tolist()), self.origin, self.rechunked)
+        return Rows.of_chunks(picked, self.schema, np.diff(cuts).tolist(), self.origin, self.rechunked)
 
 
-def backing_from_arrays(
-    arrays: Mapping[str, da.Array], schema: Schema, sizes: tuple[float, ...], origin: Mapping[str, Any]
-) -> ChunkBacking:
-    """Combine dask arrays in chunks of `sizes` rows; arrays with other chunks are rechunked."""
-    pairs: list[Any] = []
-    for number, array in enumerate(arrays.values()):
-        # One chunk along all axes but the rows. Each array has index numbers of its own.
-        whole = array.rechunk({0: sizes} | {axis: -1 for axis in range(1, array.ndim)})
-        pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
-    name = f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}"
-    with dask.annotate(tfrecord=name):
-        blocks = da.blockwise(
-            _collect,
-            (0,),
-            shared(schema, "schema"),
-            None,
-            *pairs,
-            name=name,
-            dtype=object,
-            meta=np.empty(0, object),
-            concatenate=True,
-            align_arrays=False,
-            adjust_chunks={0: (1,) * len(sizes)},
-        )
-    return ChunkBacking(blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes))
+def filled_chunks(sizes: Sequence[float]) -> list[int]:
+    """Return the numbers of the chunks with rows; the first one if there are no rows."""
+    return [number for number, size in enumerate(sizes) if size] or [0]
+
+
+def without_empty_chunks(array: da.Array) -> da.Array:
+    """Remove the empty chunks of rows of an array."""
+    kept = filled_chunks(array.chunks[0])
+    if len(kept) == len(array.chunks[0]):
+        return array
+    filled: da.Array = array.blocks[kept]
+    return filled
 
 
 def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
@@ -300,6 +261,10 @@ def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -
     token = tokenize([array.name for array in chunks], option)
     prefix = step.__name__.strip("_")
     return chunk_array(step, f"tfrecord-{prefix}-{token}", chunks[0].numblocks[0], *chunks, shared(option, prefix))
+
+
+def _same(chunk: Chunk, _: list[int]) -> Chunk:
+    return chunk
 
 
 def _only(chunk: Chunk, names: tuple[str, ...]) -> Chunk:
@@ -374,7 +339,7 @@ def _checked(blocks: dict[str, Block]) -> Chunk:
     return Chunk(blocks)
 
 
-def _clipped(borders: NDArray[np.int64], picked: Rows) -> NDArray[np.int64]:
+def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64]:
     """Return chunk borders of selected rows: those of their chunks if they ascend, else the mean rows of a chunk."""
     count = len(picked)
     if count == 0:

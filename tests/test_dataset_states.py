@@ -1,0 +1,297 @@
+"""Any sequence of operations on a `Dataset` gives the rows that lists of dicts give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.any_columns import listed
+
+import dask_tfrecord as dtf
+from dask_tfrecord.columns.blocks import RaggedBlock
+
+FEATURES = {
+    "id": dtf.FixedLenFeature((), "int64"),
+    "pair": dtf.FixedLenFeature((2,), "float32"),
+    "name": dtf.TextFeature(),
+    "items": dtf.VarLenFeature("int64"),
+    "points": dtf.VarLenFeature("float32", shape=(-1, 2)),
+    "words": dtf.RaggedFeature("int64", "words", [dtf.RaggedFeature.RowLengths("word_lengths")]),
+}
+LENGTHS = st.lists(st.sampled_from([0, 0, 1, 2, 4]), max_size=9)
+Record = dict[str, Any]
+
+
+def record_of(number: int, length: int) -> Record:
+    return {
+        "id": number,
+        "pair": [number, number / 2],
+        "name": "ä" * (number % 3),
+        "items": [10 * number + item for item in range(length)],
+        "points": [[item, number] for item in range(length)],
+        "words": [[number] * (item % 3) for item in range(length)],
+    }
+
+
+def keys(count: int) -> st.SearchStrategy[Any]:
+    """Draw any key of `Dataset.rows`."""
+    bounds = st.none() | st.integers(-count - 1, count + 1)
+    steps = st.none() | st.sampled_from([-3, -2, -1, 1, 2, 3])
+    kinds: list[st.SearchStrategy[Any]] = [
+        st.builds(slice, bounds, bounds, steps),
+        st.lists(st.booleans(), min_size=count, max_size=count).map(lambda mask: np.array(mask, bool)),
+    ]
+    if count:
+        numbers = st.integers(-count, count - 1)
+        kinds += [numbers, st.lists(numbers, max_size=count + 3)]
+    return st.one_of(kinds)
+
+
+def double(blocks: dict[str, Any]) -> dict[str, Any]:
+    """Double the column `id` of blocks of any columns."""
+    return {**blocks, "id": blocks["id"] * 2} if "id" in blocks else blocks
+
+
+def uneven_chunks(array: Any, sizes: list[int]) -> da.Array:
+    """Return an array in chunks of some sizes, which may be 0, and a last one with the rest."""
+    cuts = np.minimum(np.cumsum([0, *sizes]), len(array)).tolist()
+    return da.from_array(array, chunks=((*np.diff(cuts).tolist(), len(array) - cuts[-1]),))
+
+
+class DatasetStates(RuleBasedStateMachine):
+    """A data set, and the list of the rows that it must have."""
+
+    folder: Path
+    ds: dtf.Dataset
+    rows: list[Record]
+
+    @initialize(lengths=LENGTHS, chunks=st.integers(1, 10), source=st.sampled_from(["file", "memory", "counted later"]))
+    def open(self, lengths: list[int], chunks: int, source: str) -> None:
+        self.rows = [record_of(number, length) for number, length in enumerate(lengths)]
+        if source == "memory":
+            columns = {name: [row[name] for row in self.rows] for name in FEATURES}
+            forms = {**FEATURES, "words": dtf.RaggedFeature("int64", partitions=FEATURES["words"].partitions)}
+            self.ds = dtf.Dataset.from_arrays(
+                {**columns, "id": uneven_chunks(np.arange(len(lengths)), [chunks, 0, chunks])}, forms
+            )
+            return
+        path = self.folder / f"{'-'.join(map(str, lengths))}.tfrecord"
+        if not path.exists():
+            columns = {name: [row[name] for row in self.rows] for name in FEATURES}
+            dtf.to_tfrecord(columns, path, features=FEATURES)
+        if source == "file":
+            self.ds = dtf.read_tfrecord(path, FEATURES, chunks=chunks)
+        else:
+            self.ds = dtf.read_tfrecord(path, FEATURES, counts=None).persist()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.ds)
+
+    @property
+    def counted(self) -> bool:
+        return self.ds.nrows is not None
+
+    @rule(data=st.data())
+    def pick_rows(self, data: st.DataObject) -> None:
+        if not self.counted:
+            with pytest.raises(ValueError, match="counts='auto'"):
+                self.ds.rows[::-1]
+            return
+        key = data.draw(keys(len(self.rows)), "key")
+        numbers = np.arange(len(self.rows))[np.array(key, int) if isinstance(key, list) else key]
+        self.ds = self.ds.rows[key]
+        self.rows = [self.rows[number] for number in np.atleast_1d(numbers)]
+
+    @precondition(lambda self: self.names)
+    @rule(data=st.data())
+    def pick_columns(self, data: st.DataObject) -> None:
+        names = data.draw(st.lists(st.sampled_from(self.names), min_size=1, unique=True), "columns")
+        self.ds = self.ds[names]
+        self.rows = [{name: row[name] for name in names} for row in self.rows]
+
+    @rule(data=st.data())
+    def explode(self, data: st.DataObject) -> None:
+        group = [name for name in ("items", "points", "words") if name in self.ds and self.ds.schema[name].ragged_rank]
+        group = [name for name in group if all(len(row[name]) == len(row[group[0]]) for row in self.rows)]
+        repeat = [name for name in self.names if name not in (*group, "record")]
+        if not group:
+            with pytest.raises((dtf.SchemaError, TypeError)):
+                self.ds.explode(group)
+            return
+        chosen = data.draw(st.lists(st.sampled_from(group), min_size=1, unique=True), "group")
+        repeat = data.draw(st.lists(st.sampled_from(repeat), unique=True), "repeat") if repeat else []
+        self.ds = self.ds.explode(chosen, repeat=repeat)
+        self.rows = [
+            {name: row[name][item] for name in chosen}
+            | {name: row[name] for name in repeat}
+            | ({"record": number} if self.counted else {})
+            for number, row in enumerate(self.rows)
+            for item in range(len(row[chosen[0]]))
+        ]
+
+    @precondition(lambda self: self.counted)
+    @rule(sizes=st.lists(st.sampled_from([0, 1, 3]), max_size=3), number=st.integers(0, 2))
+    def assign(self, sizes: list[int], number: int) -> None:
+        values = np.arange(len(self.rows)) * 3 + number
+        self.ds = self.ds.assign(**{f"new{number}": uneven_chunks(values, sizes)})
+        self.rows = [{**row, f"new{number}": int(value)} for row, value in zip(self.rows, values, strict=True)]
+
+    @precondition(lambda self: "id" in self.ds)
+    @rule()
+    def assign_of_a_column(self) -> None:
+        self.ds = self.ds.assign(twice=self.ds["id"] * 2)
+        self.rows = [{**row, "twice": 2 * row["id"]} for row in self.rows]
+
+    @rule()
+    def map_blocks(self) -> None:
+        self.ds = self.ds.map_blocks(double)
+        self.rows = [{**row, "id": 2 * row["id"]} if "id" in row else row for row in self.rows]
+
+    @rule()
+    def persist(self) -> None:
+        self.ds = self.ds.persist()
+
+    @rule()
+    def fail(self) -> None:
+        with pytest.raises(dtf.TFRecordError, match="no column 'none'"):
+            self.ds["none"]
+        if not self.counted:
+            return
+        with pytest.raises(IndexError):
+            self.ds.rows[[len(self.rows)]]
+        with pytest.raises(dtf.SchemaError, match="rows are needed"):
+            self.ds.assign(x=np.zeros(len(self.rows) + 1))
+
+    @precondition(lambda self: self.counted and self.names)
+    @rule(data=st.data())
+    def slice_an_array(self, data: st.DataObject) -> None:
+        name, key = data.draw(st.sampled_from(self.names), "column"), data.draw(keys(len(self.rows)), "key")
+        chosen = key if isinstance(key, slice | np.ndarray) else np.atleast_1d(np.array(key, int))
+        numbers = np.arange(len(self.rows))[chosen].tolist()
+        found = self.ds[name][chosen].compute()
+        assert listed(found) == [self.rows[number][name] for number in numbers]
+
+    @rule(number=st.integers(0, 4))
+    def head(self, number: int) -> None:
+        self.check(self.ds.head(number), self.rows[:number])
+
+    @precondition(lambda self: self.counted and self.rows and self.names)
+    @rule(size=st.integers(1, 4))
+    def batches(self, size: int) -> None:
+        found = [
+            {name: listed(block.views() if isinstance(block, RaggedBlock) else block) for name, block in batch.items()}
+            for batch in self.ds.batches(size)
+        ]
+        for name in self.names:
+            assert [value for batch in found for value in batch[name]] == [row[name] for row in self.rows]
+
+    def check(self, columns: dict[str, Any], rows: list[Record]) -> None:
+        assert {name: listed(column) for name, column in columns.items()} == {
+            name: [row[name] for row in rows] for name in self.names
+        }
+
+    @invariant()
+    def rows_are_those_of_the_list(self) -> None:
+        with dask.config.set(scheduler="sync"):
+            self.check(self.ds.compute(), self.rows)
+            self.check(dict(zip(self.names, dask.compute(*self.ds.values()), strict=True)), self.rows)
+
+    @invariant()
+    def no_chunk_is_empty(self) -> None:
+        if self.counted:
+            assert sum(self.ds.chunks) == self.ds.nrows == len(self.rows)
+            assert all(self.ds.chunks) or self.ds.chunks == (0,)
+            assert all(self.ds[name].chunks[0] == (0,) or all(self.ds[name].chunks[0]) for name in self.names)
+
+
+ITEMS = {"v": dtf.VarLenFeature("int64")}
+
+
+def item_file(folder: Path, rows: list[list[int]]) -> Path:
+    dtf.to_tfrecord({"v": rows}, folder / "items.tfrecord", features=ITEMS)
+    return folder / "items.tfrecord"
+
+
+def exploded(folder: Path) -> dtf.Dataset:
+    return dtf.read_tfrecord(item_file(folder, [[10, 11, 12], [], [13]]), ITEMS, chunks=1).explode(["v"])
+
+
+def exploded_blocks(folder: Path) -> dtf.Dataset:
+    ds = dtf.read_tfrecord(item_file(folder, [[10, 11, 12], [], [13]]), ITEMS, chunks=1)
+    return ds.persist().explode(["v"])
+
+
+def uneven_array(folder: Path) -> dtf.Dataset:
+    return dtf.Dataset.from_arrays({"v": uneven_chunks(np.arange(10, 14), [0, 3, 0])})
+
+
+def uneven_frame(folder: Path) -> dtf.Dataset:
+    pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    parts = [pandas.DataFrame({"v": rows}, dtype="int64") for rows in ([], [10, 11, 12], [], [13])]
+    return dtf.from_dataframe(frames.from_delayed([dask.delayed(part) for part in parts], meta=parts[0]))
+
+
+def uneven_assigned(folder: Path) -> dtf.Dataset:
+    ds = dtf.Dataset.from_arrays({"n": np.arange(4)})
+    return ds.assign(v=uneven_chunks(np.arange(10, 14), [0, 3, 0]))[["v"]]
+
+
+@pytest.mark.parametrize("make", [exploded, exploded_blocks, uneven_array, uneven_frame, uneven_assigned])
+def test_no_chunk_is_empty(make: Callable[[Path], dtf.Dataset], tmp_path: Path) -> None:
+    """Slices of dask lose rows across empty chunks."""
+    ds = make(tmp_path)
+    wanted = [13, 12, 11, 10]
+    ds = ds.assign(a=ds["v"] * 2)
+    for way in (ds, ds.persist()):
+        assert 0 not in way.chunks
+        assert 0 not in way["v"].chunks[0]
+        assert way["v"][::-1].compute().tolist() == wanted
+        assert way["v"][[0, 0]].compute().tolist() == [10, 10]
+        assert way.rows[::-1].compute()["a"].tolist() == [2 * value for value in wanted]
+        assert way.rows[::-1].head(2)["a"].tolist() == [26, 24]
+        pytest.importorskip("xarray")
+        assert way[["v"]].to_xarray()["v"].isel(record=slice(None, None, -1)).values.tolist() == wanted
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_records_without_any_item_have_one_empty_chunk(tmp_path: Path, blocks: bool) -> None:
+    ds = dtf.read_tfrecord(item_file(tmp_path, [[], [], []]), ITEMS, chunks=1)
+    items = (ds.persist() if blocks else ds).explode(["v"])
+    items = items.assign(a=items["v"] * 2)
+    assert items.chunks == (0,)
+    assert items["v"][[]].compute().tolist() == items.rows[:].compute()["a"].tolist() == []
+    assert list(items.batches(2)) == []
+    assert len(items.as_sequence()) == 0
+    assert items.map_blocks(double).compute()["a"].tolist() == []
+    items.to_zarr(tmp_path / "items.zarr")
+    assert dtf.from_zarr(tmp_path / "items.zarr").nrows == 0
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "sync"])
+def test_rows_that_an_array_lacks_are_noticed(scheduler: str, tmp_path: Path) -> None:
+    """An array may declare more rows than its chunks have: NumPy would repeat one row, or leave memory unwritten."""
+    ds = exploded(tmp_path)
+    short = da.map_blocks(lambda block: block[:1], ds["v"], dtype="int64")
+    with dask.config.set(scheduler=scheduler), pytest.raises(dtf.SchemaError, match=r"shape|same number of rows"):
+        ds.assign(a=short).compute()
+
+
+def test_operations_give_the_rows_that_lists_give(tmp_path: Path) -> None:
+    class InFolder(DatasetStates):
+        folder = tmp_path
+
+    default = settings.get_profile(settings.get_current_profile_name())
+    run: Callable[[], None] = InFolder.TestCase("runTest").runTest
+    InFolder.TestCase.settings = settings(
+        default, max_examples=max(15, default.max_examples // 5), stateful_step_count=8
+    )
+    run()
