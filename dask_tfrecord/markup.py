@@ -7,7 +7,7 @@ and otherwise the colour scheme of the browser.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from html import escape
 
 from dask_tfrecord.errors import printable
@@ -132,26 +132,29 @@ def bins_svg(bins: Sequence[tuple[int, int, int]], most: int = 40) -> str:
     return f'<svg width="{width}" height="{_HEIGHT}" fill="currentColor">{"".join(drawn)}</svg>'
 
 
-def spark_svg(values: Sequence[float], width: int = 120) -> str:
-    """Draw numbers as a line, which has gaps at NaN and infinities; a number between two gaps is a dot."""
+def spark_runs(values: Sequence[float], width: float, height: float) -> Iterator[list[tuple[float, float]]]:
+    """Yield the points of each line of numbers, which has gaps at NaN and infinities."""
     finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return f'<svg width="{width}" height="{_HEIGHT}"></svg>'
-    low, span = min(finite), max(finite) - min(finite)
-    step = (width - 4) / max(1, len(values) - 1)
-    runs: list[list[str]] = [[]]
-    for number, value in enumerate(values):
-        if not math.isfinite(value):
-            runs.append([])
-            continue
-        level = (value - low) / span if span else 0.5
-        runs[-1].append(f"{2 + number * step:.1f},{_HEIGHT - 3 - level * (_HEIGHT - 6):.1f}")
-    drawn = []
-    for run in runs:
-        if len(run) == 1:
-            x, y = run[0].split(",")
-            drawn.append(f'<circle cx="{x}" cy="{y}" r="1.5" fill="currentColor"/>')
+    low, span = (min(finite), max(finite) - min(finite)) if finite else (0.0, 0.0)
+    step = width / max(1, len(values) - 1)
+    run: list[tuple[float, float]] = []
+    for number, value in enumerate([*values, math.nan]):
+        if math.isfinite(value):
+            run.append((number * step, height * (1 - ((value - low) / span if span else 0.5))))
         elif run:
-            points = " ".join(run)
-            drawn.append(f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="1.5"/>')
+            yield run
+            run = []
+
+
+def spark_svg(values: Sequence[float], width: int = 120) -> str:
+    """Draw numbers as lines; a number between two gaps is a dot."""
+    drawn = []
+    for run in spark_runs(values, width - 4, _HEIGHT - 6):
+        points = [f"{2 + x:.1f},{3 + y:.1f}" for x, y in run]
+        if len(run) == 1:
+            x, y = points[0].split(",")
+            drawn.append(f'<circle cx="{x}" cy="{y}" r="1.5" fill="currentColor"/>')
+        else:
+            line = " ".join(points)
+            drawn.append(f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>')
     return f'<svg width="{width}" height="{_HEIGHT}">{"".join(drawn)}</svg>'

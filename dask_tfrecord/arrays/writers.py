@@ -14,9 +14,9 @@ import dask.array as da
 if TYPE_CHECKING:
     import xarray
 
+    from dask_tfrecord.preview.preview import Preview
     from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
     from dask_tfrecord.stores.batches.row_sequence import RowSequence
-    from dask_tfrecord.stores.preview.preview import Preview
 
 __all__ = ["DatasetWriters"]
 
@@ -325,7 +325,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         1       1   48
         2       2   440, 474
         """
-        from dask_tfrecord.stores.preview.preview import preview_dataset
+        from dask_tfrecord.preview.preview import preview_dataset
 
         dataset: Any = self
         return preview_dataset(dataset, n)

@@ -69,7 +69,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     with computing(threads):
         dataset = _open(pattern, threads, **reading)
         if as_json:
-            from dask_tfrecord.stores.preview.json_rows import json_rows
+            from dask_tfrecord.preview.preview import json_rows
 
             for line in json_rows(dataset.head(n)):
                 click.echo(json_line(line))
@@ -77,7 +77,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
         found = dataset.preview(n)
     from rich.console import Console
 
-    from dask_tfrecord.stores.preview.preview_text import rich_preview
+    from dask_tfrecord.preview.preview import rich_preview
 
     Console(highlight=False, emoji=False).print(rich_preview(found, pictures=False))
 

@@ -1,25 +1,26 @@
-"""Cells of a preview: values of rows as text, numbers to draw, or pictures, independent of the output format."""
+"""First rows of a data set as cells, independent of the display: text, numbers to draw, and pictures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, Literal
 
+import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.sources import memory_limit
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.sources import Source, memory_limit
+from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.images.decode_image import ImageError, decode_image
 from dask_tfrecord.images.jpeg import simplejpeg_or_none
 from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, is_probably_text
-
-__all__ = ["Cell", "Picture", "PreviewColumn", "PreviewContent", "Spark", "averaged", "preview_column"]
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
 _SIDE = 256
@@ -31,43 +32,25 @@ _POINTS = 64
 _SHORTEST = 8
 _MOST_OBLONG = 8
 _BYTES = 6
-# Values of an image that are converted at once.
+# Decoded bytes of a column whose rows are read together, and values of an image that are converted at once.
+_READ_NBYTES = 64 << 20
 _BAND_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """Image as it is displayed.
+    """Image as it is displayed, with at most `_SIDE` pixels a side."""
 
-    Attributes
-    ----------
-    pixels : ndarray of uint8, shape (height, width, 1, 3 or 4)
-        Pixels, reduced so that the longer side has at most 256.
-    text : str
-        Size of the whole image.
-    reduced : bool
-        The image has more pixels.
-    """
-
-    pixels: NDArray[np.uint8]
-    text: str
-    reduced: bool
+    pixels: NDArray[np.uint8]  # (height, width, 1, 3 or 4)
+    text: str  # size of the whole image
 
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """Numbers of a vector to draw as a line.
-
-    Attributes
-    ----------
-    values : tuple of float
-        At most 64 numbers; of a longer vector, means of consecutive values.
-    text : str
-        Number of values and their range.
-    """
+    """Numbers of a vector to draw as a line: at most `_POINTS`, means of a longer vector."""
 
     values: tuple[float, ...]
-    text: str
+    text: str  # number of values, and their range
 
 
 Cell = str | Spark | tuple[Picture, ...]
@@ -75,49 +58,67 @@ Cell = str | Spark | tuple[Picture, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreviewColumn:
-    """Cells of one column.
-
-    Attributes
-    ----------
-    name : str
-        Name of the column, printable.
-    about : str
-        Dtype, shape and displayed range of pixels.
-    cells : tuple of str, Spark or tuple of Picture
-        One cell per row; all text is printable.
-    role : {"picture", "class", "integer", "text", "other"}
-        Content that captions of pictures are chosen by.
-    right : bool
-        Cells are numbers, aligned to the right.
-    """
+    """Cells of one column; all text is printable."""
 
     name: str
-    about: str
+    about: str  # dtype, shape and displayed range of pixels
     cells: tuple[Cell, ...]
-    role: str
-    right: bool = False
+    role: Literal["picture", "class", "integer", "text", "other"]  # captions of pictures are chosen by it
+    right: bool = False  # numbers, aligned to the right
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PreviewContent:
-    """Content that every output format displays.
-
-    Attributes
-    ----------
-    nrows : int
-        Number of rows.
-    title : str
-        Number of rows, and the origin.
-    columns : tuple of PreviewColumn
-        Cells of each column.
-    """
-
-    nrows: int
-    title: str
-    columns: tuple[PreviewColumn, ...]
+def preview_columns(dataset: Dataset, n: int) -> tuple[int, tuple[PreviewColumn, ...]]:
+    """Read the first rows of a data set; return their number and their columns."""
+    schema = dataset.schema
+    if dataset.nrows is None:
+        first = dataset.head(n)
+        rows: Mapping[str, Iterable[Any]] = first
+        nrows = len(next(iter(first.values()))) if first else 0
+    else:
+        nrows = min(n, dataset.nrows)
+        rows = _first_rows(dataset, nrows)
+    return nrows, tuple(
+        _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
+    )
 
 
-def preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: Sequence[str]) -> PreviewColumn:
+def _first_rows(dataset: Dataset, nrows: int) -> Mapping[str, Iterable[Any]]:
+    """Return the first rows of each column; rows that take much memory together are read one by one."""
+    source = dataset.source
+    if source is None or not len(dataset):
+        return dataset.head(nrows)
+    limited = source.with_memory_limit(_READ_NBYTES)
+    try:
+        return _read(limited, tuple(dataset), 0, nrows)
+    except MemoryLimitError:
+        return {name: _single_rows(source, limited, name, nrows) for name in dataset}
+
+
+def _single_rows(source: Source, limited: Source, name: str, nrows: int) -> Iterator[Any]:
+    """Yield the rows of a column, and the error of a row above the memory limit in its place."""
+    try:
+        yield from _read(limited, (name,), 0, nrows)[name]
+    except MemoryLimitError:
+        for row in range(nrows):
+            try:
+                yield from _read(source, (name,), row, row + 1)[name]
+            except MemoryLimitError as error:
+                yield error
+
+
+def _read(source: Source, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+    # On the cluster of an active client, which may be the only one that reaches the files.
+    return dask.delayed(_rows, pure=False)(source, names, start, stop).compute()  # type: ignore[no-any-return]
+
+
+def _rows(source: Source, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+    return {name: to_array(block) for name, block in source.read(names, slice(start, stop)).items()}
+
+
+# --------------------------------------------------------------------------------------------------------------- cells
+
+
+def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: Sequence[str]) -> PreviewColumn:
     """Convert the rows of a column to cells.
 
     A row is a value as `Dataset.compute` returns it, or the `MemoryLimitError` of a row that was not read. Images are
@@ -136,6 +137,7 @@ def preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: Se
         kind = feature.item_dtype.kind
         whole = kind in "iu"
         words = kind in "OT" and all(isinstance(value, str) or _is_text(value) for value in values)
+        role: Literal["class", "integer", "text", "other"]
         role = "class" if classes and whole else "integer" if whole else "text" if words else "other"
         return PreviewColumn(title, about, texts, role, right=feature.is_dense and role != "class")
     spread = max((np.size(value) for value in values), default=0) > _LISTED
@@ -203,7 +205,6 @@ def _row_images(value: Any) -> list[_Reduced] | str:
 
 
 def _flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the images of a row that holds one, several, or lists of them."""
     if value.dtype != object and value.ndim == 2:
         yield value[..., None]
     elif value.dtype != object and value.ndim == 3:
@@ -298,17 +299,16 @@ def _reduced(image: NDArray[Any]) -> _Reduced:
 
 
 def _picture(image: _Reduced, low: float, high: float) -> Picture:
-    height, width, channels = image.shape
     if not image.pixels.size:
-        return Picture(np.zeros((1, 1, 1), np.uint8), _size(image.shape), False)
+        return Picture(np.zeros((1, 1, 1), np.uint8), _size(image.shape))
     levels = image.pixels
     if levels.dtype != np.uint8:
         with np.errstate(all="ignore"):
             unit = np.nan_to_num((levels - low) / ((high - low) or 1), nan=0, posinf=1, neginf=0)
         levels = np.rint(np.clip(unit, 0, 1) * 255).astype(np.uint8)
-    if channels == 2:  # gray and alpha
+    if levels.shape[2] == 2:  # gray and alpha
         levels = levels[..., [0, 0, 0, 1]]
-    return Picture(np.ascontiguousarray(levels), _size(image.shape), max(height, width) > _SIDE)
+    return Picture(np.ascontiguousarray(levels), _size(image.shape))
 
 
 def _size(shape: Sequence[int | None]) -> str:
