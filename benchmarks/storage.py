@@ -26,8 +26,7 @@ from typing import Any
 from dask_tfrecord import RecordWriter, build_index
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.records.index_file import index_shard
+from dask_tfrecord.records.index import index_shard, scan_shard
 from dask_tfrecord.storage import compression
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import Shard, find_shards

@@ -80,7 +80,7 @@ def test_opening_reports_shards_records_and_the_indexes_that_were_used(
         )
         [opened] = messages(caplog, "arrays.read", logging.INFO)
         assert re.search(r"opened \S+ and 3 others: 4 shards of [\d,]+ bytes, 40 records of 3 features, 5 ch", opened)
-        [headers] = messages(caplog, "records.index_file", logging.DEBUG)
+        [headers] = messages(caplog, "records.index", logging.DEBUG)
         assert headers.endswith("part-3.tfrecord: counted 10 records by their headers")
         dtf.read_tfrecord(shards, counts=None)
         assert ", uncounted records of" in messages(caplog, "arrays.read", logging.INFO)[1]

@@ -26,8 +26,7 @@ from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
 from dask_tfrecord.records.framing import Window, read_records
-from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.records.index_file import CountedShard, index_shard, write_sidecars
+from dask_tfrecord.records.index import CountedShard, ShardIndex, index_shard, scan_shard, write_sidecars
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import compression as compression_module
 from dask_tfrecord.storage import gzip_index as access_module
@@ -129,9 +128,7 @@ class TestRead:
         (tmp_path / "x.idx").write_text(lines(PAYLOADS))
         date = (tmp_path / "x").stat().st_mtime_ns
         os.utime(tmp_path / "x.idx", ns=(0, date + (1 if newer else -1)))
-        monkeypatch.setattr(
-            "dask_tfrecord.records.index_file.scan_shard", lambda *_, **__: pytest.fail("it was scanned")
-        )
+        monkeypatch.setattr("dask_tfrecord.records.index.scan_shard", lambda *_, **__: pytest.fail("it was scanned"))
         counted = indexed(shard)
         assert counted.stale is None
         check(counted.index, PAYLOADS)

@@ -24,8 +24,15 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import IndexEntries, ShardIndex
-from dask_tfrecord.records.index_file import SUFFIX, CountedShard, WrittenIndex, index_shard, write_sidecars
+from dask_tfrecord.records.index import (
+    SUFFIX,
+    CountedShard,
+    IndexEntries,
+    ShardIndex,
+    WrittenIndex,
+    index_shard,
+    write_sidecars,
+)
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, TFRecordError, plural, redact_url
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
-from dask_tfrecord.records.index_file import UnusableIndexError, read_index_lines
+from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.storage.sidecar_files import Sidecar

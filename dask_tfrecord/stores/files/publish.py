@@ -39,7 +39,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
-from dask_tfrecord.records.index_file import write_sidecars
+from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, is_cancelled, while_running
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.storage.clients import is_directory, join, read_text, url_to_fs
