@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.metadata.schema_files import read_schema
     from dask_tfrecord.metadata.tfmd_writing import to_tfmd
-    from dask_tfrecord.records.framing import read_records
-    from dask_tfrecord.records.writer import RecordWriter
+    from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.worker_check import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.batches.padding import Pad
@@ -104,7 +103,7 @@ _MODULES = {
     "RaggedBlock": "columns.blocks",
     "RaggedFeature": "features",
     "RawFeature": "features",
-    "RecordWriter": "records.writer",
+    "RecordWriter": "records.framing",
     "Report": "inspection.report",
     "Schema": "schema",
     "SchemaError": "errors",

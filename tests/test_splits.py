@@ -24,7 +24,9 @@ from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.byte_splits import (
+from dask_tfrecord.records.framing import iterate_records
+from dask_tfrecord.records.index import scan_shard
+from dask_tfrecord.records.splits import (
     ByteSplit,
     check_following_splits,
     even_splits,
@@ -33,8 +35,6 @@ from dask_tfrecord.records.byte_splits import (
     join_entries,
     split_entries,
 )
-from dask_tfrecord.records.framing import iterate_records
-from dask_tfrecord.records.index import scan_shard
 from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.storage.listing import Shard, find_shards
 

@@ -37,7 +37,7 @@ from dask_tfrecord.features import (
 from dask_tfrecord.messages import Example
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
 from dask_tfrecord.metadata.tfds_features import schema_from_features
-from dask_tfrecord.records import index_file
+from dask_tfrecord.records import index
 from dask_tfrecord.settings import Limits
 
 DATA = Path(__file__).parent / "data" / "tfds"
@@ -576,7 +576,7 @@ def test_sidecar_indexes_locate_rows(
 
     # Write an index entry for every record instead of one per MiB.
     set_limits(entry_nbytes=1)
-    monkeypatch.setattr(index_file, "scan_shard", scan)
+    monkeypatch.setattr(index, "scan_shard", scan)
     ds = dtf.read_tfrecord(folder, split="train", columns=["label"])
     assert isinstance(ds.source, RecordSource)
     collection = ds.source.collection

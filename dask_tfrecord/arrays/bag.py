@@ -12,7 +12,7 @@ import dask.bag
 from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
 from dask_tfrecord.errors import FeatureError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
-from dask_tfrecord.records.runs import iterate_payloads
+from dask_tfrecord.records.splits import iterate_payloads
 from dask_tfrecord.storage.listing import find_shards
 
 __all__ = ["read_bag"]

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural
-from dask_tfrecord.records.byte_splits import ByteSplit
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.records.runs import Run
+from dask_tfrecord.records.splits import ByteSplit, Run
 from dask_tfrecord.storage.listing import Shard, Shards
 
 __all__ = [

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
-from dask_tfrecord.records.byte_splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
     SUFFIX,
@@ -33,6 +32,7 @@ from dask_tfrecord.records.index import (
     index_shard,
     write_sidecars,
 )
+from dask_tfrecord.records.splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX

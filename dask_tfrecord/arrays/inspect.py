@@ -16,7 +16,7 @@ from dask_tfrecord.arrays.record_partitions import RecordPartition, record_parti
 from dask_tfrecord.inspection.inference import checked_sample, survey_sample
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.inspection.survey import Survey, survey
-from dask_tfrecord.records.runs import iterate_payloads
+from dask_tfrecord.records.splits import iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shards

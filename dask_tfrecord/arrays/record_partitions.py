@@ -19,7 +19,7 @@ from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_
 from dask_tfrecord.arrays.read import checked_chunks, count_records
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.records.runs import Run, full_run
+from dask_tfrecord.records.splits import Run, full_run
 from dask_tfrecord.storage.shard import Shard, Shards
 
 __all__ = ["RecordPartition", "record_partitions"]

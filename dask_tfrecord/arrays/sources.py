@@ -27,7 +27,7 @@ from dask_tfrecord.columns.decode import decode, decode_blocks
 from dask_tfrecord.columns.memory_limit import MemoryLimit
 from dask_tfrecord.errors import redact_url
 from dask_tfrecord.records.index import check_count
-from dask_tfrecord.records.runs import Run
+from dask_tfrecord.records.splits import Run
 from dask_tfrecord.runtime.dask_private import worker_memory
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import full_name, read_nbytes, read_setting

@@ -15,7 +15,7 @@ from dask_tfrecord.arrays.collection import Collection, borders_by_bytes
 from dask_tfrecord.columns.column_plan import StepCountPlan
 from dask_tfrecord.columns.decode import decode_blocks
 from dask_tfrecord.features import FixedLenSequenceFeature
-from dask_tfrecord.records.runs import Run
+from dask_tfrecord.records.splits import Run
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 

@@ -15,10 +15,9 @@ from dask_tfrecord.columns.blocks import Block, block_nbytes
 from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
 from dask_tfrecord.columns.decode import decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, ShardChangedError
-from dask_tfrecord.records.byte_splits import ByteSplit, SplitEntry, find_entry, find_entry_by_walk
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import index_entries, walk
-from dask_tfrecord.records.runs import Run
+from dask_tfrecord.records.splits import ByteSplit, Run, SplitEntry, find_entry, find_entry_by_walk
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard, Shards
 

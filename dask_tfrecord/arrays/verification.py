@@ -19,9 +19,8 @@ from dask_tfrecord.arrays.mapped_source import MappedSource
 from dask_tfrecord.arrays.sources import RecordSource, Source
 from dask_tfrecord.arrays.uncounted_source import UncountedSource
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records
+from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.index import SUFFIX
-from dask_tfrecord.records.repair import repair_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import Shards, find_shards
 from dask_tfrecord.storage.shard import normalize_compression

@@ -37,10 +37,9 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.inspection.payload_type import payload_error
-from dask_tfrecord.records.byte_splits import check_following_splits
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import truncation_error
-from dask_tfrecord.records.runs import Run
+from dask_tfrecord.records.splits import Run, check_following_splits
 from dask_tfrecord.schema import unset_keys
 from dask_tfrecord.settings import limits
 

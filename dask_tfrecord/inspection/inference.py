@@ -14,7 +14,7 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.inspection.survey import Survey, survey
-from dask_tfrecord.records.runs import Run, full_run, iterate_payloads
+from dask_tfrecord.records.splits import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard, Shards
 

@@ -18,8 +18,8 @@ from dask_tfrecord.arrays.record_partitions import RecordPartition, record_parti
 from dask_tfrecord.errors import Location, SchemaError, UnknownFeatureError, plural, redact_url
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels
-from dask_tfrecord.records.runs import full_run, iterate_payloads
-from dask_tfrecord.records.writer import write_record
+from dask_tfrecord.records.framing import write_record
+from dask_tfrecord.records.splits import full_run, iterate_payloads
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.listing import Shards, find_shards
