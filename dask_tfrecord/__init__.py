@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.metadata.schema_files import read_schema
     from dask_tfrecord.metadata.tfmd_writing import to_tfmd
     from dask_tfrecord.records.framing import RecordWriter, read_records
-    from dask_tfrecord.runtime.worker_check import check_workers
+    from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.batches.padding import Pad
     from dask_tfrecord.stores.files.copy import copy_tfrecord
@@ -116,7 +116,7 @@ _MODULES = {
     "VirtualZarr": "stores.virtual.references",
     "ZarrPlan": "stores.zarr.plan",
     "build_index": "arrays.counting",
-    "check_workers": "runtime.worker_check",
+    "check_workers": "runtime.workers",
     "copy_tfrecord": "stores.files.copy",
     "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.reader",
