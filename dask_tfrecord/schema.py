@@ -146,6 +146,10 @@ class Schema(Mapping[str, Feature]):
                 f"no feature {name!r}" + near_misses(name, self._features, self.sampling)
             ) from None
 
+    def __contains__(self, name: object) -> bool:
+        # `Mapping` would call `__getitem__`, whose error compares the name with all others.
+        return name in self._features
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
 

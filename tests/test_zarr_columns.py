@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -272,3 +272,40 @@ def test_strings_of_a_fixed_width_are_text(tmp_path: Path) -> None:
     for back in (dtf.from_zarr(tmp_path / "store.zarr"), dtf.read_tfrecord(tmp_path / "some.tfrecord", features)):
         for name in arrays:
             assert back[name].compute().tolist() == given.tolist()
+
+
+class _ReadingStore(zarr.storage.WrapperStore[Any]):
+    """Store that sums the bytes that are read."""
+
+    # Of all copies: zarr opens a store read-only as another object.
+    nbytes: ClassVar[int] = 0
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        found = await self._store.get(key, prototype, byte_range)
+        type(self).nbytes += 0 if found is None else len(found)
+        return found
+
+    def with_read_only(self, read_only: bool = False) -> _ReadingStore:
+        return _ReadingStore(self._store.with_read_only(read_only))
+
+
+def test_each_column_costs_as_much_among_many() -> None:
+    """The metadata of the group grow with the columns, and are not read for each of them."""
+    read = {}
+    for columns in (40, 320):
+        store, before = _ReadingStore(zarr.storage.MemoryStore()), _ReadingStore.nbytes
+        dtf.to_zarr({f"column {number}": np.arange(3) for number in range(columns)}, store)
+        read[columns] = (_ReadingStore.nbytes - before) / columns
+    assert 0 < read[320] < 1.5 * read[40]
+
+
+def test_a_name_without_a_feature_is_compared_with_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> str:
+        raise AssertionError("compares names although there is no error")
+
+    features = {f"g/{number}": dtf.VarLenFeature("int64") for number in range(3)}
+    ds = dtf.Dataset.from_arrays({name: [[1, 2], [3]] for name in features}, features)
+    monkeypatch.setattr("dask_tfrecord.schema.near_misses", fail)
+    store = zarr.storage.MemoryStore()
+    ds.to_zarr(store, groups={"g": list(features)}, fill_values=dict.fromkeys(features, 1))
+    assert dtf.from_zarr(store).schema.groups == {"g": tuple(features)}

@@ -149,7 +149,7 @@ def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
     UnknownFeatureError
         If a name is unknown; the message has similar names.
     """
-    known = [*schema, *array_names(schema)]
+    known = dict.fromkeys([*schema, *array_names(schema)])
     for name in names:
         if name not in known:
             raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 import zarr
@@ -21,8 +22,8 @@ from dask_tfrecord.errors import without_credentials
 from dask_tfrecord.storage.objects import CONDITIONAL
 
 __all__ = [
+    "array_metadata",
     "calling_thread_loop",
-    "check_creatable",
     "chunk_key",
     "create_if_absent",
     "open_for_writing",
@@ -194,8 +195,8 @@ def calling_thread_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def check_creatable(arguments: Mapping[str, Mapping[str, Any]]) -> None:
-    """Create arrays in memory, so that errors of zarr are raised before anything is written or replaced.
+def array_metadata(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Make the metadata of arrays in memory, so that zarr refuses them before anything is written or replaced.
 
     Parameters
     ----------
@@ -208,18 +209,20 @@ def check_creatable(arguments: Mapping[str, Mapping[str, Any]]) -> None:
         If zarr cannot create an array; the error of zarr is its cause.
     """
     # Columns are often many of one kind, and each array takes a millisecond.
-    kinds: dict[str, str] = {}
-    for name, options in arguments.items():
-        kinds.setdefault(repr([options[option] for option in options if option not in _DESCRIPTIVE]), name)
+    kinds: dict[str, Any] = {}
+    found = {}
     store, create = zarr.storage.MemoryStore(), zarr.api.asynchronous.create_array
     with calling_thread_loop() as loop:
-        for name in kinds.values():
-            options = arguments[name]
-            try:
-                loop.run_until_complete(create(store, name=name, **options))
-            except Exception as error:
-                codecs = ", ".join(f"{option}={options[option]!r}" for option in ("compressors", "filters"))
-                raise ValueError(
-                    f"zarr cannot create array {name!r} of {options['dtype']} with {codecs}: {error}. Codecs are "
-                    f"objects of zarr.codecs, for example zarr.codecs.ZstdCodec(level=3), or their JSON values"
-                ) from error
+        for name, options in arguments.items():
+            kind = repr([options[option] for option in options if option not in _DESCRIPTIVE])
+            if kind not in kinds:
+                try:
+                    kinds[kind] = loop.run_until_complete(create(store, name=name, **options)).metadata
+                except Exception as error:
+                    codecs = ", ".join(f"{option}={options[option]!r}" for option in ("compressors", "filters"))
+                    raise ValueError(
+                        f"zarr cannot create array {name!r} of {options['dtype']} with {codecs}: {error}. Codecs are "
+                        f"objects of zarr.codecs, for example zarr.codecs.ZstdCodec(level=3), or their JSON values"
+                    ) from error
+            found[name] = replace(kinds[kind], **{option: options[option] for option in _DESCRIPTIVE})
+    return found

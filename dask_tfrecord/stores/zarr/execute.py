@@ -36,7 +36,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable
-from dask_tfrecord.stores.zarr.compat import check_creatable, write_sequentially
+from dask_tfrecord.stores.zarr.compat import array_metadata, write_sequentially
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.group import TargetGroup
 from dask_tfrecord.stores.zarr.layout import ZarrLayout, zarr_layout
@@ -191,7 +191,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
         arguments = options.create_arguments(layout, schema)
-        run_uninterrupted(lambda: check_creatable(arguments))
+        run_uninterrupted(lambda: array_metadata(arguments))
     rechunks = dataset.merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
@@ -306,9 +306,11 @@ def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
     """Create the group and its arrays, and write the plan to the checkpoint."""
     target, layout, identity = run.target, run.conversion.layout, run.row_tasks.token
     request, schema = run.conversion.request, run.row_tasks.schema
-    attributes = {"complete": False, "written": False, **group_attributes(request, layout, identity)}
+    attributes = {"id": identity, "complete": False, "written": False}
     group = target.create(mode, attributes, request.options.attributes.of_group(schema))
     arrays = target.create_arrays(group, request.options.create_arguments(layout, schema))
+    # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
+    target.update_attributes(identity, **group_attributes(request, layout, identity))
     checkpoint = Checkpoint(target.objects(group), identity)
     checkpoint.begin(layout)
     return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays, str(target))

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import fsspec.core
 import zarr
-import zarr.api.asynchronous
 import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.clients import explain_missing_extra
 from dask_tfrecord.storage.objects import DirectoryObjects
 from dask_tfrecord.stores.output import Claimable
-from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, calling_thread_loop, open_for_writing
+from dask_tfrecord.stores.zarr.compat import array_metadata, calling_thread_loop, open_for_writing
 from dask_tfrecord.stores.zarr.objects import (
     CLAIM,
     GroupObjects,
@@ -333,24 +332,11 @@ class TargetGroup:
             zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
 
     def create_arrays(self, group: zarr.Group, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Create the arrays of the group; in a directory, within the calling thread.
-
-        Parameters
-        ----------
-        group : zarr.Group
-            The group.
-        arguments : mapping of str to mapping
-            Arguments of `zarr.create_array`, by the name of the array.
-        """
-        created = {name: {**options, "config": ARRAY_CONFIG} for name, options in arguments.items()}
-        if self.directory is None:
-            return {name: group.create_array(name, **options) for name, options in created.items()}
-        create = zarr.api.asynchronous.create_array
-        with calling_thread_loop() as loop:
-            return {
-                name: zarr.Array(loop.run_until_complete(create(group.store_path, name=name, **options)))
-                for name, options in created.items()
-            }
+        """Create the arrays of the group; `arguments` are those of `zarr.create_array`, by the name of the array."""
+        # `zarr.create_array` would read and parse the metadata of the group for each array.
+        metadata = {f"{group.path}/{name}".strip("/"): each for name, each in array_metadata(arguments).items()}
+        nodes: dict[str, Any] = dict(zarr.create_hierarchy(store=group.store, nodes=metadata))
+        return {name: open_for_writing(nodes[path]) for name, path in zip(arguments, metadata, strict=True)}
 
     def open_for_writing(self, group: zarr.Group, name: str) -> Any:
         """Open an array of the group for writing.

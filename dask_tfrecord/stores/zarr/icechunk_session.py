@@ -94,9 +94,10 @@ def convert_in_session(
     layout, row_tasks = conversion.layout, RowTasks(request.dataset, uuid.uuid4().hex, request.schema)
 
     def create() -> None:
-        attributes = group_attributes(request, layout, row_tasks.token) | {"complete": True, "written": True}
+        attributes = {"id": row_tasks.token, "complete": True, "written": True}
         group = target.create(mode, attributes, request.options.attributes.of_group(request.schema))
         target.create_arrays(group, request.options.create_arguments(layout, request.schema))
+        target.update_attributes(row_tasks.token, **group_attributes(request, layout, row_tasks.token))
 
     with write_sequentially():
         run_uninterrupted(create)

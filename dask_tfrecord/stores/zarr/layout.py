@@ -334,6 +334,8 @@ class _FlatLayout:
         Grids of arrays that differ from the grid of rows.
     rows_name : str
         Name of the dimension of rows.
+    items_grids : dict of str to (int, int)
+        Grids of items by group, computed once for all of its features.
     """
 
     schema: Schema
@@ -342,6 +344,7 @@ class _FlatLayout:
     border_counts: BorderCounts
     overrides: GridOverrides
     rows_name: str
+    items_grids: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def arrays(self, feature_name: str) -> Iterator[ArraySpec]:
         """Yield the arrays of a feature; those of the first feature of a group include the splits of the group."""
@@ -357,7 +360,9 @@ class _FlatLayout:
         dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
         dtype = "string" if feature.item_dtype.kind == "T" else dtype
         if group is not None and len(levels.splits) == 1:
-            values = spec("values", items[-1], dtype, self._items_grid(group), *inner)
+            if group not in self.items_grids:
+                self.items_grids[group] = self._items_grid(group)
+            values = spec("values", items[-1], dtype, self.items_grids[group], *inner)
             yield replace(values, dimensions=(self._dimension(group), *values.dimensions[1:]))
         else:
             yield spec("values", items[-1], dtype, self._flat_grid(feature_name, "values", levels.item_nbytes), *inner)

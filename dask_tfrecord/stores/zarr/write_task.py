@@ -196,8 +196,10 @@ def _write(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: RowSo
         # Splits need only the sizes of values.
         reader = source if values else source.sizes_only()
         into: dict[str, NDArray[Any] | OutputBuffer] = {} if unit is None else dict(unit.arrays)
-        for name in {entries.spec.feature for entries in values}:
-            into[name] = partial(_output_buffer, [entries for entries in values if entries.spec.feature == name])
+        by_feature: dict[str, list[_FlatEntries]] = {}
+        for entries in values:
+            by_feature.setdefault(entries.spec.feature, []).append(entries)
+        into.update({name: partial(_output_buffer, entries) for name, entries in by_feature.items()})
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
             check_group_lengths(schema.groups, blocks, partial(locate_row, source, span[0]))
             for receiver in receivers:
