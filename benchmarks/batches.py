@@ -4,7 +4,7 @@
 
 DATA is a directory that `make_data.py` wrote. Both sides read the same files on the same cores, deliver NumPy arrays,
 and pad `tokens` to the longest row of each batch. The mixing window has as many rows as TensorFlow's shuffle buffer.
-Each run is a process of its own: TensorFlow's two pipelines (`tensorflow_batches.py`) and this library alternate. A
+Each run is a process of its own: TensorFlow's two pipelines (`peers.py batches`) and this library alternate. A
 time is the median of all epochs after an untimed first one; the ratio is to the faster pipeline of TensorFlow.
 
 `--epochs` is the number of epochs of a last run of this library, whose table shows the resident memory after each
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compare import HERE, resident, run
+from harness import HERE, resident, run
 
 # Shuffling of this library, by the name of the pipeline.
 OURS = {"window": "window", "full": "full", "in order": False}
@@ -31,7 +31,7 @@ HEADER = "data        pipeline                   records     records/s   peak RS
 
 def measure(arguments: argparse.Namespace) -> None:
     """Time epochs of this library, and print a line of JSON."""
-    from dask_pipelines import FEATURES
+    from pipelines import FEATURES
 
     import dask_tfrecord as dtf
 
@@ -58,7 +58,7 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
     """Alternate between both libraries on one data set, and print its lines."""
     common = ["--batch", str(arguments.batch), "--buffer", str(arguments.buffer)]
     ours = [sys.executable, __file__, str(arguments.data), name, *common, "--epochs", "4", "--run"]
-    theirs = [arguments.tensorflow, str(HERE / "tensorflow_batches.py"), str(arguments.data), name]
+    theirs = [arguments.tensorflow, str(HERE / "peers.py"), "batches", str(arguments.data), name]
     results: dict[str, tuple[dict[str, Any], int]] = {}
     for mode in ("parse-batch", "parse-each"):
         results[f"tensorflow {mode}"] = run([*theirs, mode, *common])

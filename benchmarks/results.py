@@ -1,4 +1,4 @@
-"""Write the figures of `compare.py --json` and `scaling.py --json` as Markdown, and the speed of `tabular` as a chart.
+"""Write the figures of `read.py --json` and `scale.py records --json` as Markdown, and draw the chart.
 
 python benchmarks/results.py FIGURES.json OUT.md [--scaling SCALING.json] [--chart OUT.png --environments DIR]
 """
@@ -9,17 +9,17 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import dask
-import numpy as np
-from compare import OURS
-from peer_runs import spread
+from harness import OURS, environment, spread
 
 CLOCKS = {"cpu": "processor time", "wall": "wall-clock time"}
+# The contrast of the gray with white and with black is equal.
+GRAY, GREEN, SLATE = "#777777", "#2f8f5b", "#8c96a8"
 TASKS = {
     "touch": "Each block decoded, read and dropped",
     "gather": "Everything gathered into one NumPy array per feature",
@@ -43,7 +43,7 @@ def machine() -> list[str]:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), model)
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, dask {dask.__version__}"
+    versions = f"Python {platform.python_version()}, NumPy {version('numpy')}, dask {version('dask')}"
     return [
         f"{os.cpu_count()} cores ({model}), {platform.system()}, {versions}, dask_tfrecord {version('dask-tfrecord')}.",
         "",
@@ -121,7 +121,7 @@ def limits(figures: list[dict[str, Any]]) -> list[str]:
 
 
 def scaling(report: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return the tables of `scaling.py`."""
+    """Return the tables of `scale.py records`."""
     text = "Workers by wall-clock time, the other tables by processor time. Memory is that of the client."
     lines = ["## Scaling", "", text, ""]
     for rows in report.values():
@@ -136,8 +136,6 @@ def scaling(report: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 def draw(figures: list[dict[str, Any]], chart: Path, environments: Path) -> None:
     """Draw the readers of `tabular`, the fastest pipeline of each, with matplotlib of an environment."""
-    from peer_runs import environment
-
     rates: dict[str, float] = {}
     for figure in figures:
         if figure["data"] == "tabular" and figure["rates"]:
@@ -146,8 +144,34 @@ def draw(figures: list[dict[str, Any]], chart: Path, environments: Path) -> None
     readers = sorted(rates.items(), key=lambda item: (item[0] != OURS, -item[1]))
     python = environment(environments, "matplotlib", ("matplotlib",))
     title = f"Records of 18 features read per second of {CLOCKS[figures[0]['clock']]}"
-    script = Path(__file__).with_name("chart.py")
-    subprocess.run([python, str(script), str(chart), title], input=json.dumps(readers), text=True, check=True)
+    subprocess.run([python, __file__, "--draw", str(chart), title], input=json.dumps(readers), text=True, check=True)
+
+
+def draw_bars(out: str, title: str, readers: list[tuple[str, float]]) -> None:
+    """Draw horizontal bars, in an environment that has matplotlib; the first reader is compared with the others.
+
+    The background is transparent and the text is gray, so that the chart is legible on light and on dark pages.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.42 * len(readers) + 0.6))
+    names, rates = zip(*readers, strict=True)
+    places = range(len(readers), 0, -1)
+    axes.barh(places, rates, color=[GREEN] + [SLATE] * (len(readers) - 1), height=0.68)
+    for place, rate in zip(places, rates, strict=True):
+        text, times = f"{float(f'{rate:.3g}'):,.0f}", rates[0] / rate
+        text += f"  (takes {times:,.{0 if times > 20 else 1}f} times as long)" if times != 1 else ""
+        axes.text(rate + rates[0] * 0.01, place, text, va="center", color=GRAY, fontsize=9)
+    axes.set_yticks(list(places), names, color=GRAY, fontsize=10)
+    axes.set_xlim(0, rates[0] * 1.15)
+    axes.set_title(title, color=GRAY, fontsize=10, loc="left")
+    axes.tick_params(left=False, bottom=False, labelbottom=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    figure.savefig(out, dpi=160, bbox_inches="tight", transparent=True)
 
 
 def write(figures: list[dict[str, Any]], out: Path, scaled: dict[str, Any] | None = None) -> None:
@@ -181,4 +205,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--draw"]:
+        draw_bars(sys.argv[2], sys.argv[3], json.load(sys.stdin))
+    else:
+        main()

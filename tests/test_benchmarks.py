@@ -94,7 +94,7 @@ def test_results_list_every_reader_and_limit(
 @pytest.mark.integration
 @pytest.mark.slow
 def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
-    done = run("dask_pipelines.py", data, "tabular", "sums")
+    done = run("pipelines.py", "passes", data, "tabular", "sums")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     answers = {
@@ -107,7 +107,7 @@ def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
     make_peer(tmp_path, "tfrecord", "import time; time.sleep(1000)")
     make_peer(tmp_path, "ray", "raise SystemExit('no memory')")
     figures = tmp_path / "figures.json"
-    command = ["compare.py", data, "tabular", "--environments", tmp_path, "--rounds", 1, "--passes", 1]
+    command = ["read.py", data, "tabular", "--environments", tmp_path, "--rounds", 1, "--passes", 1]
     done = run(*command, "--peers", "tfx-bsl,tfrecord,ray", "--timeout", 60, "--json", figures)
     assert done.returncode == 0, done.stderr
     assert "did not finish in 60 s" in done.stderr and "no memory" in done.stderr
@@ -122,17 +122,17 @@ def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.slow
 def test_limits_and_scaling_run(data: Path, tmp_path: Path) -> None:
-    done = run("limits.py", data, "--rounds", 1, "--json", tmp_path / "limits.json")
+    done = run("pipelines.py", "limits", data, "--rounds", 1, "--json", tmp_path / "limits.json")
     assert done.returncode == 0, done.stderr
     rates, touch, gather = json.loads((tmp_path / "limits.json").read_text())
     assert min(rates["rates"].values()) > 0
     assert touch["nbytes"] == sum(path.stat().st_size for path in data.iterdir()) == gather["nbytes"]
     small = ["--records", 100, 1000, "--chunks", 2, 10, "--copies", 1, "--rounds", 1, "--workers", "1 thread"]
-    done = run("scaling.py", *small, "--json", tmp_path / "scaling.json")
+    done = run("scale.py", "records", *small, "--json", tmp_path / "scaling.json")
     assert done.returncode == 0, done.stderr
     scaled = json.loads((tmp_path / "scaling.json").read_text())
     assert [row["records"] for row in scaled["growth"]] == [100, 1000]
     assert [(row["chunks"], row["columns"]) for row in scaled["chunks"]] == [(2, 1), (2, 10), (10, 1), (10, 10)]
     assert [row["workers"] for row in scaled["workers"]] == ["1 thread"]
-    done = run("startup.py", 1)
+    done = run("scale.py", "startup", 1)
     assert done.returncode == 0 and "| import dask.array |" in done.stdout, done.stderr

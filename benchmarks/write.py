@@ -1,32 +1,15 @@
-"""Compare conversions to Zarr: this library, dask with TensorFlow, a decode into memory, and zarr alone.
+"""Writing compared with other writers: conversions to Zarr, and shards of TFRecord.
 
-All writers write the same arrays with the same chunks, shards and codecs from the same files:
-
-- `dask_tfrecord`: `read_tfrecord(…).to_zarr(…)`, opening and counting included;
-- `tensorflow`: a `dask.delayed` of TensorFlow's fastest parse for each shard, `da.from_delayed`, and `da.to_zarr` of
-  all arrays at once, rechunked to write units. It gets the record counts of the shards, which is enough for dense
-  arrays. For ragged arrays it first parses these columns alone to count their values, as this library does;
-- `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
-- `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``;
-- `our plan`, `our writing`: two steps of this library, selected by `--writers`: opening and planning, which read and
-  count; and writing rows that are in memory before the clock starts, without reading or decoding;
-- `fused`: as `dask_tfrecord`, with `FusedCodecPipeline` of zarr 3.3 or later, selected by `--writers`.
-
-Each run has its own process, the writers alternate, and the table shows medians. The first store of each writer is
-compared with the store of this library, value by value.
-
-    python benchmarks/conversion.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON [--sharded] [--turns 3]
-
-DATA is a directory that `make_data.py` wrote. TensorFlow's environment also needs dask and zarr. Stores are written
-next to the data and removed; the files are in the page cache. CPU seconds are the sum over all threads; they depend
-less on the load of the machine.
+python benchmarks/write.py {zarr,tfrecord} --help
 """
 
 import argparse
 import gc
 import json
 import os
+import pickle
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,14 +19,19 @@ from pathlib import Path
 from typing import Any
 
 # No heavy imports here: TensorFlow's environment lacks dask_tfrecord, and memory is measured from the imports on.
-from compare import resident, run
+from harness import SHARDED, dispatch, parser_of, resident, run
 
-NAMES = ("images_raw", "vectors", "tokens", "tabular")
+ZARR_NAMES = ("images_raw", "vectors", "tokens", "tabular")
+
 OURS, THEIRS, MEMORY, ALONE = "dask_tfrecord", "tensorflow", "in memory", "zarr alone"
+
 PLAN, WRITING, FUSED = "our plan", "our writing", "fused"
-HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
+
+ZARR_HEADER = "data        writer            records/s     MB/s   seconds   CPU s   peak MiB   ours is faster by"
+
 # Seconds for which ext4 does not reuse the blocks of removed files.
 _RECENTLY = 6
+
 # Ragged columns: values and row splits.
 FLAT = ("tokens", "id", "str_0", "str_1")
 
@@ -69,7 +57,7 @@ def create(like: Path, store: Path) -> Any:
 
 def opening(data: Path, name: str) -> Callable[[], Any]:
     """Return a function that opens a data set as a user does; its imports are done already."""
-    from dask_pipelines import FEATURES
+    from pipelines import FEATURES
 
     import dask_tfrecord as dtf
 
@@ -78,8 +66,6 @@ def opening(data: Path, name: str) -> Callable[[], Any]:
 
 def grid_of(name: str, sharded: bool) -> dict[str, Any]:
     """Return chunk and shard sizes where the writer does not choose them."""
-    from memory import SHARDED
-
     return dict(zip(("chunks", "shards"), SHARDED[name], strict=True)) if sharded else {}
 
 
@@ -136,7 +122,7 @@ def flatten(column: Any) -> dict[str, Any]:
 def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], int]:
     """Decode all rows into NumPy arrays, then write the arrays."""
     import numpy as np
-    from dask_pipelines import FEATURES
+    from pipelines import FEATURES
 
     import dask_tfrecord as dtf
 
@@ -174,7 +160,7 @@ def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) ->
     import dask
     import dask.array as da
     import numpy as np
-    from tensorflow_pipelines import join, pipeline
+    from peers import join, pipeline
 
     files = sorted(map(str, data.glob(f"{name}-*.tfrecord")))
 
@@ -311,7 +297,16 @@ def turns(name: str, counts: list[int], arguments: argparse.Namespace, folder: P
     results = {writer: Result(name, writer, nbytes) for writer in writers}
 
     def write(writer: str, to: Path, *more: str) -> dict[str, Any]:
-        command = [writers.get(writer, sys.executable), __file__, str(arguments.data), name, "--do", writer, *more]
+        command = [
+            writers.get(writer, sys.executable),
+            __file__,
+            "zarr",
+            str(arguments.data),
+            name,
+            "--do",
+            writer,
+            *more,
+        ]
         command += ["--store", str(to), "--like", str(like), "--counts", *map(str, counts)]
         command += ["--cores", str(arguments.cores), *(["--sharded"] if arguments.sharded else [])]
         os.sync()  # a writer does not wait until the data of the previous one is on disk
@@ -339,14 +334,37 @@ def counted(data: Path, name: str) -> list[int]:
     return list(counts)
 
 
-def main() -> None:
-    """Run the benchmarks of the command line and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_zarr() -> None:
+    """Compare conversions to Zarr: this library, dask with TensorFlow, a decode into memory, and zarr alone.
+
+    All writers write the same arrays with the same chunks, shards and codecs from the same files:
+
+    - `dask_tfrecord`: `read_tfrecord(…).to_zarr(…)`, opening and counting included;
+    - `tensorflow`: a `dask.delayed` of TensorFlow's fastest parse for each shard, `da.from_delayed`, and
+      `da.to_zarr` of all arrays at once, rechunked to write units. It gets the record counts of the shards, which
+      is enough for dense arrays. For ragged arrays it first parses these columns alone to count their values, as
+      this library does;
+    - `in memory`: `Dataset.compute()`, every array by `np.asarray`, then zarr;
+    - `zarr alone`: the arrays are in memory before the clock starts, and zarr writes them: ``array[:] = values``;
+    - `our plan`, `our writing`: two steps of this library, selected by `--writers`: opening and planning, which
+      read and count; and writing rows that are in memory before the clock starts, without reading or decoding;
+    - `fused`: as `dask_tfrecord`, with `FusedCodecPipeline` of zarr 3.3 or later, selected by `--writers`.
+
+    Each run has its own process, the writers alternate, and the table shows medians. The first store of each writer
+    is compared with the store of this library, value by value.
+
+        python benchmarks/write.py zarr DATA [NAME …] --tensorflow TENSORFLOW_PYTHON [--sharded] [--turns 3]
+
+    DATA is a directory that `make_data.py` wrote. TensorFlow's environment also needs dask and zarr. Stores are
+    written next to the data and removed; the files are in the page cache. CPU seconds are the sum over all threads;
+    they depend less on the load of the machine.
+    """
+    parser = parser_of(run_zarr)
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ZARR_NAMES)}; default: all")
     parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu, dask[array] and zarr")
     parser.add_argument("--writers", nargs="+", default=[OURS, THEIRS, MEMORY, ALONE], help="only these")
-    parser.add_argument("--sharded", action="store_true", help="write Zarr shards as memory.py does")
+    parser.add_argument("--sharded", action="store_true", help="write Zarr shards as `scale.py memory` does")
     parser.add_argument("--turns", type=int, default=3, help="runs of each")
     parser.add_argument("--cores", type=int, default=2, help="cores, and threads of dask's scheduler")
     parser.add_argument("--target", type=Path, help="directory of the stores; default: next to the data")
@@ -363,8 +381,8 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     report: list[Result] = []
-    print(HEADER)
-    for name in arguments.names or NAMES:
+    print(ZARR_HEADER)
+    for name in arguments.names or ZARR_NAMES:
         with tempfile.TemporaryDirectory(dir=arguments.target or arguments.data) as folder:
             counts = counted(arguments.data, name)
             results = list(turns(name, counts, arguments, Path(folder)))
@@ -377,5 +395,142 @@ def main() -> None:
         arguments.json.write_text(json.dumps([asdict(result) for result in report], indent=2) + "\n")
 
 
+TFRECORD_NAMES = ("tabular", "vectors", "tokens", "images_raw")
+
+TFRECORD_HEADER = "data        writer                       records     records/s     MB/s    ratio"
+
+
+def columns_of(data: Path, name: str, rows: int) -> dict[str, Any]:
+    """Return the first rows of a data set as NumPy arrays."""
+    import dask_tfrecord as dtf
+
+    return dtf.read_tfrecord(data / f"{name}-*.tfrecord").rows[:rows].compute()
+
+
+def passes(write: Callable[[], Any], target: Path, count: int) -> tuple[float, int]:
+    """Write several times; return the median CPU seconds and the size of the file."""
+    seconds = []
+    for number in range(count + 1):
+        target.unlink(missing_ok=True)
+        start = time.process_time()
+        write()
+        # The first run is not timed.
+        seconds += [time.process_time() - start] if number else []
+    return statistics.median(seconds), target.stat().st_size
+
+
+def write_theirs(arrays: Path, target: Path, count: int) -> dict[str, Any]:
+    """Write with TensorFlow: one message per row."""
+    os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+    import numpy as np
+    import tensorflow as tf
+
+    columns = pickle.loads(arrays.read_bytes())
+    rows = len(next(iter(columns.values())))
+
+    def features(column: Any) -> list[Any]:
+        # Lists of Python numbers are the fastest input of protobuf.
+        if isinstance(column[0], bytes):
+            return [tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for value in column]
+        numbers = [value if isinstance(value, list) else [value] for value in column.tolist()]
+        if column.dtype == object:
+            numbers = [row.tolist() for row in column]
+        if np.asarray(column[0]).dtype.kind == "f":
+            return [tf.train.Feature(float_list=tf.train.FloatList(value=row)) for row in numbers]
+        return [tf.train.Feature(int64_list=tf.train.Int64List(value=row)) for row in numbers]
+
+    def write() -> None:
+        made = {name: features(column) for name, column in columns.items()}
+        with tf.io.TFRecordWriter(str(target)) as writer:
+            for row in range(rows):
+                feature = {name: column[row] for name, column in made.items()}
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+
+    seconds, nbytes = passes(write, target, count)
+    return {"records": rows, "seconds": seconds, "nbytes": nbytes}
+
+
+def write_ours(columns: dict[str, Any], target: Path, count: int) -> dict[str, Any]:
+    """Write with `to_tfrecord` from arrays in memory."""
+    import dask
+
+    import dask_tfrecord as dtf
+
+    with dask.config.set(scheduler="synchronous"):
+        seconds, nbytes = passes(lambda: dtf.to_tfrecord(columns, target), target, count)
+    return {"records": len(next(iter(columns.values()))), "seconds": seconds, "nbytes": nbytes}
+
+
+def write_again(data: Path, name: str, target: Path, rows: int, count: int) -> dict[str, Any]:
+    """Read shards and write their rows, decoded and encoded."""
+    import dask
+
+    import dask_tfrecord as dtf
+
+    dataset = dtf.read_tfrecord(data / f"{name}-*.tfrecord").rows[:rows]
+    with dask.config.set(scheduler="synchronous"):
+        seconds, nbytes = passes(lambda: dataset.to_tfrecord(target), target, count)
+    return {"records": dataset.nrows, "seconds": seconds, "nbytes": nbytes}
+
+
+def compare_writers(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """Measure all writers on one data set."""
+    arrays, target = folder / "arrays.pickle", folder / "written.tfrecord"
+    columns = columns_of(arguments.data, name, arguments.records)
+    few = {column: array[: arguments.their_records] for column, array in columns.items()}
+    arrays.write_bytes(pickle.dumps(few))
+    passes_ = str(arguments.passes)
+    command = [arguments.tensorflow, __file__, "tfrecord", str(arrays), "--theirs", str(target), "--passes", passes_]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return {
+        "tensorflow": json.loads(done.stdout.splitlines()[-1]),
+        "dask_tfrecord": write_ours(columns, target, arguments.passes),
+        "dask_tfrecord from shards": write_again(arguments.data, name, target, arguments.records, arguments.passes),
+    }
+
+
+def run_tfrecord() -> None:
+    """Compare writing Examples with TensorFlow: the same arrays, one core each, in alternation.
+
+    TensorFlow's writer is the loop of its tutorials: a `tf.train.Example` for each row, serialized and passed to
+    `tf.io.TFRecordWriter`. This library writes the same NumPy arrays with `to_tfrecord`, on one thread, to one
+    shard; and also reads the rows from shards and writes them again. Both compute both CRCs. Seconds are CPU time,
+    user plus system, which does not depend on the disk or on other processes.
+
+        python benchmarks/write.py tfrecord DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
+
+    DATA is a directory that `make_data.py` wrote. Times are medians; the ratio is of records per second.
+    """
+    parser = parser_of(run_tfrecord)
+    parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TFRECORD_NAMES)}; default: all")
+    parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu")
+    parser.add_argument("--records", type=int, default=100_000, help="records that this library writes")
+    parser.add_argument("--their-records", type=int, default=5_000, help="records that TensorFlow writes")
+    parser.add_argument("--passes", type=int, default=3, help="timed passes")
+    parser.add_argument("--target", type=Path, help="directory of the written files")
+    parser.add_argument("--theirs", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    if arguments.theirs is not None:
+        print(json.dumps(write_theirs(arguments.data, arguments.theirs, arguments.passes)))
+        return
+    if not arguments.tensorflow:
+        sys.exit("--tensorflow PYTHON is required")
+    print(TFRECORD_HEADER)
+    for name in arguments.names or TFRECORD_NAMES:
+        with tempfile.TemporaryDirectory(dir=arguments.target) as folder:
+            results = compare_writers(name, arguments, Path(folder))
+        rates = {writer: result["records"] / result["seconds"] for writer, result in results.items()}
+        for writer, result in results.items():
+            speed = result["nbytes"] / result["seconds"] / 1e6
+            times = f"{rates[writer] / rates['tensorflow']:>9.1f}" if writer != "tensorflow" else ""
+            print(
+                f"{name:12}{writer:26}{result['records']:>10,}{rates[writer]:>14,.0f}{speed:>9,.0f}{times}", flush=True
+            )
+
+
 if __name__ == "__main__":
-    main()
+    dispatch({"zarr": run_zarr, "tfrecord": run_tfrecord}, __doc__)

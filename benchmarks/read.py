@@ -5,50 +5,36 @@ dask. In the second, all rows are gathered into one NumPy array per feature. Bot
 record and use the same cores. They alternate, each run in its own process: TensorFlow's first pipeline, this library,
 TensorFlow's second pipeline, this library again. The ratio is to the faster pipeline of TensorFlow.
 
-    python benchmarks/compare.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
-    python benchmarks/compare.py DATA [NAME …] --peers tensorflow,tfx-bsl,dali,tfrecord,ray
+    python benchmarks/read.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
+    python benchmarks/read.py DATA [NAME …] --peers tensorflow,tfx-bsl,dali,tfrecord,ray
 
 The second form compares with other readers as well (`peers.py`), each in an environment that it makes. `--limits` adds
-the limits of the machine (`limits.py`).
+the limits of the machine (`pipelines.py limits`).
 
 DATA is a directory that `make_data.py` wrote. Times are medians of all passes after an untimed first pass. Opening
 scans the headers for the number of records; its time is a separate column.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-# No heavy imports here: the peak memory of a child process starts at the memory of its parent.
-HERE = Path(__file__).parent
-# SET.label: one integer of each record.
-LABELLED = ("tabular", "vectors", "images_raw", "tokens", "sequences", "mixed", "tabular_gz")
-# SET.FEATURES: other features of the files of a set.
-NAMES = (
-    *("tabular", "vectors", "images_raw", "tokens", "tabular_gz"),
-    *("sequences", "mixed", "tensors", "jpeg", "jpeg.fast", "jpeg.resized", "png"),
-    *(f"{name}.label" for name in LABELLED),
-)
-# For the other data sets, TensorFlow's batches differ in padding or shape and can't be joined as they are.
-GATHERED = NAMES[:5]
+from harness import GATHERED, HERE, NAMES, OURS, environment, files_of, run, spread
+from peers import KINDS, PEERS
+
 TASKS = {
     "touch": "Each block decoded, read and dropped",
     "gather": "Everything gathered into NumPy arrays",
 }
-OURS = "dask_tfrecord"
+
 HEADER = "data             pipeline                   records     records/s     MB/s   peak RSS MB   ratio   open s"
-# Kilobytes on Linux, bytes on macOS.
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(slots=True)
@@ -84,68 +70,6 @@ class Result:
         self.peak_rss = max(self.peak_rss, peak_rss)
 
 
-def resident(field: str) -> int:
-    """Read a field of /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
-    raise LookupError(field)
-
-
-def processes_below(process: int) -> list[int]:
-    """Return the processes that a process started, and those that they started (Linux)."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # the process has ended
-            parents.setdefault(int(entry.read_text().rpartition(")")[2].split()[1]), []).append(int(entry.parent.name))
-    below = list(parents.get(process, ()))
-    for child in below:
-        below += parents.get(child, ())
-    return below
-
-
-def stop(process: int) -> None:
-    """Kill a process and all processes below it."""
-    for each in [*processes_below(process), process]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
-
-
-def run(command: list[str], timeout: float = 3600) -> tuple[Any, int]:
-    """Run one benchmark process; return its report and its peak resident memory in bytes."""
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert process.stdout is not None
-        timer = threading.Timer(timeout, stop, [process.pid])
-        timer.start()
-        with process.stdout as stdout:
-            output = stdout.read()
-        # wait4 returns the resources that this child used.
-        _, status, usage = os.wait4(process.pid, 0)
-        late = timer.finished.is_set()
-        timer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if late:
-            raise TimeoutError(f"{' '.join(command)}\ndid not finish in {timeout:g} s")
-        if process.returncode != 0:
-            errors.seek(0)
-            raise ChildProcessError(
-                f"{' '.join(command)}\nfailed with status {process.returncode}:\n{errors.read()[-4000:]}"
-            )
-    return json.loads(output.splitlines()[-1]), usage.ru_maxrss * RSS_UNIT
-
-
-def files_of(data: Path, name: str) -> list[Path]:
-    """Return the shards that the features `name` are read from."""
-    return sorted(data.glob(f"{name.split('.')[0]}-*.tfrecord*"))
-
-
-def label_of(name: str) -> str:
-    """Return a feature with one integer in each record."""
-    return "int_0" if name.startswith("tabular") else "label"
-
-
 def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]:
     """Alternate between TensorFlow's pipelines and this library on one data set."""
     files = files_of(arguments.data, name)
@@ -165,10 +89,10 @@ def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]
         if arguments.peer is not None and task == "touch":
             theirs = [arguments.tensorflow, str(arguments.peer), *where, mode]
         else:
-            theirs = [arguments.tensorflow, str(HERE / "tensorflow_pipelines.py"), *where, mode, task, *passes]
+            theirs = [arguments.tensorflow, str(HERE / "peers.py"), "tensorflow", *where, mode, task, *passes]
         results[pipeline].add(*run(theirs))
         for ours, what in work.items():
-            command = [sys.executable, str(HERE / "dask_pipelines.py"), *where, what, *passes]
+            command = [sys.executable, str(HERE / "pipelines.py"), "passes", *where, what, *passes]
             results[ours].add(*run([*command, "--workers", str(arguments.cores)]))
     if len({result.records for result in results.values()}) > 1:
         raise SystemExit(f"{name}: the pipelines disagree on the records: {results}")
@@ -233,6 +157,152 @@ def merge(path: Path, report: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(kept + report, indent=2) + "\n")
 
 
+PEERS_HEADER = (
+    f"{'data':12}{'reader':26}{'records':>10}{'records/s':>12}{'spread':>24}{'ours, times':>13}{'spread':>18}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Options of the command line."""
+
+    data: Path
+    environments: Path
+    rounds: int
+    passes: int
+    clock: str
+    cores: int
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResult:
+    """A reader on one set: records per second of each pass, and in each round the ratio of this library to it."""
+
+    data: str
+    reader: str
+    records: int
+    rates: list[float]
+    ratios: list[float]
+    clock: str
+    # Name of the error that ended the reader; empty if it returned rates.
+    error: str = ""
+
+
+def first_megabytes(data: Path, name: str, megabytes: float, out: Path) -> Path:
+    """Return a directory with the first megabytes of a set in two shards; `data` itself if the set is small."""
+    from dask_tfrecord import RecordWriter, read_records
+
+    files = files_of(data, name)
+    if sum(path.stat().st_size for path in files) <= megabytes * 1e6:
+        return data
+    out.mkdir(exist_ok=True)
+    compression, suffix = ("gzip", ".gz") if name.endswith("_gz") else ("", "")
+    for number, path in enumerate(files[:2]):
+        size = 0
+        with RecordWriter(out / f"{name}-{number:05d}-of-00002.tfrecord{suffix}", compression or None) as writer:
+            for payload in read_records(path):
+                writer.write(payload)
+                size += len(payload) + 16
+                if size > megabytes * 1e6 / 2:
+                    break
+    return out
+
+
+def compare_peer(name: str, peer: str, options: PeerOptions, small: Path) -> Iterator[PeerResult]:
+    """Alternate between the pipelines of one peer and this library on one set; yield the peer's results, then ours."""
+    python = environment(options.environments, peer, PEERS[peer].packages)
+    limit = PEERS[peer].tabular_megabytes if name.startswith("tabular") else PEERS[peer].megabytes
+    data = first_megabytes(options.data, name, limit, small)
+    common = ["--clock", options.clock]
+    ours = [sys.executable, str(HERE / "pipelines.py"), "passes"]
+    expected, _ = run([*ours, str(data), name, "sums"], options.timeout)
+    our_rates: list[float] = []
+    records, release = 0, ""
+    for mode in PEERS[peer].modes:
+        theirs = [python, str(HERE / "peers.py"), "read", str(data), name, peer, "--mode", mode, *common]
+        rates: list[float] = []
+        ratios: list[float] = []
+        reader = f"{peer} {mode}".strip()
+        try:
+            for _ in range(options.rounds):
+                # One pass of a slow peer in each process.
+                passes = options.passes if data == options.data else 1
+                found, _ = run([*theirs, "--passes", str(passes)], options.timeout)
+                if found["sums"] != expected["sums"]:
+                    raise SystemExit(f"{reader} on {name}: other sums: {found['sums']} and {expected['sums']}")
+                release = f"{found['peer']} {mode}".strip()
+                of_round = [found["records"] / seconds for seconds in found["seconds"]]
+                touch = [*ours, str(options.data), name, "touch", *common, "--workers", str(options.cores)]
+                again, _ = run([*touch, "--passes", str(options.passes)], options.timeout)
+                mine = [again["records"] / seconds for seconds in again["seconds"]]
+                records = again["records"]
+                rates += of_round
+                our_rates += mine
+                ratios.append(statistics.median(mine) / statistics.median(of_round))
+            yield PeerResult(name, release, expected["records"], rates, ratios, options.clock)
+        except (TimeoutError, ChildProcessError) as error:
+            print(error, file=sys.stderr, flush=True)
+            yield PeerResult(name, reader, expected["records"], [], [], options.clock, type(error).__name__)
+    if our_rates:
+        yield PeerResult(name, OURS, records, our_rates, [], options.clock)
+
+
+def print_peer(result: PeerResult) -> None:
+    """Print one line."""
+    line = f"{result.data:12}{result.reader:26}{result.records:>10,}"
+    if result.error:
+        line += f"  {result.error}"
+    else:
+        line += f"{statistics.median(result.rates):>12,.0f}{spread(result.rates, ',.0f'):>24}"
+    if result.ratios:
+        line += f"{statistics.median(result.ratios):>13,.1f}{spread(result.ratios, ',.1f'):>18}"
+    print(line, flush=True)
+
+
+def compare_named(arguments: Any, names: list[str]) -> list[dict[str, Any]]:
+    """Compare with the peers on the command line of `compare.py`, in its environments or temporary ones."""
+    peers = arguments.peers.split(",")
+    unknown = [peer for peer in peers if peer not in PEERS]
+    if unknown:
+        raise SystemExit(f"unknown peers {unknown}; choose from {', '.join(PEERS)}")
+    with tempfile.TemporaryDirectory() as temporary:
+        options = PeerOptions(
+            arguments.data,
+            arguments.environments or Path(temporary),
+            arguments.rounds,
+            arguments.passes,
+            arguments.clock,
+            arguments.cores,
+            arguments.timeout,
+        )
+        return compare_peers([name for name in names if name in KINDS], peers, options)
+
+
+def compare_peers(names: list[str], peers: list[str], options: PeerOptions) -> list[dict[str, Any]]:
+    """Compare with each peer on each set that it reads; print and return the results."""
+    print(f"\nEach block decoded, read and dropped, {options.cores} cores, {options.clock} time, {os.uname().machine}")
+    print(PEERS_HEADER)
+    results: list[PeerResult] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            own: list[float] = []
+            for peer in peers:
+                if name not in PEERS[peer].names:
+                    continue
+                for result in compare_peer(name, peer, options, Path(scratch, peer)):
+                    if result.reader == OURS:
+                        own += result.rates
+                        records = result.records
+                    else:
+                        print_peer(result)
+                        results.append(result)
+            if own:
+                results.append(PeerResult(name, OURS, records, own, [], options.clock))
+                print_peer(results[-1])
+    return [{field: getattr(result, field) for field in result.__slots__} | {"task": "peers"} for result in results]
+
+
 def main() -> None:
     """Run the benchmarks of the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -257,13 +327,11 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     report: list[dict[str, Any]] = []
     if arguments.peers is not None:
-        from peer_runs import compare_named
-
         report += compare_named(arguments, names)
     if arguments.tensorflow is not None:
         report += tables(arguments, names)
     if arguments.limits:
-        from limits import shares
+        from pipelines import shares
 
         report += shares(arguments.data, names, arguments.rounds)
     if arguments.json is not None:
