@@ -10,10 +10,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.bag import read_bag
     from dask_tfrecord.arrays.counting import build_index
     from dask_tfrecord.arrays.dataset import Dataset
-    from dask_tfrecord.arrays.inspect import infer_schema, inspect_records
+    from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
     from dask_tfrecord.arrays.read import read_tfrecord
     from dask_tfrecord.arrays.verification import repair, verify
     from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
@@ -120,14 +119,14 @@ _MODULES = {
     "copy_tfrecord": "stores.files.copy",
     "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.reader",
-    "infer_schema": "arrays.inspect",
-    "inspect_records": "arrays.inspect",
+    "infer_schema": "arrays.partitions",
+    "inspect_records": "arrays.partitions",
     "plan_zarr": "stores.zarr.plan",
     "read_records": "records.framing",
     "read_schema": "metadata.schema_files",
     "read_tfrecord": "arrays.read",
     "repair": "arrays.verification",
-    "read_bag": "arrays.bag",
+    "read_bag": "arrays.partitions",
     "to_tfmd": "metadata.tfmd_writing",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",

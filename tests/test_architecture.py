@@ -50,7 +50,7 @@ ORDER = [
 OUTSIDE = {"__init__", "__main__"}
 # Methods of `Dataset` import their writer when they are called.
 WRITERS = {
-    "arrays.writers": {
+    "arrays.dataset": {
         "stores.zarr.api",
         "stores.zarr.plan",
         "stores.files.tfrecord",
@@ -76,7 +76,7 @@ ALLOWED = {
     "pyarrow": {"stores/arrow", "stores/files/parquet.py", "stores/frames.py"},
     "awkward": {"stores/awkward_arrays.py"},
     # The methods of `Dataset` name its type.
-    "xarray": {"stores/xarray", "arrays/writers.py"},
+    "xarray": {"stores/xarray", "arrays/dataset.py"},
     "PIL": {"images", "preview"},
     "simplejpeg": {"images/jpeg.py"},
     "google": {"messages"},

@@ -23,8 +23,7 @@ from oracle import write_oracle
 from support.waiting import wait_until
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.graph import column_arrays, lazy_chunks, lazy_column
-from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.rows import Rows, column_arrays, lazy_chunks, lazy_column
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.errors import FeatureError
 from dask_tfrecord.messages import BytesList, Example, Feature, Features, FloatList, Int64List

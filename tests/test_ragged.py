@@ -17,7 +17,7 @@ from oracle import write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes, rows_of, take_rows
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature

@@ -19,7 +19,7 @@ from oracle import read_payloads, write_oracle
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import counting
 from dask_tfrecord.arrays.collection import ByteChunks
-from dask_tfrecord.arrays.uncounted_source import UncountedSource
+from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.column_plan import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError

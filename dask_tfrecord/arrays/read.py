@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
@@ -24,27 +26,249 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.counting import closed_shards, index_entries_of_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filled_source import FilledSource
-from dask_tfrecord.arrays.resolve import ResolvedPath, resolve_collection
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import RecordSource, probe_rows
-from dask_tfrecord.arrays.step_lengths import count_lengths
-from dask_tfrecord.arrays.uncounted_source import UncountedSource, decoded_ratio
+from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.arrays.verification import IntactRecords
-from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.column_plan import SchemaPlan, StepCountPlan
+from dask_tfrecord.columns.decode import decode_blocks
 from dask_tfrecord.columns.record_schema import given_features
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.pillow import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.schema_files import read_schema
+from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.splits import Run
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.listing import Shard, Shards
+from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.clients import is_directory
+from dask_tfrecord.storage.listing import Shard, Shards, find_shards, is_local
 
-__all__ = ["checked_chunks", "count_records", "read_tfrecord"]
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPath:
+    """Shards of a collection and their TFDS metadata.
+
+    Attributes
+    ----------
+    shards : Shards
+        Shards to read.
+    folder : TFDSFolder or None
+        TFDS data set of the shards.
+    selection : TFDSSelection or None
+        Selected split, whose files are `shards`.
+    """
+
+    shards: Shards
+    folder: TFDSFolder | None = None
+    selection: TFDSSelection | None = None
+
+    def schema(self) -> Schema | None:
+        """Return the schema of the metadata; None without metadata."""
+        return None if self.folder is None else self.folder.schema()
+
+    def counts(self, counts: str | Sequence[int] | None) -> str | Sequence[int] | None:
+        """Return the counts of the metadata for "auto", if they have any; else the argument."""
+        if isinstance(counts, str) and counts == "auto" and self.selection is not None:
+            return counts if self.selection.counts is None else self.selection.counts
+        return counts
+
+    @property
+    def rows(self) -> slice | NDArray[np.int64] | None:
+        """Rows of the shards that belong to the split; None for all."""
+        return None if self.selection is None else self.selection.rows
+
+    def check(self, collection: Collection) -> None:
+        """Check the record counts of shards that a split takes a part of.
+
+        Raises
+        ------
+        SchemaError
+            If a count differs from the metadata. Whole splits are not checked.
+        """
+        if self.selection is None or self.selection.spans is None:
+            return
+        for file, expected, found in zip(
+            self.shards.paths, self.selection.counts or (), collection.counts, strict=True
+        ):
+            if expected != found:
+                raise SchemaError(
+                    f"expected {expected:,} records by the metadata, found {found:,}; the split is defined by these "
+                    f"counts: read the whole split and take ds.rows[...]",
+                    Location(file),
+                )
+
+
+def resolve_collection(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    split: str | None,
+    *,
+    compression: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> ResolvedPath:
+    """Find the shards of a path; a directory of TFDS is read by its metadata.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found.
+    SchemaError
+        If the split does not exist, or there are several and `split` is None.
+    """
+    if not isinstance(urlpath, str | os.PathLike):
+        if split is not None:
+            raise SchemaError(f"split={split!r} requires the directory of a TFDS data set; got a list of paths")
+        return ResolvedPath(find_shards(urlpath, compression=compression, storage_options=storage_options))
+    if split is None:
+        shards, folder = _without_split(urlpath, compression, storage_options)
+        if shards is not None and folder is None:
+            return ResolvedPath(shards)
+    else:
+        folder = find_tfds(urlpath, storage_options)
+    if folder is None:
+        raise ShardNotFoundError(
+            f"split={split!r} requires a TFDS data set: expected a directory with a dataset_info.json in it or in its "
+            f"only version",
+            Location(str(urlpath)),
+        )
+    selection = folder.select(split)
+    if not selection.files:
+        raise SchemaError("the split has no shards", Location(folder.directory))
+    shards = find_shards(selection.files, compression=compression, storage_options=storage_options)
+    return ResolvedPath(shards, folder, selection)
+
+
+def resolve_splits(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, compression: str | None
+) -> ResolvedPath:
+    """Find the shards of a path, those of all splits in a directory of TFDS.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found.
+    SchemaError
+        If the metadata of TFDS can't be read.
+    """
+    if not isinstance(urlpath, str | os.PathLike):
+        return ResolvedPath(find_shards(urlpath, compression=compression))
+    shards, folder = _without_split(urlpath, compression, None)
+    if shards is not None and folder is None:
+        return ResolvedPath(shards)
+    # The directory also holds the label files of its features.
+    files = () if folder is None else folder.select("all").files
+    if folder is None or not files:
+        raise SchemaError("no split has shards", Location(str(urlpath)))
+    try:
+        return ResolvedPath(find_shards(files, compression=compression), folder)
+    except ShardNotFoundError as error:
+        raise ShardNotFoundError(
+            f"a file of the splits {folder.split_names} is missing; give split= to read one of them: {error.message}",
+            error.place,
+        ) from None
+
+
+def _without_split(
+    urlpath: str | os.PathLike[str], compression: str | None, storage_options: Mapping[str, Any] | None
+) -> tuple[Shards | None, TFDSFolder | None]:
+    """Find shards, or else a TFDS data set."""
+    try:
+        shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    except ShardNotFoundError:
+        # The directory of a data set holds directories of versions and no shards.
+        folder = find_tfds(urlpath, storage_options) if is_directory(urlpath, storage_options) else None
+        if folder is None:
+            raise
+        return None, folder
+    if _is_directory(urlpath, shards, storage_options):
+        return shards, find_tfds(urlpath, storage_options)
+    return shards, None
+
+
+def _is_directory(urlpath: str | os.PathLike[str], shards: Shards, storage_options: Mapping[str, Any] | None) -> bool:
+    """Return whether the shards were found in a directory, without a request to an object store."""
+    if is_local(shards.paths[0]):
+        return is_directory(urlpath, storage_options)
+    return shards.paths[0].startswith(f"{os.fspath(urlpath).rstrip('/')}/")
+
+
+# Stored bytes that a task reads, and that it decodes at once.
+_BLOCK_NBYTES = 4 << 20
+
+
+def count_lengths(
+    collection: Collection, schema: Schema, wanted: Mapping[str, FixedLenSequenceFeature], check_crc: bool
+) -> Schema:
+    """Count the steps of features in parallel on the active scheduler.
+
+    Parameters
+    ----------
+    collection : Collection
+        Shards with counted records.
+    schema : Schema
+        Features of the records.
+    wanted : mapping of str to FixedLenSequenceFeature
+        Features of the schema without a length.
+    check_crc : bool
+        Check the CRCs of records that are read.
+
+    Returns
+    -------
+    Schema
+        Schema in which these features have the length of the longest record.
+    """
+    stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
+    borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
+    rows = max(1, int(_BLOCK_NBYTES / stored.max()))
+    task = dask.delayed(_LengthTask(collection, StepCountPlan(schema, tuple(wanted)), rows, check_crc), traverse=False)
+    longest = dask.delayed(_longest, pure=False)
+    found: Sequence[Mapping[str, int]] = dask.compute(
+        *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
+    )
+    lengths = {name: max(block[name] for block in found) for name in wanted}
+    return schema.replaced(
+        {**schema, **{name: replace(feature, length=lengths[name]) for name, feature in wanted.items()}}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _LengthTask:
+    """Argument that all tasks share.
+
+    Attributes
+    ----------
+    collection : Collection
+        Shards with counted records.
+    plan : StepCountPlan
+        Plan that counts their steps.
+    rows : int
+        Records that are decoded at once.
+    check_crc : bool
+        Check the CRCs of records that are read.
+    """
+
+    collection: Collection
+    plan: StepCountPlan
+    rows: int
+    check_crc: bool
+
+
+def _longest(task: _LengthTask, start: int, stop: int) -> dict[str, int]:
+    """Return the steps of the longest record of some rows."""
+    names = task.plan.names
+    longest = dict.fromkeys(names, 0)
+    blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
+        (task.collection.runs(first, min(first + task.rows, stop)), min(task.rows, stop - first), {})
+        for first in range(start, stop, task.rows)
+    )
+    for blocks in decode_blocks(blocks_of_runs, task.plan, names, check_crc=task.check_crc):
+        for name, block in blocks.items():
+            longest[name] = max(longest[name], int(np.asarray(block).max(initial=0)))
+    return longest
+
 
 _log = logging.getLogger(__name__)
 

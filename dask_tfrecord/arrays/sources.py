@@ -1,8 +1,8 @@
 """Sources: objects that read rows of columns as blocks, in any process.
 
 A source is small, picklable and tokenised. It is sent to each worker once, and its token identifies its rows.
-`RecordSource` reads TFRecord shards. The other sources are `MappedSource`, `FilledSource`, `UncountedSource` and the
-reader of Zarr stores.
+`RecordSource` reads TFRecord shards, `FilledSource` adds rows for lost records, and `UncountedSource` reads ranges of
+bytes. `MappedSource` and `ExplodedSource` read another source; `stores/` has the reader of Zarr groups.
 """
 
 from __future__ import annotations
@@ -10,41 +10,65 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import pairwise
+from functools import cache, partial
+from itertools import pairwise, repeat, tee
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from dask.base import tokenize
+from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection, RowNumbers, finer_borders, pick_rows, row_runs
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, block_nbytes, take_rows, to_array
-from dask_tfrecord.columns.column_plan import SchemaPlan, SizePlan
-from dask_tfrecord.columns.decode import decode, decode_blocks
-from dask_tfrecord.columns.memory_limit import MemoryLimit
-from dask_tfrecord.errors import redact_url
-from dask_tfrecord.records.index import check_count
-from dask_tfrecord.records.splits import Run
+from dask_tfrecord.arrays.collection import (
+    ByteChunks,
+    Collection,
+    RowNumbers,
+    finer_borders,
+    pick_rows,
+    row_numbers,
+    row_runs,
+)
+from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    block_nbytes,
+    concatenate,
+    splits_of,
+    take_rows,
+    to_array,
+    zero_rows,
+)
+from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan, SizePlan
+from dask_tfrecord.columns.decode import decode, decode_blocks, locate_record, located_error
+from dask_tfrecord.columns.images import image_rows
+from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
+from dask_tfrecord.columns.memory_limit import MemoryLimit, allocating
+from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    FeatureError,
+    Location,
+    MemoryLimitError,
+    SchemaError,
+    ShardChangedError,
+    UnknownFeatureError,
+    plural,
+    redact_url,
+)
+from dask_tfrecord.features import Feature, ImageFeature, default_array
+from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import check_count, index_entries, walk
+from dask_tfrecord.records.splits import ByteSplit, Run, SplitEntry, find_entry, find_entry_by_walk
 from dask_tfrecord.runtime.dask_private import worker_memory
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import full_name, read_nbytes, read_setting
-from dask_tfrecord.storage.listing import Shards
-
-__all__ = [
-    "OutputBuffer",
-    "Outputs",
-    "RecordSource",
-    "Source",
-    "describe_rows",
-    "fill",
-    "memory_limit",
-    "parts",
-    "probe_rows",
-    "shards_origin",
-]
+from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.settings import full_name, limits, read_nbytes, read_setting
+from dask_tfrecord.storage.shard import Shard, Shards
 
 # Returns memory for the flat values of a span of rows, or None. A source may ignore it.
 OutputBuffer = Callable[[tuple[int, int]], NDArray[Any] | None]
@@ -338,3 +362,880 @@ def _machine_memory() -> int | None:
         if text.isdecimal():
             found.append(int(text))
     return min(found, default=None)
+
+
+# Stored bytes of the records that are decoded to estimate the ratio of decoded to stored bytes.
+_RATIO_NBYTES = 256 << 10
+# Bytes read beyond a split: the last record of most splits ends within them.
+_BEYOND = 64 << 10
+# Assumed ratio of decompressed to compressed bytes.
+_INFLATION = 10
+
+_REFUSED = "rows can't be picked where counts=None left them uncounted; open with counts='auto'"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UncountedSource:
+    """Rows of TFRecord shards that are not counted, in chunks of any number of rows.
+
+    Attributes
+    ----------
+    chunks : ByteChunks
+        Shards and borders of the chunks.
+    plan : SchemaPlan
+        Plan that decodes records to columns.
+    check_crc : bool
+        Check the CRCs of records that are read.
+    """
+
+    chunks: ByteChunks
+    plan: SchemaPlan
+    check_crc: bool
+
+    def __dask_tokenize__(self) -> object:
+        chunks = (self.chunks.shards, self.chunks.borders)
+        return normalize_token(("dask_tfrecord.UncountedSource", chunks, self.plan, self.check_crc))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.plan.columns
+
+    @property
+    def nrows(self) -> None:
+        """`None`: rows are not counted."""
+        return None
+
+    @property
+    def rows(self) -> None:
+        """`None`: rows are not counted."""
+        return None
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions."""
+        return shards_origin(self.chunks.shards)
+
+    def sizes_only(self) -> Source:
+        """Return the source itself."""
+        return self
+
+    def with_memory_limit(self, nbytes: int) -> Source:
+        """Return the source itself: a chunk is read as a whole."""
+        return self
+
+    def select(self, key: Any) -> Source:
+        """Raise `ValueError`: the positions of rows are unknown."""
+        raise ValueError(_REFUSED)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and ranges of bytes of a chunk as text, for errors."""
+        parts = [
+            shard.path if split is None else f"{shard.path}: records from byte {split.start} to {split.stop}"
+            for shard, split in self.chunks.byte_ranges(key)
+        ]
+        return " to ".join(dict.fromkeys([parts[0], parts[-1]])) if parts else "no records"
+
+    def refine(self, borders: NDArray[Any], nbytes: int) -> NDArray[Any]:
+        """Return the borders unchanged."""
+        return borders
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read all rows of chunk number `key`."""
+        ranges = list(self.chunks.byte_ranges(key))
+        entries = [_entry(shard, split, self.check_crc) for shard, split in ranges]
+        try:
+            return self._decode(names, ranges, entries)
+        except ShardChangedError:
+            raise
+        except (CorruptRecordError, FeatureError):
+            if all(entry is None or entry.record is not None for entry in entries):
+                raise
+        # The first header that was found may lie in a payload, and record numbers are unknown. A walk from the start of
+        # the shard determines both.
+        certain = [SplitEntry(0, 0) if split is None else find_entry_by_walk(shard, split) for shard, split in ranges]
+        return self._decode(names, ranges, certain)
+
+    def first(self, names: Sequence[str], rows: int) -> dict[str, Block]:
+        """Read the first rows, or all if there are fewer; only the headers of their shards up to there are walked."""
+        runs = []
+        for shard in self.chunks.shards:
+            if rows <= 0:
+                break
+            count = 0
+            with Window(shard) as window:
+                for step in walk(window, check_crc=self.check_crc):
+                    count = min(step.first + step.count, rows)
+                    if count == rows:
+                        break
+            if count:
+                runs.append(Run(shard, 0, count, 0, 0, shard.size, ends_shard=False))
+            rows -= count
+        return decode(runs, self.plan, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+
+    def _decode(
+        self,
+        names: Sequence[str],
+        ranges: Sequence[tuple[Shard, ByteSplit | None]],
+        entries: Sequence[SplitEntry | None],
+    ) -> dict[str, Block]:
+        runs = [
+            _run(shard, split, entry)
+            for (shard, split), entry in zip(ranges, entries, strict=True)
+            if entry is not None and (split is None or entry.offset < split.stop)
+        ]
+        return decode(runs, self.plan, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Raise `ValueError`: the positions of rows are unknown."""
+        raise ValueError(_REFUSED)
+
+
+def decoded_ratio(shards: Shards, plan: SchemaPlan, check_crc: bool) -> float:
+    """Estimate the ratio of decoded to stored bytes, at least 1, from the first records of the collection."""
+    shard = next((shard for shard in shards if shard.size), None)
+    if shard is None:
+        return 1.0
+    with Window(shard, stop=_RATIO_NBYTES) as window:
+        nbytes = index_entries(window, stop=_RATIO_NBYTES, check_crc=check_crc).end
+        stored = nbytes if window.compression is None else nbytes / _INFLATION
+    if not stored:  # compressed and empty
+        return 1.0
+    run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
+    # Values are not decoded: small records may decode to large ones.
+    sizes = SizePlan(plan.schema)
+    blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
+    return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
+
+
+def _entry(shard: Shard, split: ByteSplit | None, check_crc: bool) -> SplitEntry | None:
+    return SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=check_crc)
+
+
+def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
+    past = shard.size if split is None else min(shard.size, split.stop + _BEYOND)
+    record = entry.record or 0
+    return Run(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSource:
+    """Rows of intact records, with filled rows in place of lost ones.
+
+    Attributes
+    ----------
+    source : RecordSource
+        Source of the intact records.
+    collection : Collection
+        Collection with lost records included, for planning chunks.
+    fillers : mapping of str to Block
+        Fill value of each column, as a block of one row.
+    lost : int64 array
+        Numbers of the filled rows, ascending, among all rows.
+    rows : range or int64 array
+        Numbers of the rows of this source among all rows.
+    token : str
+        Identity of the attributes above.
+    """
+
+    source: RecordSource
+    collection: Collection
+    fillers: Mapping[str, Block]
+    lost: NDArray[np.int64]
+    rows: RowNumbers
+    token: str
+
+    @classmethod
+    def from_reports(
+        cls, source: RecordSource, reports: Sequence[ShardReport], fill_values: Mapping[str, Any] | None
+    ) -> FilledSource:
+        """Insert rows for lost records: as many as are known, else one per damaged range of bytes."""
+        intact = source.collection
+        lost, rows = [], 0
+        starts = [0]
+        for start, report in zip(intact.starts[:-1].tolist(), reports, strict=True):
+            before = np.append(0, np.cumsum(report.counts))
+            gap_indices = np.searchsorted(report.starts, [gap.start for gap in report.lost])
+            for gap, index in zip(report.lost, gap_indices.tolist(), strict=True):
+                number = 1 if gap.records is None else gap.records
+                lost.append(np.arange(number) + (start + int(before[index]) + rows))
+                rows += number
+            starts.append(start + report.records + rows)
+        collection = replace(intact, starts=np.array(starts, np.int64))
+        numbers = np.concatenate([np.zeros(0, np.int64), *lost])
+        return cls._create(source, collection, fillers(source.plan, fill_values), numbers, range(starts[-1]))
+
+    @classmethod
+    def _create(
+        cls,
+        source: RecordSource,
+        collection: Collection,
+        filling: Mapping[str, Block],
+        lost: NDArray[np.int64],
+        rows: RowNumbers,
+    ) -> FilledSource:
+        values = {name: np.asarray(block).tolist() for name, block in filling.items()}
+        return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    @property
+    def plan(self) -> SchemaPlan:
+        """Plan that decodes records to columns."""
+        return self.source.plan
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.source.schema
+
+    @property
+    def nrows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions."""
+        return self.source.origin
+
+    def select(self, key: Any) -> FilledSource:
+        """Return a source of the selected rows."""
+        return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
+
+    def sizes_only(self) -> FilledSource:
+        """Return a source of the same rows whose ragged values are not decoded."""
+        return self._create(self.source.sizes_only(), self.collection, self.fillers, self.lost, self.rows)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and rows as text, for errors; row numbers include filled rows."""
+        return describe_rows(self.collection, pick_rows(self.rows, key), "row")
+
+    def with_memory_limit(self, nbytes: int) -> FilledSource:
+        """Limit the memory of blocks of intact records."""
+        return replace(self, source=self.source.with_memory_limit(nbytes))
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Return the borders unchanged."""
+        return borders
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read the intact records among some rows and fill the others."""
+        rows = row_numbers(pick_rows(self.rows, key))
+        lost_before = np.searchsorted(self.lost, rows)
+        is_intact = np.ones(len(rows), bool)
+        inside = lost_before < len(self.lost)
+        is_intact[inside] = self.lost[lost_before[inside]] != rows[inside]
+        records = (rows - lost_before)[is_intact]
+        if is_intact.all():
+            return self.source.read(names, records, out)
+        blocks = self.source.read(names, records)
+        order = np.full(len(rows), len(records))
+        order[is_intact] = np.arange(len(records))
+        filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
+        return fill(filled, out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span."""
+        return (self.read(names, key, into) for key, into in parts(spans, out))
+
+
+def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
+
+    Raises
+    ------
+    SchemaError
+        If a column has neither, or its feature cannot represent the value.
+    """
+    given = dict(fill_values or {})
+    for name in given:
+        if name not in plan.plans:
+            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(plan.plans))}")
+    return {
+        name: _row(name, column.feature, given[name] if name in given else _default(name, column))
+        for name, column in plan.plans.items()
+    }
+
+
+def _default(name: str, column: ColumnPlan) -> Any:
+    if column.unit == "item":
+        return []  # defaults are those of items, and a lost record has none
+    value = getattr(column.parsed, "default_value", None)
+    if value is None or name != column.source:
+        raise SchemaError(
+            f"column {name!r}: errors='fill' needs a value for lost records, and {column.parsed} has no "
+            f"default_value; give fill_values={{{name!r}: ...}}, or errors='skip'"
+        )
+    return value
+
+
+def _row(name: str, feature: Feature, value: Any) -> Block:
+    owner = f"fill_values: column {name!r}"
+    if feature.ragged_rank or feature.own_shapes:
+        return conform(feature, [value], owner)
+    shape = (1, *feature.block_shape)
+    try:
+        if feature.block_dtype.kind in "OT":
+            row = np.broadcast_to(np.asarray(value, object), shape)
+        else:
+            row = default_array(value, feature.block_dtype, shape)
+            exact = np.asarray(value)
+            if feature.block_dtype.kind in "iub" and (row != exact).any():
+                raise SchemaError(f"{owner}: {value!r:.100} does not fit into {feature.block_dtype}")
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"{owner}: {value!r:.100} is not a value of {feature} ({error})") from error
+    return conform(feature, row, owner)
+
+
+BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedSource:
+    """Rows of another source, passed through a function block by block.
+
+    Attributes
+    ----------
+    source : Source
+        Source of the blocks that the function is called with.
+    columns : tuple of str
+        Columns that the function is called with.
+    function : callable
+        Function from a dict of blocks of n rows to a mapping of blocks of n rows.
+    schema : Schema
+        Schema of the blocks that it returns.
+    """
+
+    source: Source
+    columns: tuple[str, ...]
+    function: BlockFunction
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
+
+    @property
+    def nrows(self) -> int | None:
+        """Number of rows, that of the source."""
+        return self.source.nrows
+
+    @property
+    def rows(self) -> RowNumbers | None:
+        """Rows of the source."""
+        return self.source.rows
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the source, whose features describe the columns that the function does not change."""
+        return self.source.origin
+
+    def sizes_only(self) -> MappedSource:
+        """Return the source itself: the function may depend on values."""
+        return self
+
+    def with_memory_limit(self, nbytes: int) -> MappedSource:
+        """Limit the blocks that the function is called with."""
+        return MappedSource(self.source.with_memory_limit(nbytes), self.columns, self.function, self.schema)
+
+    def select(self, key: Any) -> MappedSource:
+        """Return a source of the selected rows."""
+        return MappedSource(self.source.select(key), self.columns, self.function, self.schema)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of rows as text, for errors."""
+        return self.source.describe(key)
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add the chunk borders that the source adds."""
+        return self.source.refine(borders, nbytes)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows and call the function on them."""
+        blocks = self.source.read(self.columns, key)
+        with located(partial(self.describe, key)):
+            made = apply(self.function, blocks, self.schema, names)
+        return fill(made, out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span; the function is called once per span."""
+        spans, again = tee(spans)
+        for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
+            with located(partial(self.describe, key)):
+                made = apply(self.function, blocks, self.schema, names)
+            yield fill(made, into)
+
+
+@contextmanager
+def located(describe: Callable[[], str]) -> Iterator[None]:
+    """Add a note with the rows to an exception that the function of `map_blocks` raises.
+
+    The exception keeps its class, so that callers can catch it. Notes survive pickling.
+    """
+    try:
+        yield
+    except Exception as error:
+        note = f"map_blocks: the function failed on {describe()}"
+        # A function may raise the same object again.
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def apply(
+    function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
+) -> dict[str, Block]:
+    """Call a user's function on blocks and check the result against its schema.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing, or its length, shape or dtype differs from the template.
+    """
+    rows = {len(block) for block in blocks.values()}
+    result = function(user_blocks(blocks))
+    if not isinstance(result, Mapping):
+        raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+    missing = [name for name in schema if name not in result]
+    if missing:
+        raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+    conformed = {name: conform(schema[name], result[name], f"map_blocks returned {name!r}") for name in names}
+    for name, block in conformed.items():
+        if rows and len(block) not in rows:
+            raise SchemaError(
+                f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of {name!r}"
+            )
+    return conformed
+
+
+def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
+    """Return blocks as `map_blocks` passes them to functions: NumPy arrays, and `RaggedBlock` for ragged rows."""
+    return {name: block if isinstance(block, RaggedBlock) else to_array(block) for name, block in blocks.items()}
+
+
+def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
+    """Call the function on empty blocks to infer its output.
+
+    Raises
+    ------
+    ValueError
+        If the function fails; its error is the cause.
+    """
+    blocks = user_blocks({name: zero_rows(schema[name]) for name in columns})
+    # A block that is returned unchanged keeps its feature, which objects do not determine.
+    known = {id(block): schema[name] for name, block in blocks.items()}
+    try:
+        made = function(dict(blocks))
+    except Exception as error:
+        raise ValueError(
+            f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
+            f"give template={{name: array without rows, or a feature class}}"
+        ) from error
+    return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def mapped_schema(made: Any, own: Schema) -> Schema:
+    """Return the schema of the output of a function.
+
+    Parameters
+    ----------
+    made : mapping of str to Feature or array-like
+        Template. An array states no class: if its dtype and shape match the column of the same name, the column
+        keeps its class. A Schema also states groups and names of classes.
+    own : Schema
+        Columns that the function is called with.
+
+    Raises
+    ------
+    SchemaError
+        If no feature describes an array.
+    """
+    if not isinstance(made, Mapping):
+        raise SchemaError(f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}")
+    features: dict[str, Feature] = {}
+    for name, like in made.items():
+        stated = isinstance(like, Feature)
+        found = like if stated else feature_of(like, f"map_blocks returned {name!r}")
+        kept = not stated and name in own and same_form(found, own[name])
+        features[name] = own[name] if kept else found
+    classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
+    if isinstance(made, Schema):
+        return Schema(features, classes={**classes, **made.classes}, groups=made.groups)
+    return Schema(features, classes=classes)
+
+
+# Records between two cumulative counts.
+_GROUP = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemCounts:
+    """Number of items of each record.
+
+    Attributes
+    ----------
+    lengths : ndarray of unsigned int, shape (records,)
+        Items of each record, in the smallest dtype.
+    starts : ndarray of int64
+        Items before every 1024th record, and the number of items.
+    """
+
+    lengths: NDArray[Any]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def from_lengths(cls, lengths: NDArray[Any]) -> ItemCounts:
+        """Count the items before some of the records."""
+        sums = np.add.reduceat(lengths, np.arange(0, len(lengths), _GROUP), dtype=np.int64) if len(lengths) else lengths
+        return cls(lengths, splits_of(sums))
+
+    @property
+    def nitems(self) -> int:
+        """Number of items."""
+        return int(self.starts[-1])
+
+    def splits(self, first: int, past: int) -> NDArray[np.int64]:
+        """Return the items before the records `first` to `past`."""
+        group = first // _GROUP
+        before = int(self.starts[group]) + int(self.lengths[group * _GROUP : first].sum(dtype=np.int64))
+        return before + splits_of(self.lengths[first:past])
+
+    def before(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the items before some records."""
+        return self.splits(0, len(self.lengths))[records]
+
+    def records_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first record of a range of items, and the end of its records."""
+        first, last = self.locate(np.array([start, stop - 1]))[0].tolist()
+        return first, last + 1
+
+    def locate(self, items: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the record of each item, and the number of the item in its record."""
+        low = int(np.searchsorted(self.starts, items.min(), side="right")) - 1
+        high = int(np.searchsorted(self.starts, items.max(), side="right"))
+        splits = self.splits(low * _GROUP, min(high * _GROUP, len(self.lengths)))
+        # Records without items share their split with the next one.
+        found = np.searchsorted(splits, items, side="right") - 1
+        return found + low * _GROUP, items - splits[found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedSource:
+    """Items of the rows of another source.
+
+    Attributes
+    ----------
+    source : Source
+        Source of the records.
+    plan : ItemPlan
+        Columns of items and of records.
+    counts : ItemCounts or None
+        Items of each row of `source`; None if its rows are not counted.
+    rows : range, ndarray of int64 or None
+        Numbers of the items that are rows of this source, among all items of `source`.
+    sized : Source or None
+        Source of the same records that is read where sizes are enough; None to read values.
+    """
+
+    source: Source
+    plan: ItemPlan
+    counts: ItemCounts | None
+    rows: RowNumbers | None
+    sized: Source | None = None
+
+    def __dask_tokenize__(self) -> object:
+        # Counts follow from the records.
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows, self.sized))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns of items."""
+        return self.plan.schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of records that are read."""
+        return tuple(self.plan.records)
+
+    @property
+    def nrows(self) -> int | None:
+        """Number of items; None if records are not counted."""
+        return None if self.rows is None else len(self.rows)
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
+        if self.counts is None or self.plan.encoded:
+            return 0
+        return int(self.counts.lengths.max(initial=0))
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the records, without their schema: items are other rows."""
+        kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
+        return {**kept, "exploded": [*self.plan.group]}
+
+    def sizes_only(self) -> ExplodedSource:
+        """Return a source of the same items; values are zeros where all columns that are read vary in size."""
+        return replace(self, sized=self.source.sizes_only())
+
+    def with_memory_limit(self, nbytes: int) -> ExplodedSource:
+        """Limit the blocks of records."""
+        sized = None if self.sized is None else self.sized.with_memory_limit(nbytes)
+        return replace(self, source=self.source.with_memory_limit(nbytes), sized=sized)
+
+    def _source_of(self, names: Sequence[str]) -> Source:
+        """Return the source of the records to read: dense items need the values of ragged rows."""
+        return self.source if self.sized is None or self.plan.needs_values(names) else self.sized
+
+    def select(self, key: Any) -> ExplodedSource:
+        """Return a source of the selected items."""
+        if self.rows is None:
+            # Raises: the positions of records are unknown.
+            self.source.select(key)
+        assert self.rows is not None
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of items as text, for errors."""
+        if self.counts is None or self.rows is None:
+            return self.source.describe(key)
+        items = row_numbers(pick_rows(self.rows, key))
+        return self.source.describe(np.unique(self.counts.locate(items)[0]) if items.size else slice(0))
+
+    def record_of(self, row: int) -> int:
+        """Return the row of the source that holds an item."""
+        assert self.counts is not None and self.rows is not None
+        return int(self.counts.locate(np.array([self.rows[row]]))[0][0])
+
+    def record_spans(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ranges of records that hold ranges of items, both of shape (n, 2)."""
+        assert self.counts is not None and self.rows is not None
+        found = np.zeros_like(spans)
+        for number, (start, stop) in enumerate(spans.tolist()):
+            items = row_numbers(self.rows[start:stop])
+            if items.size:
+                found[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
+        return found
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add the borders that the source adds to those of the records of all items."""
+        rows, counts = self.rows, self.counts
+        if counts is None or not (isinstance(rows, range) and rows.step == 1) or not len(rows):
+            return borders
+        first, past = counts.records_of(rows.start, rows.stop)
+        records = self.source.refine(np.array([first, past]), nbytes)
+        before = counts.splits(first, past)[records - first] - rows.start
+        return np.union1d(borders, before[(before > borders[0]) & (before < borders[-1])])
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read items; only the records that hold them are decoded."""
+        counts = self.counts
+        if counts is None or self.rows is None:
+            blocks = self._source_of(names).read(self.plan.needed(names, counted=False), key)
+            lengths = self._lengths(blocks, None, key)
+            return self._items(names, blocks, lengths, slice(0, int(lengths.sum())), 0)
+        items = pick_rows(self.rows, key)
+        if not len(items):
+            return fill({name: zero_rows(self.schema[name]) for name in names}, out)
+        needed = self.plan.needed(names, counted=True)
+        if isinstance(items, range) and items.step == 1:
+            first, past = counts.records_of(items.start, items.stop)
+            splits, records = counts.splits(first, past), slice(first, past)
+            picked = slice(items.start - int(splits[0]), items.stop - int(splits[0]))
+            # The values of whole records are decoded to their places.
+            whole = picked == slice(0, int(splits[-1] - splits[0]))
+            offered = self.plan.flat_outputs(out or {}) if whole else {}
+            lengths = np.diff(splits)
+            blocks = self._source_of(names).read(needed, records, offered) if needed else {}
+            self._lengths(blocks, lengths, records)
+            return _fill([self._items(names, blocks, lengths, picked, first)], out or {})
+        numbers, within = counts.locate(row_numbers(items))
+        # A record with several of the items is decoded once.
+        ascending, order = np.unique(numbers, return_inverse=True)
+        lengths = counts.lengths[ascending].astype(np.int64)
+        blocks = self._source_of(names).read(needed, ascending) if needed else {}
+        self._lengths(blocks, lengths, ascending)
+        return _fill([self._items(names, blocks, lengths, splits_of(lengths)[order] + within, ascending)], out or {})
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the items of each span; a record that consecutive spans divide is decoded once."""
+        rows = self.rows
+        if not (isinstance(rows, range) and rows.step == 1):
+            yield from (self.read(names, key, into) for key, into in parts(spans, out))
+            return
+        needed, request = self.plan.needed(names, counted=True), [(0, 0)]
+        # A source requests a span when its blocks are requested: the current request.
+        reads = self._source_of(names).read_spans(needed, (request[0] for _ in repeat(None))) if needed else repeat({})
+        held = _Held(-1, {})
+        for key, into in parts(spans, out):
+            if key.start == key.stop:
+                yield fill({name: zero_rows(self.schema[name]) for name in names}, into)
+                continue
+            made, held = self._read_span(names, (rows.start + key.start, rows.start + key.stop), held, request, reads)
+            yield _fill(made, into)
+
+    def _read_span(
+        self,
+        names: Sequence[str],
+        items: tuple[int, int],
+        held: _Held,
+        request: list[tuple[int, int]],
+        reads: Iterator[dict[str, Block]],
+    ) -> tuple[list[dict[str, Block]], _Held]:
+        """Return a range of items in one or two parts, and its last record if more of its items follow."""
+        counts = self.counts
+        assert counts is not None
+        first, past = counts.records_of(*items)
+        between = first + (first == held.record)
+        made: list[dict[str, Block]] = []
+        for start, stop in ((first, between), (between, past)):
+            if start == stop:
+                continue
+            splits = counts.splits(start, stop)
+            lengths = np.diff(splits)
+            if start == held.record:
+                blocks = held.blocks
+            else:
+                request[0] = start, stop
+                blocks = next(reads)
+                self._lengths(blocks, lengths, slice(start, stop))
+            picked = slice(max(items[0] - int(splits[0]), 0), int(min(items[1], splits[-1]) - splits[0]))
+            made.append(self._items(names, blocks, lengths, picked, start))
+        if items[1] == splits[-1]:
+            return made, _Held(-1, {})
+        if stop - start > 1:
+            blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
+        return made, _Held(past - 1, blocks)
+
+    def _items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+    ) -> dict[str, Block]:
+        """Return items of blocks of records, as `ItemPlan.items` does, with decoded images."""
+        made = self.plan.items(names, blocks, lengths, picked, first_record)
+        for name in self.plan.encoded:
+            if name not in made:
+                continue
+            feature, files = self.schema[name], made[name]
+            assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
+            assert isinstance(self.source, RecordSource)
+            limit = memory_limit(self.source.most_nbytes)
+            try:
+                if limit is not None:
+                    limit.check_rows(len(files), feature)
+                with allocating(name, feature):
+                    made[name] = image_rows(feature, files, None, None)
+            except RowError as error:
+                record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
+                number = first_record + record if isinstance(first_record, int) else int(first_record[record])
+                raise located_error(error, locate_row(self.source, 0, number, name)) from None
+        return made
+
+    def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
+        """Check the row lengths of blocks of the source's rows `key`, and return them."""
+        try:
+            return self.plan.check_lengths(blocks, expected)
+        except UnequalLengths as error:
+            raise length_error(error, self.source, key) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Blocks of one record that was read; -1 for no record."""
+
+    record: int
+    blocks: Mapping[str, Block]
+
+
+def _fill(made: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]]) -> dict[str, Block]:
+    """Concatenate parts of items, in the arrays to fill for dense columns."""
+    filled: dict[str, Block] = {}
+    for name, block in made[0].items():
+        array = out.get(name)
+        if array is None or not isinstance(block, np.ndarray):
+            filled[name] = concatenate([part[name] for part in made])
+        elif made[1:]:
+            filled[name] = np.concatenate([part[name] for part in made], out=array)
+        else:
+            if block.ctypes.data != array.ctypes.data:
+                array[:] = block
+            filled[name] = array
+    return filled
+
+
+def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureError | MemoryLimitError:
+    """Return the public error of a row of a source whose columns differ in length, with its record."""
+    if source.rows is None:
+        where = f"{source.describe(key)}: row {error.row} of the chunk"
+        return FeatureError(f"{where}: feature {error.name!r} {error.message}")
+    row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
+    return located_error(error, locate_row(source, 0, row, error.name))
+
+
+def locate_row(source: object, start: int, row: int, feature: str) -> Location:
+    """Return the location of row `start` + `row` of a source, for errors.
+
+    It has file, record and byte, or the store and its row.
+    """
+    row += start
+    while isinstance(source, MappedSource | ExplodedSource):
+        if isinstance(source, ExplodedSource):
+            row = source.record_of(row)
+        source = source.source
+    if isinstance(source, RecordSource):
+        (run,) = row_runs(source.collection, pick_rows(source.rows, slice(row, row + 1)))
+        return locate_record(run, run.first, feature)
+    rows: Any = getattr(source, "rows", None)
+    number = row if rows is None else int(rows[row])
+    if isinstance(source, FilledSource):
+        shards, starts = source.collection.shards, source.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(shards.paths[shard], number - int(starts[shard]), feature=feature)
+    return Location(getattr(source, "origin", {}).get("store", "rows in memory"), number, feature=feature)
+
+
+def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
+    """Return the items of the rows `start` to `stop` of a source, in the smallest dtype.
+
+    Raises
+    ------
+    FeatureError
+        If the lengths of the columns of the group differ in a record.
+    """
+    names = tuple(dict.fromkeys(map(plan.lengths_of, plan.group)))
+    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    span = (start, start)
+    rows = limits().probe_rows
+
+    def growing() -> Iterator[tuple[int, int]]:
+        nonlocal span
+        while span[1] < stop:
+            span = span[1], min(span[1] + rows, stop)
+            yield span
+
+    for blocks in source.sizes_only().read_spans(names, growing()):
+        try:
+            found.append(plan.check_lengths(blocks, None))
+        except UnequalLengths as error:
+            raise length_error(error, source, slice(*span)) from None
+        # Sources that do not count without decoding hold the values of these rows.
+        nbytes = sum(map(block_nbytes, blocks.values())) / (span[1] - span[0])
+        rows = max(1, int(min(limits().read_nbytes / max(nbytes, 1), 4 * rows)))
+    lengths = np.concatenate(found)
+    return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))

@@ -13,11 +13,14 @@ import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import compute_with_progress, group_by_size
-from dask_tfrecord.arrays.exploded_source import ExplodedSource
-from dask_tfrecord.arrays.filled_source import FilledSource
-from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import RecordSource, Source
-from dask_tfrecord.arrays.uncounted_source import UncountedSource
+from dask_tfrecord.arrays.sources import (
+    ExplodedSource,
+    FilledSource,
+    MappedSource,
+    RecordSource,
+    Source,
+    UncountedSource,
+)
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.index import SUFFIX

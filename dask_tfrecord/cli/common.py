@@ -139,7 +139,7 @@ def find_schema(
         raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
     if features is not None:
         return features
-    from dask_tfrecord.arrays.resolve import resolve_collection
+    from dask_tfrecord.arrays.read import resolve_collection
 
     found = resolve_collection(pattern, split, compression=compression, storage_options=None)
     if sample is None and found.schema() is not None:
@@ -151,7 +151,7 @@ def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
     from rich.console import Console
 
-    from dask_tfrecord.arrays.inspect import inspect_shards
+    from dask_tfrecord.arrays.partitions import inspect_shards
 
     whole = sample == "all"
     with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES

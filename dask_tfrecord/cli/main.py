@@ -21,7 +21,7 @@ from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
 from dask_tfrecord.errors import SchemaError
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.resolve import ResolvedPath
+    from dask_tfrecord.arrays.read import ResolvedPath
     from dask_tfrecord.schema import Schema
 
 __all__ = ["main", "tfrecord"]
@@ -70,7 +70,7 @@ def info(
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
     from dask_tfrecord.arrays.counting import index_shards
-    from dask_tfrecord.arrays.resolve import resolve_collection
+    from dask_tfrecord.arrays.read import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
     from dask_tfrecord.features.name_prefixes import prefix_lines
     from dask_tfrecord.schema import group_lines
@@ -110,7 +110,7 @@ def info(
 
 def _resolve_without_split(pattern: str | list[str], compression: str | None) -> ResolvedPath:
     """Find the shards of a pattern, of all splits; report metadata that can't be read, and find the shards without."""
-    from dask_tfrecord.arrays.resolve import ResolvedPath, resolve_splits
+    from dask_tfrecord.arrays.read import ResolvedPath, resolve_splits
     from dask_tfrecord.storage.listing import find_shards
 
     try:

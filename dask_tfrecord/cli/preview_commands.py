@@ -139,7 +139,7 @@ def _known_schema(
 
         return read_schema(found)
     if found is None:
-        from dask_tfrecord.arrays.resolve import resolve_collection
+        from dask_tfrecord.arrays.read import resolve_collection
 
         found = resolve_collection(pattern, split, compression=compression, storage_options=None).schema()
         assert found is not None, "find_schema returns None for metadata alone"

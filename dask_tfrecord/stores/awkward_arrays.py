@@ -14,11 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.compute import iterate_chunks
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.exploded_source import locate_row
-from dask_tfrecord.arrays.graph import Chunk
-from dask_tfrecord.arrays.look_ahead import iterate_chunks
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.sources import Source, locate_row
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.schema import Schema

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import column_from_array, columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.graph import Chunk, shared
-from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.columns.user_blocks import MISSING, conform, in_rows, refuse_missing_values

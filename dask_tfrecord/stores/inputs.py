@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filled_source import FilledSource
-from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.arrays.sources import FilledSource, RecordSource
 from dask_tfrecord.columns.record_schema import column_forms
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature

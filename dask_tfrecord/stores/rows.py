@@ -17,10 +17,8 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.exploded_source import ExplodedSource, locate_row
-from dask_tfrecord.arrays.graph import Chunk
-from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import Outputs, fill, parts, probe_rows
+from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.sources import ExplodedSource, MappedSource, Outputs, fill, locate_row, parts, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema

@@ -21,10 +21,7 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from dask_tfrecord.arrays.collection import Collection, row_numbers
-from dask_tfrecord.arrays.exploded_source import ExplodedSource
-from dask_tfrecord.arrays.filled_source import FilledSource
-from dask_tfrecord.arrays.mapped_source import MappedSource
-from dask_tfrecord.arrays.sources import RecordSource, Source
+from dask_tfrecord.arrays.sources import ExplodedSource, FilledSource, MappedSource, RecordSource, Source
 from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, show_immediately
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.stores.arrow.record_batches import BatchMaker
 
 __all__ = ["to_dataframe"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.graph import Chunk
+from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema

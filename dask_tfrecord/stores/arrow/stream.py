@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from dask_tfrecord.arrays.compute import iterate_chunks
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.graph import Chunk
-from dask_tfrecord.arrays.look_ahead import iterate_chunks
+from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.stores.arrow.record_batches import BatchMaker
 
 __all__ = ["ArrowBatches"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.mapped_source import user_blocks
+from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, take_rows
 from dask_tfrecord.stores.batches.epoch_order import EpochUnits, RowOrder
 from dask_tfrecord.stores.batches.padding import ColumnPadding

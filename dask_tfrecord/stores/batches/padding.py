@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.ragged import check_ragged, padding_value
+from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.columns.blocks import RaggedBlock
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError
 from dask_tfrecord.schema import Schema, near_misses

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from dask.delayed import Delayed
 
-from dask_tfrecord.arrays.inspect import inspect_shards
-from dask_tfrecord.arrays.record_partitions import RecordPartition, record_partitions
+from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.errors import Location, SchemaError, UnknownFeatureError, plural, redact_url
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels

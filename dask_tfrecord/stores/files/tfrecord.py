@@ -20,7 +20,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.exploded_source import locate_row
+from dask_tfrecord.arrays.sources import locate_row
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream
 from dask_tfrecord.columns.record_schema import given_features, listed_features, record_schema

@@ -14,7 +14,7 @@ from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.graph import LazyColumn
+from dask_tfrecord.arrays.rows import LazyColumn
 
 __all__ = ["BoxedArray", "boxed_column"]
 

@@ -14,7 +14,7 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.graph import Chunk, block_array
+from dask_tfrecord.arrays.rows import Chunk, block_array
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.rows import RowTasks

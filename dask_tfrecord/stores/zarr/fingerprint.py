@@ -19,8 +19,7 @@ from typing import Any
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.exploded_source import ExplodedSource
-from dask_tfrecord.arrays.mapped_source import MappedSource
+from dask_tfrecord.arrays.sources import ExplodedSource, MappedSource
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
 

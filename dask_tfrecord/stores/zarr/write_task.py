@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.exploded_source import locate_row
-from dask_tfrecord.arrays.sources import OutputBuffer
+from dask_tfrecord.arrays.sources import OutputBuffer, locate_row
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.runtime.cancellation import run_write
