@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from dask_tfrecord.cli.common import find_schema, writing
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 

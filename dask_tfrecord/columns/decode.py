@@ -45,8 +45,6 @@ from dask_tfrecord.settings import limits
 
 __all__ = ["decode", "decode_blocks"]
 
-# Bytes read at once: at most a block, which stays in cache, and at least a few pages.
-
 _log = logging.getLogger(__name__)
 
 
