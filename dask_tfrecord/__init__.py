@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
     from dask_tfrecord.arrays.read import read_tfrecord
     from dask_tfrecord.arrays.verification import repair, verify
+    from dask_tfrecord.batches.mixing import Pad
     from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
     from dask_tfrecord.features import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
-    from dask_tfrecord.stores.batches.padding import Pad
     from dask_tfrecord.stores.files.copy import copy_tfrecord
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord
     from dask_tfrecord.stores.frames import from_dataframe
@@ -98,7 +98,7 @@ _MODULES = {
     "FixedLenFeature": "features",
     "FixedLenSequenceFeature": "features",
     "ImageFeature": "features",
-    "Pad": "stores.batches.padding",
+    "Pad": "batches.mixing",
     "RaggedBlock": "columns.blocks",
     "RaggedFeature": "features",
     "RawFeature": "features",

@@ -32,9 +32,9 @@ from dask_tfrecord.schema import Schema, near_misses
 if TYPE_CHECKING:
     import xarray
 
+    from dask_tfrecord.batches.iterator import BatchIterator
+    from dask_tfrecord.batches.rows import RowSequence
     from dask_tfrecord.preview.preview import Preview
-    from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
-    from dask_tfrecord.stores.batches.row_sequence import RowSequence
 
 
 class DatasetWriters(Mapping[str, da.Array]):
@@ -416,7 +416,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         (8,) 8
         (4,) 4
         """
-        from dask_tfrecord.stores.batches.batch_iterator import BatchIterator
+        from dask_tfrecord.batches.iterator import BatchIterator
 
         dataset: Any = self
         return BatchIterator(
@@ -452,7 +452,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> len(rows), rows[-1]["tokens"].shape
         (20, (9,))
         """
-        from dask_tfrecord.stores.batches.row_sequence import RowSequence
+        from dask_tfrecord.batches.rows import RowSequence
 
         dataset: Any = self
         return RowSequence(dataset)

@@ -1,8 +1,10 @@
-"""Reading of rows of any `Rows`, in the calling thread, as blocks."""
+"""Rows by number: of any data set as blocks, in the calling thread, and `Dataset.as_sequence` for map-style loaders."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 import dask
 import dask.local
@@ -12,9 +14,8 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.columns.blocks import Block, concatenate, take_rows
-
-__all__ = ["RowReader"]
+from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, to_array
+from dask_tfrecord.errors import SchemaError, plural
 
 
 class RowReader:
@@ -79,3 +80,57 @@ def chunk_scheduler() -> Any:
     """Return the scheduler for existing chunks: that of the caller, or the calling thread instead of local threads."""
     scheduler = get_scheduler()
     return "synchronous" if scheduler in (None, dask.threaded.get, dask.local.get_sync) else scheduler
+
+
+class RowSequence:
+    """Rows of a data set by number; each access reads those rows alone, without a cache and without threads.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Rows and columns.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if dataset.nrows is None:
+            raise ValueError("a sequence needs the number of rows: open with counts='auto', not counts=None")
+        if not len(dataset):
+            raise SchemaError("rows have at least one column; the data set has none")
+        self._length = dataset.nrows
+        self._reader = RowReader(dataset)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Return rows in the order of their numbers, which are read in one pass."""
+        numbers = [self._number(index) for index in indices]
+        if not numbers:
+            return []
+        columns = {name: to_array(block) for name, block in self._read(np.array(numbers, np.int64)).items()}
+        return [{name: _value(column, row) for name, column in columns.items()} for row in range(len(numbers))]
+
+    def _read(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        return self._reader.read_scattered(rows)
+
+    def _number(self, index: Any) -> int:
+        """Return a row number that is not negative."""
+        if isinstance(index, slice):
+            raise TypeError("a sequence takes one row number; ds.rows[start:stop] selects several")
+        number = operator.index(index)
+        if not -self._length <= number < self._length:
+            raise IndexError(f"row {number} is out of bounds for {plural(self._length, 'row')}")
+        return number + self._length if number < 0 else number
+
+    def __repr__(self) -> str:
+        return f"<RowSequence of {plural(self._length, 'row')}: {', '.join(self._reader.names)}>"
+
+
+def _value(column: NDArray[Any], row: int) -> Any:
+    """Return one row of a column; a copy, so that it does not keep the other rows in memory."""
+    value = column[row]
+    return value.copy() if isinstance(value, np.ndarray) and column.dtype.kind != "O" else value

@@ -1,0 +1,554 @@
+"""Order, mixing and padding of the rows of batches.
+
+An epoch is a stream of units. A unit is a range of rows that one thread reads: consecutive rows, rows of a permutation,
+or a chunk whose rows are not counted. With a window, each row of the stream moves forward by a random distance below
+the window, and rows are delivered in the order of their new positions. The order is a function of seed, epoch and
+options, computed from row numbers alone: it does not depend on the threads that read units.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.explode import check_ragged, padding_value
+from dask_tfrecord.arrays.sources import user_blocks
+from dask_tfrecord.batches.rows import RowReader
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, take_rows
+from dask_tfrecord.errors import FeatureError, UnknownFeatureError
+from dask_tfrecord.schema import Schema, near_misses
+
+Shuffle = Literal[False, "window", "full"]
+# Streams of random bits of an epoch.
+_ORDER, _DISTANCES = 0, 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowOrder:
+    """Order of rows in all epochs.
+
+    Attributes
+    ----------
+    nrows : int or None
+        Rows of the data set; None if they are not counted.
+    borders : ndarray of int64
+        First row of each unit, and the number of rows. For rows that are not counted, numbers of chunks.
+    shuffle : False, "window" or "full"
+        Kind of shuffling.
+    window : int
+        Rows of the mixing window; 1 for a stream in order.
+    unit_rows : int
+        Rows of a unit of a permutation.
+    seed : int
+        Seed of all random numbers.
+    shard : tuple of int
+        Index and number of the shards that share an epoch.
+    """
+
+    nrows: int | None
+    borders: NDArray[np.int64]
+    shuffle: Shuffle
+    window: int
+    unit_rows: int
+    seed: int
+    shard: tuple[int, int]
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """First and last position, exclusive, of this shard in the stream of an epoch; None without counts."""
+        if self.nrows is None:
+            return None
+        index, number = self.shard
+        return index * self.nrows // number, (index + 1) * self.nrows // number
+
+    def epoch(self, number: int) -> EpochUnits:
+        """Return the units of an epoch."""
+        if self.shuffle == "full":
+            assert self.span is not None and self.nrows is not None
+            rows = permutation(self.nrows, self.seed, number)[slice(*self.span)]
+            cuts = np.append(np.arange(0, len(rows), self.unit_rows), len(rows)) if len(rows) else np.zeros(1, np.int64)
+            return EpochUnits(self, number, cuts[:-1], cuts[1:], rows)
+        units = len(self.borders) - 1
+        order = permutation(units, self.seed, number) if self.shuffle else np.arange(units)
+        starts, stops = self.borders[:-1][order], self.borders[1:][order]
+        if self.span is not None:
+            # Positions of the units in the stream; those at the ends of the shard are cut.
+            ends = np.cumsum(stops - starts)
+            first = ends - (stops - starts)
+            low, high = self.span
+            starts, stops = starts + np.maximum(low - first, 0), stops - np.maximum(ends - high, 0)
+            kept = starts < stops
+            starts, stops = starts[kept], stops[kept]
+        return EpochUnits(self, number, starts, stops, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpochUnits:
+    """Units of one epoch of a shard, in the order of the stream.
+
+    Attributes
+    ----------
+    order : RowOrder
+        Order of all epochs.
+    epoch : int
+        Number of the epoch.
+    starts, stops : ndarray of int64, shape (nunits,)
+        Rows of each unit, as positions in `rows` if that is given.
+    rows : ndarray of integers or None
+        Rows of a permutation.
+    """
+
+    order: RowOrder
+    epoch: int
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    rows: NDArray[np.integer] | None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def key(self, unit: int) -> tuple[int | slice | NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return the argument of `RowReader.read`, and the order of its rows in the stream, or None if unchanged."""
+        start, stop = int(self.starts[unit]), int(self.stops[unit])
+        if self.order.nrows is None:
+            return start, None
+        if self.rows is None:
+            return slice(start, stop), None
+        rows = self.rows[start:stop].astype(np.int64)
+        ascending = np.argsort(rows)
+        order = np.empty(len(rows), np.int64)
+        order[ascending] = np.arange(len(rows))
+        return rows[ascending], order
+
+    def size(self, unit: int) -> int | None:
+        """Return the rows of a unit; None if they are not counted."""
+        return None if self.order.nrows is None else int(self.stops[unit] - self.starts[unit])
+
+    def places(self, unit: int, start: int, size: int) -> NDArray[np.int64]:
+        """Return distinct, sorted keys of the rows of a unit, in the order of delivery.
+
+        A key is ``(position + distance) * window + window - 1 - distance`` for a row at a position of the stream that
+        moves by a distance below the window.
+        """
+        positions = np.arange(start, start + size, dtype=np.int64)
+        window = self.order.window
+        if window == 1:
+            return positions
+        bits = _bits(self.order.seed, self.epoch, _DISTANCES, unit).random_raw(size)
+        distances = (np.asarray(bits, np.uint64) % np.uint64(window)).astype(np.int64)
+        return np.sort((positions + distances) * window + (window - 1 - distances))
+
+    def positions(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions in the stream of keys of `places`."""
+        window = self.order.window
+        return keys if window == 1 else keys // window - (window - 1 - keys % window)
+
+
+def permutation(count: int, seed: int, epoch: int) -> NDArray[np.integer]:
+    """Return a random permutation of ``range(count)``, the same with every release of NumPy.
+
+    It sorts random bits. Their lowest bits are the numbers, so equal random bits cannot make the result depend on the
+    method of sorting.
+    """
+    shift = np.uint64(max(count - 1, 1).bit_length())
+    keys = np.asarray(_bits(seed, epoch, _ORDER).random_raw(count), np.uint64)
+    keys <<= shift
+    keys |= np.arange(count, dtype=np.uint64)
+    keys.sort()
+    keys &= (np.uint64(1) << shift) - np.uint64(1)
+    return keys.astype(np.uint32 if count <= 1 << 32 else np.int64)
+
+
+def _bits(*entropy: int) -> np.random.PCG64:
+    # NumPy guarantees the stream of a bit generator, but not that of the methods of `Generator`.
+    return np.random.PCG64(np.random.SeedSequence(entropy))
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """Padding of a ragged column in batches.
+
+    Parameters
+    ----------
+    length : int, None or tuple of these, optional
+        Values of each row, for each level of rows. None is the longest row of the batch.
+    value : scalar, optional
+        Padding, by default 0 or ``b""``.
+    truncate : bool, default False
+        Cut rows that are longer than `length`. By default they raise `FeatureError`.
+
+    Examples
+    --------
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord", columns=["tokens"])
+    >>> batch = next(ds.batches(4, pad={"tokens": dtf.Pad(2, value=-1, truncate=True)}))
+    >>> batch["tokens"].shape
+    (4, 2)
+    """
+
+    length: int | Sequence[int | None] | None = None
+    value: Any = None
+    truncate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPadding:
+    """Checked padding of one column.
+
+    Attributes
+    ----------
+    name : str
+        Name of the column.
+    lengths : tuple of int or None
+        Values of each level of rows, the outermost first; None is the longest row of the batch.
+    value : scalar
+        Padding in the dtype of the column.
+    truncate : bool
+        Cut longer rows.
+    """
+
+    name: str
+    lengths: tuple[int | None, ...]
+    value: Any
+    truncate: bool
+
+    def apply(self, block: RaggedBlock, describe: Callable[[int], str]) -> NDArray[Any]:
+        """Pad the rows of a batch.
+
+        Parameters
+        ----------
+        block : RaggedBlock
+            Rows of the batch.
+        describe : callable
+            Function from a row of the batch to its location, for errors.
+
+        Returns
+        -------
+        ndarray of shape (rows, *lengths, *inner)
+        """
+        return self._fill(block, self.lengths, lambda row: row, describe)
+
+    def _fill(
+        self,
+        block: RaggedBlock,
+        lengths: tuple[int | None, ...],
+        outer: Callable[[int], int],
+        describe: Callable[[int], str],
+    ) -> NDArray[Any]:
+        counts = np.diff(block.row_splits)
+        longest = int(counts.max(initial=0))
+        length = longest if lengths[0] is None else lengths[0]
+        if longest > length:
+            if not self.truncate:
+                row = int(np.flatnonzero(counts > length)[0])
+                raise FeatureError(
+                    f"{describe(outer(row))}: column {self.name!r} has {counts[row]} "
+                    f"{'values' if len(lengths) == 1 else 'rows'} where pad= allows {length}: give a larger length, "
+                    f"None for the longest row of each batch, or Pad({length}, truncate=True)"
+                )
+            block = block.truncated(length)
+        values = block.values
+        if isinstance(values, RaggedBlock):
+            splits = block.row_splits
+            filled = self._fill(
+                values,
+                lengths[1:],
+                lambda row: outer(int(np.searchsorted(splits, row, side="right")) - 1),
+                describe,
+            )
+            block = RaggedBlock(filled, splits)
+        return block.padded(length, self.value)
+
+
+def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, ColumnPadding]:
+    """Check the option `pad`.
+
+    Raises
+    ------
+    UnknownFeatureError, SchemaError, ValueError, TypeError
+        If a column does not exist or is not ragged, or a length or value does not fit it.
+    """
+    if pad is None:
+        return {}
+    if not isinstance(pad, Mapping):
+        raise TypeError(f"pad is a mapping from columns to a length, None or Pad; got {pad!r:.100}")
+    found = {}
+    for name, given in pad.items():
+        if name not in schema:
+            raise UnknownFeatureError(f"pad: no column {name!r}{near_misses(name, list(schema), schema.sampling)}")
+        feature = schema[name]
+        check_ragged(name, feature)
+        option = given if isinstance(given, Pad) else Pad(given)
+        lengths = _lengths(option.length, name, feature.ragged_rank)
+        if not isinstance(option.truncate, bool):
+            raise TypeError(f"pad: truncate of {name!r} is True or False; got {option.truncate!r:.100}")
+        value = padding_value(option.value, feature.item_dtype, name)
+        found[name] = ColumnPadding(name, lengths, value, option.truncate)
+    return found
+
+
+def _lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
+    if length is None:
+        return (None,) * levels
+    given = tuple(length) if isinstance(length, Sequence) and not isinstance(length, str) else (length,)
+    if not all(
+        each is None or (isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0)
+        for each in given
+    ):
+        raise ValueError(f"pad: a length of {name!r} is a non-negative int or None; got {length!r:.100}")
+    if len(given) != levels:
+        raise ValueError(
+            f"pad: column {name!r} has {levels} levels of rows, and takes a tuple of as many lengths; got {length!r}"
+        )
+    return tuple(None if each is None else int(each) for each in given)
+
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Position between two batches.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of the epoch.
+    batch : int
+        Batches of the epoch that were delivered.
+    unit : int
+        First unit of the epoch with rows that were not delivered.
+    start : int
+        Position of its first row in the stream.
+    key : int
+        Key of the last row that was delivered, see `EpochUnits.places`; -1 before the first row.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    unit: int = 0
+    start: int = 0
+    key: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class _HeldUnit:
+    """A unit that was read, or whose reading failed, with rows that were not delivered."""
+
+    number: int
+    start: int
+    size: int
+    left: int
+    key: Any
+    order: NDArray[np.int64] | None
+    blocks: dict[str, Block] | None
+
+    def rows(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return positions of the stream as rows of the block."""
+        rows = positions - self.start
+        return rows if self.order is None else self.order[rows]
+
+    def numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return rows of the block as rows of the data set."""
+        numbers: NDArray[np.int64] = self.key.start + rows if isinstance(self.key, slice) else self.key[rows]
+        return numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchMixer:
+    """Batches of all epochs after a position.
+
+    Attributes
+    ----------
+    reader : RowReader
+        Reader of the rows.
+    order : RowOrder
+        Order of the rows.
+    paddings : mapping of str to ColumnPadding
+        Columns that are padded.
+    batch_size : int
+        Rows of a batch.
+    drop_remainder : bool
+        Leave out the last batch of an epoch if it is smaller.
+    batches_per_epoch : int or None
+        Number of batches; None if rows are not counted.
+    epochs : int or None
+        Number of epochs; None for any number.
+    ahead : int
+        Units that are read ahead.
+    scheduler : Any
+        Scheduler of existing chunks.
+    """
+
+    reader: RowReader
+    order: RowOrder
+    paddings: Mapping[str, ColumnPadding]
+    batch_size: int
+    drop_remainder: bool
+    batches_per_epoch: int | None
+    epochs: int | None
+    ahead: int
+    scheduler: Any
+
+    def batches(self, position: Position, pool: Executor) -> Generator[tuple[Batch, Position], None, None]:
+        """Yield the batches after a position, each with the position after it.
+
+        An epoch without batches ends the iteration.
+        """
+        while self.epochs is None or position.epoch < self.epochs:
+            start = position
+            for batch, position in self._epoch(start, pool):
+                yield batch, position
+            if position == start == Position(start.epoch):
+                return
+            if position.epoch == start.epoch:
+                position = Position(start.epoch + 1)
+
+    def _epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Batch, Position]]:
+        """Yield the batches of an epoch after a position, each with the position after it."""
+        units = self.order.epoch(position.epoch)
+        loaded = self._load(units, position.unit, pool)
+        held: list[_HeldUnit] = []
+        keys = np.zeros(0, np.int64)
+        following, start, made = position.unit, position.start, position.batch
+        while made != self.batches_per_epoch:
+            unit = next(loaded, None)
+            if unit is not None:
+                unit.start = start
+                # Rows up to this key were delivered before the first position.
+                places = units.places(unit.number, start, unit.size)
+                places = places[np.searchsorted(places, position.key, side="right") :]
+                unit.left = len(places)
+                held += [unit] if unit.left else []
+                following, start = following + 1, start + unit.size
+                keys = np.concatenate([keys, places])
+                keys.sort()
+            # Rows of the next units are delivered after these.
+            ready = len(keys) if unit is None else int(np.searchsorted(keys, start * self.order.window))
+            for taken in self._cut(keys[:ready], last=unit is None):
+                if made == self.batches_per_epoch:
+                    break
+                positions = units.positions(taken)
+                owners = np.searchsorted([each.start for each in held], positions, side="right") - 1
+                batch = self._gather(held, owners, positions)
+                for each, count in zip(held, np.bincount(owners, minlength=len(held)).tolist(), strict=True):
+                    each.left -= count
+                held = [each for each in held if each.left]
+                made += 1
+                first = (held[0].number, held[0].start) if held else (following, start)
+                after = Position(position.epoch, made, *first, int(taken[-1]))
+                yield batch, (Position(position.epoch + 1) if made == self.batches_per_epoch else after)
+            if unit is None:
+                return
+            keys = keys[ready - ready % self.batch_size :]
+
+    def _cut(self, keys: NDArray[np.int64], *, last: bool) -> Iterator[NDArray[np.int64]]:
+        """Yield the keys of each batch; smaller batches only at the end of an epoch."""
+        for first in range(0, len(keys), self.batch_size):
+            taken = keys[first : first + self.batch_size]
+            if len(taken) == self.batch_size or (last and not self.drop_remainder):
+                yield taken
+
+    def _load(self, units: EpochUnits, first: int, pool: Executor) -> Iterator[_HeldUnit]:
+        """Yield the units of an epoch from one on, read ahead by the threads of the pool."""
+        pending: deque[Future[_HeldUnit]] = deque()
+        try:
+            for number in range(first, len(units)):
+                pending.append(pool.submit(self._read, units, number))
+                if len(pending) > self.ahead:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _read(self, units: EpochUnits, number: int) -> _HeldUnit:
+        """Read a unit. If that fails and its rows are counted, its batches are read one by one."""
+        key, order = units.key(number)
+        size = units.size(number)
+        blocks: dict[str, Block] | None = None
+        try:
+            blocks = self.reader.read(key, self.scheduler)
+        except Exception:
+            if size is None:
+                raise
+        if size is None:
+            assert blocks is not None
+            size = len(next(iter(blocks.values())))
+        return _HeldUnit(number, 0, size, size, key, order, blocks)
+
+    def _gather(self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64]) -> Batch:
+        """Gather the rows of a batch, and pad its columns.
+
+        Parameters
+        ----------
+        held : list of _HeldUnit
+            Units that were read.
+        owners : ndarray of int64
+            Index in `held` of the unit of each row.
+        positions : ndarray of int64
+            Position of each row in the stream.
+        """
+        sorting = np.argsort(owners, kind="stable")
+        borders = np.flatnonzero(np.diff(owners[sorting], prepend=-1, append=len(held)))
+        places = [sorting[start:stop] for start, stop in pairwise(borders.tolist())]
+        sources = [held[owners[place[0]]] for place in places]
+        rows = [unit.rows(positions[place]) for unit, place in zip(sources, places, strict=True)]
+        blocks = [
+            unit.blocks if unit.blocks is not None else self.reader.read_scattered(unit.numbers(each), self.scheduler)
+            for unit, each in zip(sources, rows, strict=True)
+        ]
+        # The rows of a failed unit were read for this batch alone.
+        rows = [
+            each if unit.blocks is not None else np.arange(len(each)) for unit, each in zip(sources, rows, strict=True)
+        ]
+
+        def describe(row: int) -> str:
+            unit = held[owners[row]]
+            if isinstance(unit.key, int):
+                return f"row {int(positions[row]) - unit.start} of {self.reader.describe(unit.key)}"
+            return self.reader.describe(int(unit.numbers(unit.rows(positions[row : row + 1]))[0]))
+
+        batch: dict[str, Any] = {}
+        for name in self.reader.names:
+            padding = self.paddings.get(name)
+            parts = [_picked(each[name], row, padding is None) for each, row in zip(blocks, rows, strict=True)]
+            block = parts[0] if len(parts) == 1 else _merged(parts, places)
+            if padding is not None:
+                assert isinstance(block, RaggedBlock)
+                block = padding.apply(block, describe)
+            batch[name] = block
+        return user_blocks(batch)
+
+
+def _picked(block: Block, rows: NDArray[np.int64], owned: bool) -> Block:
+    """Return rows of a block; they share memory with it only if `owned` is False."""
+    first = int(rows[0])
+    if int(rows[-1]) - first + 1 == len(rows) and (np.diff(rows) == 1).all():
+        view = rows_of(block, first, first + len(rows))
+        if not owned:
+            return view
+        if isinstance(view, np.ndarray):
+            return view.copy()
+    return take_rows(block, rows)
+
+
+def _merged(parts: list[Block], places: list[NDArray[np.int64]]) -> Block:
+    """Merge blocks, whose rows have these places in the result."""
+    first = parts[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind != "T":
+        out = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
+        for part, place in zip(parts, places, strict=True):
+            out[place] = part
+        return out
+    order = np.concatenate(places)
+    index = np.empty(len(order), np.int64)
+    index[order] = np.arange(len(order))
+    return take_rows(concatenate(parts), index)
