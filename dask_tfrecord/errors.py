@@ -30,6 +30,7 @@ __all__ = [
     "UnsupportedFormatError",
     "plural",
     "printable",
+    "printable_lines",
     "redact",
     "redact_url",
     "without_credentials",
@@ -63,6 +64,11 @@ def redact_url(url: str) -> str:
 def printable(text: str) -> str:
     """Escape control characters and other letters without a glyph, so that no terminal obeys them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Apply `printable` to each line of a text that has lines of its own."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def redact(text: object) -> str:
@@ -125,7 +131,7 @@ class Location:
             parts.append(f"record {self.record}" + ("" if self.offset is None else f" (byte {self.offset})"))
         elif self.offset is not None:
             parts.append(f"byte {self.offset}")
-        return ": ".join(parts)
+        return printable(": ".join(parts))
 
 
 class TFRecordError(Exception):
@@ -140,7 +146,7 @@ class TFRecordError(Exception):
     """
 
     def __init__(self, message: str, place: Location | None = None) -> None:
-        message = redact(message)
+        message = printable_lines(redact(message))
         # Unpickling calls the class with `args`.
         super().__init__(message, place)
         self.message = message

@@ -346,10 +346,13 @@ def parse_metadata(text: str) -> Any:
     return text_format.Parse(text, MetadataSchema(), allow_unknown_field=True)
 
 
-# Escapes of the text format. Old releases of protobuf write control characters as they are.
-_CONTROL_CHARACTERS = {code: f"\\{code:03o}" for code in (*range(32), 127) if chr(code) != "\n"}
-
-
 def metadata_text(schema: Any) -> str:
     """Format a `MetadataSchema` as the text of a `schema.pbtxt`."""
-    return text_format.MessageToString(schema, as_utf8=True).translate(_CONTROL_CHARACTERS)
+    text = text_format.MessageToString(schema, as_utf8=True)
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    # Escapes of the text format are bytes. Old releases of protobuf write control characters as they are.
+    return "\n".join(
+        "".join(c if c.isprintable() else "".join(f"\\{byte:03o}" for byte in c.encode()) for c in line)
+        for line in text.split("\n")
+    )

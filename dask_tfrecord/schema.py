@@ -11,7 +11,7 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Any
 
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural, printable
 from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
 from dask_tfrecord.features.feature_json import feature_of_json, json_of_feature
 
@@ -30,6 +30,8 @@ __all__ = [
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
+# Names that an unknown name is compared with, which takes about 25 µs each; of more, those that begin like it.
+_COMPARED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +425,7 @@ def _checked_groups(
 
 def group_lines(schema: Schema) -> list[str]:
     """Return a line for each group: its name and its features."""
-    return [f"group {group!r}: {', '.join(names)}" for group, names in schema.groups.items()]
+    return [f"group {group!r}: {printable(', '.join(names))}" for group, names in schema.groups.items()]
 
 
 def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:
@@ -440,6 +442,7 @@ def feature_cells(feature: Feature) -> tuple[str, str, str]:
 
 def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Format rows of cells as lines with aligned columns; `right` lists the columns that are aligned to the right."""
+    table = [list(map(printable, row)) for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
 
     def line(row: Sequence[str]) -> str:
@@ -457,8 +460,11 @@ def near_misses(name: object, names: Iterable[str], sampling: Sampling | None = 
         seen = plural(sampling.records, "record")
         return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"
     names = [str(known) for known in names]
+    shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+    if len(names) > _COMPARED:
+        start = str(name)[:3].casefold()
+        names = [known for known in names if known[:3].casefold() == start][:_COMPARED]
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
-    shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
-    return f"; there are {shown}" if names else "; there are none"
+    return f"; there are {shown or 'none'}"

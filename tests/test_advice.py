@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,3 +225,21 @@ def test_a_data_set_hints_at_images_in_bytes(tmp_path: Path) -> None:
     decoded = dtf.read_tfrecord(path, eval(code, {"dtf": dtf, "ds": ds}))
     assert decoded["image"].compute().shape == (3, 4, 6, 3)
     assert "hint:" not in repr(decoded)
+
+
+def test_an_unknown_name_is_compared_with_a_bounded_number_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    matches = difflib.get_close_matches
+
+    def count(word: str, names: list[str], **options: Any) -> list[str]:
+        compared.extend(names)
+        return matches(word, names, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", count)
+    names = [f"other-{number}" for number in range(100_000)]
+    schema = dtf.Schema(dict.fromkeys([*names, "label"], dtf.FixedLenFeature((), "int64")))
+    with pytest.raises(dtf.TFRecordError, match=r"did you mean 'label'\?"):
+        schema["Labels"]
+    with pytest.raises(dtf.TFRecordError, match="did you mean 'other-1'"):
+        schema["other-1x"]
+    assert 0 < len(compared) < 10_000

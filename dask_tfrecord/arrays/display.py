@@ -98,7 +98,7 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     list of str
         Lines: those of the header, a rule, those of the rows.
     """
-    table = [header, *rows]
+    header, *rows = table = [list(map(printable, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     groups: list[list[int]] = []
     left = 0
@@ -137,8 +137,8 @@ def _title(dataset: _Displayed) -> str:
 def _files(origin: Mapping[str, object]) -> str:
     files = origin.get("files")
     if not isinstance(files, list):
-        return f"from {origin.get('store', 'memory')}"
-    return f"from {files[0]}" if len(files) == 1 else f"from {plural(len(files), 'file')}"
+        return printable(f"from {origin.get('store', 'memory')}")
+    return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
 
 
 def _hints(dataset: _Displayed) -> list[str]:

@@ -34,7 +34,7 @@ from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, Source, apply, located
 from dask_tfrecord.columns.blocks import Block, concatenate, frozen, take_rows, to_array, zero_rows
 from dask_tfrecord.columns.user_blocks import conform
-from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 
@@ -122,7 +122,7 @@ def lazy_column(source: Source, name: str, borders: NDArray[np.int64]) -> da.Arr
     """Return one column, decoded on its own; slices restrict the rows that are read."""
     column = LazyColumn(source, name)
     chunks = (tuple(np.diff(borders).tolist()), *((size,) for size in column.shape[1:]))
-    key = f"tfrecord-{name}-{tokenize(column, chunks)}"
+    key = f"tfrecord-{printable(name)}-{tokenize(column, chunks)}"
     # dask would fuse the node of a column with a single chunk into its reader, and only there.
     array: da.Array = da.from_array(
         column,
@@ -183,7 +183,7 @@ def column_arrays(chunks: da.Array, features: dict[str, Feature], sizes: Sequenc
             _view,
             chunks,
             name,
-            f"tfrecord-{name}-{tokenize(chunks.name, name)}",
+            f"tfrecord-{printable(name)}-{tokenize(chunks.name, name)}",
             (tuple(sizes), *feature.block_shape),
             feature.block_dtype,
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, to_array
-from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.errors import SchemaError, plural, printable
 
 
 class RowReader:
@@ -127,7 +127,7 @@ class RowSequence:
         return number + self._length if number < 0 else number
 
     def __repr__(self) -> str:
-        return f"<RowSequence of {plural(self._length, 'row')}: {', '.join(self._reader.names)}>"
+        return f"<RowSequence of {plural(self._length, 'row')}: {printable(', '.join(self._reader.names))}>"
 
 
 def _value(column: NDArray[Any], row: int) -> Any:

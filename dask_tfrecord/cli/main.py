@@ -5,7 +5,6 @@ Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +15,7 @@ from dask_tfrecord.cli.parquet_command import to_parquet
 from dask_tfrecord.cli.preview_commands import head, preview, schema
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
-from dask_tfrecord.cli.terminal import plain
+from dask_tfrecord.cli.terminal import json_line, plain
 from dask_tfrecord.cli.zarr_commands import to_tfrecord, to_zarr, virtual
 from dask_tfrecord.errors import SchemaError
 
@@ -95,7 +94,7 @@ def info(
         found = inspect_sample(shards, sample, threads) if has_records else None
         metadata = _metadata(resolved)
         groups = None if metadata is None else {group: list(names) for group, names in metadata.groups.items()}
-        click.echo(json.dumps({**document(shards, indexes, found), "groups": groups}, ensure_ascii=False))
+        click.echo(json_line({**document(shards, indexes, found), "groups": groups}))
         return
     print_facts(shards, indexes)
     nested: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
 from dask_tfrecord.cli.common import writing
 from dask_tfrecord.cli.scheduler import computing
-from dask_tfrecord.cli.terminal import plain
+from dask_tfrecord.cli.terminal import json_line, plain
 from dask_tfrecord.errors import plural
 
 __all__ = ["copy", "index", "repair", "verify"]
@@ -70,7 +69,7 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
     with computing(threads):
         report = verification.verify(pattern, compression=compression)
     if as_json:
-        click.echo(report.to_json(ensure_ascii=False))
+        click.echo(json_line(report.to_json(ensure_ascii=False)))
     else:
         for line in repr(report).splitlines():
             click.echo(plain(line))
@@ -92,7 +91,7 @@ def repair(source: str, target: str, as_json: bool, compression: str | None) -> 
     with computing():
         report = verification.repair(source, target, compression=compression)
     if as_json:
-        click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+        click.echo(json_line(report.to_dict()))
         return
     lost = f"{plural(len(report.lost), 'range')} of bytes lost" if report.lost else "nothing was lost"
     click.echo(f"Wrote {plain(target)}: {plural(report.records, 'record')}; {lost}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -18,8 +19,10 @@ def plain(text: str) -> str:
     return printable(redact(text))
 
 
-def json_line(text: str) -> str:
-    """Return one line of JSON with ASCII escapes for letters that a terminal could obey; they occur in strings only."""
+def json_line(values: Any) -> str:
+    """Return values, or the JSON text of values, as one line of JSON that no terminal obeys."""
+    text = values if isinstance(values, str) else json.dumps(values, ensure_ascii=False)
+    # Other letters than printable ones occur in strings only.
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 

@@ -362,7 +362,7 @@ class Report:
             if feature.in_lists and feature.steps:
                 counts = f"{bins_svg(feature.steps)}<small>steps</small>{counts}"
             rows.append((name, kind, bar, counts, looks))
-        notes = "".join(f"<p>{escape(printable(line))}</p>" for line in self._conflict_lines())
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self._conflict_lines())
         spec = f"<details><summary>spec</summary><pre>{escape(self.spec())}</pre></details>"
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
         return fragment(title, table(_HEADER, rows), notes, spec)
@@ -374,7 +374,7 @@ class Report:
         return title
 
     def _conflict_lines(self) -> list[str]:
-        conflicts = [f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}" for feature in self.conflicts]
+        conflicts = [printable(f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}") for feature in self.conflicts]
         return ["values of several kinds:", *conflicts] if conflicts else []
 
     def __str__(self) -> str:
@@ -396,7 +396,7 @@ def _line(feature: FeatureReport) -> str:
     if feature.feature is None:
         kinds = "; ".join(f"{kind.kind} in {plural(kind.records, 'record')}" for kind in feature.kinds)
         return f"# {name}: {kinds}"
-    comment = "; ".join(map(str, feature.suggestions))
+    comment = printable("; ".join(map(str, feature.suggestions)))
     code = repr(feature.feature).replace("'", '"')
     return f"{name}: dtf.{code}," + (f"  # {comment}" if comment else "")
 

@@ -30,7 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.errors import CorruptRecordError, Location, ShardChangedError, TFRecordError, plural, redact_url
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    Location,
+    ShardChangedError,
+    TFRecordError,
+    plural,
+    printable,
+    redact_url,
+)
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
@@ -136,7 +144,7 @@ class ShardReport:
 
     def lines(self) -> list[str]:
         """Return a line for each range of lost bytes."""
-        return [f"{self.path}: {lost}" for lost in self.lost]
+        return [printable(f"{self.path}: {lost}") for lost in self.lost]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, redact, redact_url
+from dask_tfrecord.errors import plural, printable, redact, redact_url
 
 __all__ = [
     "TIME_KEYS",
@@ -174,7 +174,7 @@ class Shards(Sequence[Shard]):
     def summary(self) -> str:
         """First path and the number of the others, for logs, without credentials."""
         others = f" and {plural(len(self) - 1, 'other')}" if len(self) > 1 else ""
-        return f"{redact_url(self.paths[0])}{others}" if self.paths else "no shards"
+        return f"{printable(redact_url(self.paths[0]))}{others}" if self.paths else "no shards"
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         """Return names, sizes and versions; detected properties depend on the content only."""

@@ -18,7 +18,7 @@ from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource
 from dask_tfrecord.columns.record_schema import column_forms
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels, encodable, read_labels
 from dask_tfrecord.schema import Schema
@@ -165,7 +165,7 @@ _HINTS = {"DataArray": ": array.to_dataset(name='x') converts it to a Dataset"}
 
 
 def _list(names: Sequence[Any]) -> str:
-    return ", ".join(map(str, names[:_LISTED])) + (f", … ({len(names):,})" if len(names) > _LISTED else "")
+    return printable(", ".join(map(str, names[:_LISTED]))) + (f", … ({len(names):,})" if len(names) > _LISTED else "")
 
 
 def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Inputs:

@@ -22,7 +22,7 @@ from rich.filesize import decimal
 
 from dask_tfrecord.arrays.collection import Collection, row_numbers
 from dask_tfrecord.arrays.sources import ExplodedSource, FilledSource, MappedSource, RecordSource, Source
-from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, show_immediately
 
 __all__ = [
@@ -164,7 +164,7 @@ class WriteSummary:
             amount += f" ({self.before:,} of {plural(self.units, 'write unit')} before)"
         # Paths below the working directory are displayed relative to it.
         location = self.location.removeprefix(f"{Path.cwd()}{os.sep}")
-        phrases = [f"Wrote {location}: {amount} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
+        phrases = [f"Wrote {printable(location)}: {amount} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
         phrases.append(f"{decimal(int(self.rate))}/s")
         if self.peak:
             phrases.append(f"peak memory {decimal(self.peak)}")

@@ -415,12 +415,14 @@ class Files:
             if self._matches(self._receipt(path), existing) or self._is_same(path, existing, temporary):
                 return False
             if self.mode == "w-":
-                raise FileExistsError(f"{path} exists already, and this write did not make it: mode='w' replaces it")
+                raise FileExistsError(
+                    f"{Location(path)} exists already, and this write did not make it: mode='w' replaces it"
+                )
             if self.claimed and local:
                 # The files that this run replaces were removed when it began.
                 raise FileExistsError(
-                    f"{path} appeared since this write began: another program writes there, and its files are kept; "
-                    f"write again when it has ended"
+                    f"{Location(path)} appeared since this write began: another program writes there, and its files "
+                    "are kept; write again when it has ended"
                 )
             # Sidecars describe the replaced file.
             self.names.remove_sidecars([path])

@@ -17,7 +17,7 @@ import numpy as np
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.storage.clients import url_to_fs
 from dask_tfrecord.storage.streams import write_file
 
@@ -103,7 +103,7 @@ class VirtualZarr:
     attributes: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        names = ", ".join(array.name for array in self.arrays)
+        names = printable(", ".join(array.name for array in self.arrays))
         return (
             f"<VirtualZarr: {plural(len(self.file_numbers), 'record')} of {plural(len(self.files), 'file')}: {names}>"
         )

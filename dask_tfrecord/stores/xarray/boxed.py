@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import LazyColumn
+from dask_tfrecord.errors import printable
 
 __all__ = ["BoxedArray", "boxed_column"]
 
@@ -73,6 +74,6 @@ def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> 
         return mapped
     column = _BoxedColumn(source, name)
     chunks = (dataset.chunks, *((size,) for size in column.shape[1:]))
-    key = f"tfrecord-{name}-{tokenize(column, chunks)}"
+    key = f"tfrecord-{printable(name)}-{tokenize(column, chunks)}"
     lazy: da.Array = da.from_array(column, chunks=chunks, name=key, asarray=False, lock=False, meta=meta)
     return lazy

@@ -23,6 +23,7 @@ from dask_tfrecord.errors import (
     Location,
     SchemaError,
     UnsupportedFormatError,
+    printable,
     redact,
     redact_url,
     without_credentials,
@@ -115,7 +116,7 @@ class TargetGroup:
 
     def __str__(self) -> str:
         text = redact_url(self.store) if isinstance(self.store, str) else redact(self.store)
-        return text + (f"/{self.component}" if self.component else "")
+        return printable(text + (f"/{self.component}" if self.component else ""))
 
     @property
     def location(self) -> Location:

@@ -13,7 +13,7 @@ from dask.utils import format_bytes
 
 from dask_tfrecord.arrays.display import stack_columns
 from dask_tfrecord.arrays.rows import Rechunked
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
@@ -348,7 +348,7 @@ def _memory(plan: ZarrPlan) -> list[str]:
     lines = [f"peak memory of a worker ({limit}): {plan.memory.arithmetic()}"]
     lines += [f"RECHUNK: {each}" for each in plan.rechunks]
     excess = plan.memory.excess(plan.memory_limit)
-    return lines if excess is None else [*lines, f"DOES NOT FIT: {excess}"]
+    return [printable(line) for line in (lines if excess is None else [*lines, f"DOES NOT FIT: {excess}"])]
 
 
 def _cells(array: ArrayPlan) -> tuple[str, ...]:
