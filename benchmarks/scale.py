@@ -40,7 +40,7 @@ from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, border
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.decoder import SchemaPlan
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard

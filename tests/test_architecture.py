@@ -78,7 +78,7 @@ ALLOWED = {
     # The methods of `Dataset` name its type.
     "xarray": {"stores/xarray", "arrays/dataset.py"},
     "PIL": {"images", "preview"},
-    "simplejpeg": {"images/jpeg.py"},
+    "simplejpeg": {"images/codecs.py"},
     "google": {"messages"},
     "tensorflow": set[str](),
 }

@@ -27,12 +27,10 @@ import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Kind
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.columns.encode import Encoder, RecordStream
-from dask_tfrecord.columns.record_schema import listed_features
+from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features
 from dask_tfrecord.columns.user_blocks import conform, feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.images.decode_image import decode_image
-from dask_tfrecord.images.encode_image import ImageEncoding
+from dask_tfrecord.images.pixels import ImageEncoding, decode_image
 from dask_tfrecord.schema import Schema
 
 R = dtf.RaggedFeature

@@ -49,7 +49,8 @@ from support.images import (
 
 from dask_tfrecord.features.encoded import IMAGE_DTYPES
 from dask_tfrecord.images import png as png_module
-from dask_tfrecord.images.decode_image import ImageError, decode_image, image_shape, require_pillow
+from dask_tfrecord.images.codecs import ImageError, require_pillow
+from dask_tfrecord.images.pixels import decode_image, image_shape
 from dask_tfrecord.messages import Example
 
 Image = pytest.importorskip("PIL.Image")
@@ -660,7 +661,7 @@ def test_the_error_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_importing_the_library_does_not_import_pillow(tmp_path: Path) -> None:
-    code = "import sys, dask_tfrecord.images.decode_image; sys.exit('PIL' in sys.modules)"
+    code = "import sys, dask_tfrecord.images.pixels; sys.exit('PIL' in sys.modules)"
     # In another directory: the source folder would shadow the installed package.
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=found, check=False).returncode == 0

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from support.images import by_pillow, jpegs, noise, png, smooth
 
 import dask_tfrecord as dtf
-from dask_tfrecord.images.decode_image import ImageError, decode_image
-from dask_tfrecord.images.jpeg import simplejpeg_or_none
+from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
+from dask_tfrecord.images.pixels import decode_image
 
 pytest.importorskip("PIL")
 pytest.importorskip("simplejpeg")

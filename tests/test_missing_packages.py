@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dask_tfrecord as dtf
-from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.images.codecs import require_pillow
 
 # fsspec keeps file systems and their classes for the whole process, so a new process imports without the module.
 WITHOUT_MODULE = """

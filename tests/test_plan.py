@@ -23,7 +23,7 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.decoder import SchemaPlan
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import Shards

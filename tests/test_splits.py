@@ -21,7 +21,7 @@ from dask_tfrecord.arrays import counting
 from dask_tfrecord.arrays.collection import ByteChunks
 from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.decoder import SchemaPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate_records

@@ -453,7 +453,7 @@ def test_a_missing_file_system_names_the_extra_for_chained_urls_too(
 def test_a_missing_pillow_is_reported_when_the_images_are_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_tfrecord.images.pillow import require_pillow
+    from dask_tfrecord.images.codecs import require_pillow
 
     hide_modules(monkeypatch, "PIL")
     require_pillow.cache_clear()

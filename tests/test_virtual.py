@@ -29,7 +29,7 @@ from support.object_stores import make_store
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.columns.value_locations import LocationPlan
+from dask_tfrecord.columns.decoder import LocationPlan
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.settings import Limits
 

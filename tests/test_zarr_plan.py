@@ -27,10 +27,10 @@ from PIL import Image
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.columns import images
+from dask_tfrecord.columns import encoded_values
 from dask_tfrecord.columns.blocks import BytesBlock
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.images.decode_image import decode_image
+from dask_tfrecord.images.pixels import decode_image
 from dask_tfrecord.stores.rows import RowSizes
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 
@@ -422,7 +422,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         decoded.append(len(data))
         return decode_image(data, **how)
 
-    monkeypatch.setattr(images, "decode_image", decode)
+    monkeypatch.setattr(encoded_values, "decode_image", decode)
     return decoded
 
 
@@ -474,7 +474,7 @@ def test_counting_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_sizes_of_images_take_no_memory() -> None:
     file = picture(1000, 1000)
     files = BytesBlock(np.frombuffer(20 * file, np.uint8), len(file) * np.arange(21), (20,))
-    values = images.image_zeros(dtf.ImageFeature(), files, None).values
+    values = encoded_values.image_zeros(dtf.ImageFeature(), files, None).values
     assert isinstance(values, np.ndarray)
     assert values.shape == (20 * 3_000_000,)
     assert values.strides == (0,)

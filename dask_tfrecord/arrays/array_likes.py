@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, RowError, to_array
-from dask_tfrecord.columns.casting import cast, castable
+from dask_tfrecord.columns.disassemble import cast, castable
 from dask_tfrecord.columns.user_blocks import (
     MISSING,
     as_bytes,

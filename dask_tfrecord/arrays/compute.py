@@ -21,8 +21,7 @@ from dask_tfrecord.arrays.collection import row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.rows import Chunk, Rows, read_chunk
 from dask_tfrecord.arrays.sources import RecordSource, Source
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, to_array, zero_rows
-from dask_tfrecord.columns.memory_limit import allocating
+from dask_tfrecord.columns.blocks import Block, RaggedBlock, allocating, concatenate, rows_of, to_array, zero_rows
 from dask_tfrecord.columns.user_blocks import unmasked
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.runtime.dask_private import active_client

@@ -23,7 +23,7 @@ from dask_tfrecord.arrays.rows import Rows, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
 from dask_tfrecord.arrays.verification import verify_rows
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.columns.record_schema import column_forms
+from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.runtime.dask_private import refuse_query_planning

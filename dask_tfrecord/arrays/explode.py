@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, locate_row, read_lengths
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
-from dask_tfrecord.columns.column_plan import SchemaPlan
+from dask_tfrecord.columns.decoder import SchemaPlan
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature

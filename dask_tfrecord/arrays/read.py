@@ -29,12 +29,12 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.arrays.verification import IntactRecords
-from dask_tfrecord.columns.column_plan import SchemaPlan, StepCountPlan
 from dask_tfrecord.columns.decode import decode_blocks
-from dask_tfrecord.columns.record_schema import given_features
+from dask_tfrecord.columns.decoder import SchemaPlan, StepCountPlan
+from dask_tfrecord.columns.encode import given_features
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
-from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds

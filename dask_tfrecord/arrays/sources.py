@@ -34,8 +34,10 @@ from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    MemoryLimit,
     RaggedBlock,
     RowError,
+    allocating,
     block_nbytes,
     concatenate,
     splits_of,
@@ -43,11 +45,10 @@ from dask_tfrecord.columns.blocks import (
     to_array,
     zero_rows,
 )
-from dask_tfrecord.columns.column_plan import ColumnPlan, SchemaPlan, SizePlan
 from dask_tfrecord.columns.decode import decode, decode_blocks, locate_record, located_error
-from dask_tfrecord.columns.images import image_rows
+from dask_tfrecord.columns.decoder import ColumnPlan, SchemaPlan, SizePlan
+from dask_tfrecord.columns.encoded_values import image_rows
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
-from dask_tfrecord.columns.memory_limit import MemoryLimit, allocating
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
 from dask_tfrecord.errors import (
     CorruptRecordError,

@@ -1,52 +1,328 @@
-"""Assemble rows of arrays and text from bytes values: raw arrays, tensors, images, strings.
+"""Arrays, tensors, images and text in bytes values: assembled to blocks, and tensors and images encoded again.
 
-The functions have the signature `Assemble`; those whose sizes follow from the encoded values also take a memory limit.
+TensorProto is defined in
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/tensor.proto: numbers are stored in
+``tensor_content``, strings in ``string_val``.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.assemble import bytes_of, flat_values, into, row_splits_of
+from dask_tfrecord import _native
+from dask_tfrecord._native import Fault
+from dask_tfrecord.columns.assemble import KeyOutput, bytes_of, flat_values, into, row_splits_of, tensor_spec
 from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    MemoryLimit,
     RaggedBlock,
     RowError,
+    RowLimitError,
     place,
     splits_of,
     to_text,
     weightless,
 )
-from dask_tfrecord.columns.images import image_arrays, image_rows, image_zeros
-from dask_tfrecord.columns.memory_limit import MemoryLimit, RowLimitError
-from dask_tfrecord.columns.native_spec import KeyOutput
-from dask_tfrecord.columns.tensors import read_tensors
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import Encoded, Feature, ImageFeature, RawFeature, TensorFeature, TextFeature
+from dask_tfrecord.features.base import TENSOR_DTYPES
 from dask_tfrecord.features.encoded import COMPRESSION_WBITS
+from dask_tfrecord.images.codecs import ImageError
+from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
 
-__all__ = [
-    "arrays",
-    "image_sizes",
-    "image_values",
-    "inflated_values",
-    "raw_arrays",
-    "raw_rows",
-    "raw_values",
-    "tensor_values",
-    "text",
-    "text_values",
-    "values_assembler",
-]
+# Tags of length-delimited fields.
+_SHAPE, _DIM, _CONTENT, _STRING = 0x12, 0x12, 0x22, 0x42
+_DTYPE, _SIZE = 0x08, 0x08
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(tag: int, body: bytes) -> bytes:
+    return bytes([tag]) + _varint(len(body)) + body
+
+
+@lru_cache(4096)
+def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
+    """Serialize the fields that precede the content of a tensor of numbers.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the tensor.
+    shape : tuple of int
+        Shape of the tensor.
+    nbytes : int
+        Bytes of its content; without content, the field is omitted, as in proto3.
+    """
+    # proto3 omits a size of 0, too.
+    sizes = b"".join(_field(_DIM, bytes([_SIZE]) + _varint(size) if size else b"") for size in shape)
+    head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + _field(_SHAPE, sizes)
+    return head + bytes([_CONTENT]) + _varint(nbytes) if nbytes else head
+
+
+def found_tensor(text: str, number: int) -> str:
+    """Describe a tensor that does not fit: by the text of the native reader, or by the number of its dtype."""
+    if text:
+        return text
+    if not number:
+        return "bytes that are not a serialized tensor"
+    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+    return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"
+
+
+def read_tensors(
+    feature: TensorFeature,
+    messages: BytesBlock,
+    row_splits: NDArray[np.int64],
+    out: NDArray[Any] | None,
+    limit: MemoryLimit | None,
+) -> NDArray[Any] | BytesBlock | ArraysBlock:
+    """Parse tensors; those of one shape straight into an array.
+
+    Parameters
+    ----------
+    feature : TensorFeature
+        Shape and dtype of each tensor.
+    messages : BytesBlock
+        One message per tensor.
+    row_splits : ndarray of int64
+        Splits of the tensors into rows, to name the row and the tensor of an error.
+    out : ndarray, optional
+        Array to write to.
+    limit : MemoryLimit, optional
+        Limit of the memory of the tensors.
+
+    Returns
+    -------
+    ndarray or BytesBlock of shape (messages, *shape), or ArraysBlock
+        `out`, or a new array; a BytesBlock for strings; an ArraysBlock if a size is open.
+
+    Raises
+    ------
+    RowError
+        If a message is not a tensor of this dtype and shape, or the limit is exceeded.
+    """
+    shape = (len(messages), *feature.shape)
+    array = None
+    if feature.dtype != "bytes" and not feature.own_shapes:
+        if limit is not None:
+            limit.check_ends(row_splits[1:], math.prod(feature.shape) * feature.item_dtype.itemsize)
+        array = np.empty(shape, feature.item_dtype) if out is None else out
+    output, problem = _native.read_tensors(
+        np.ascontiguousarray(messages.values),
+        np.ascontiguousarray(messages.splits),
+        tensor_spec("", feature).to_native(),
+        None if array is None else array.reshape(-1).view(np.uint8),
+        sys.maxsize if limit is None else limit.nbytes,
+    )
+    if problem.fault is not Fault.NONE:
+        row, item = place(row_splits, problem.step)
+        if problem.fault is Fault.FULL and limit is not None:
+            raise RowLimitError(row, limit.message(), item)
+        found = found_tensor(problem.text.decode(), problem.found)
+        raise RowError(row, f"holds {found} where {feature} takes tensors of its dtype and shape", item)
+    if array is not None:
+        return array
+    assert output.values is not None
+    values: Any = output.values.view(np.uint8 if feature.dtype == "bytes" else feature.item_dtype)
+    if output.value_splits is not None:
+        items = (len(output.value_splits) - 1,) if feature.own_shapes else shape
+        values = BytesBlock(values, output.value_splits, items)
+    if not feature.own_shapes:
+        strings: BytesBlock = values
+        return strings
+    assert output.row_splits is not None and output.shapes is not None
+    return ArraysBlock(values, output.row_splits, output.shapes.reshape(-1, feature.own_shapes))
+
+
+def tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
+    """Serialize tensors of strings, or of different shapes.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the tensors.
+    block : ArraysBlock or BytesBlock
+        One tensor per row.
+
+    Returns
+    -------
+    BytesBlock
+        One message per row.
+    """
+    messages = list(_of_strings(block) if dtype == "bytes" else _of_numbers(dtype, block))
+    splits = splits_of(np.array([len(message) for message in messages], np.int64))
+    return BytesBlock(np.frombuffer(b"".join(messages), np.uint8), splits, (len(messages),))
+
+
+def _of_numbers(dtype: str, block: ArraysBlock | BytesBlock) -> Iterator[bytes]:
+    assert isinstance(block, ArraysBlock) and isinstance(block.values, np.ndarray)
+    content = memoryview(np.ascontiguousarray(block.values).view(np.uint8).data)
+    ends = (block.row_splits * block.values.itemsize).tolist()
+    for row, shape in enumerate(block.shapes.tolist()):
+        start, stop = ends[row], ends[row + 1]
+        yield tensor_head(dtype, tuple(shape), stop - start) + bytes(content[start:stop])
+
+
+def _of_strings(block: ArraysBlock | BytesBlock) -> Iterator[bytes]:
+    values = block.values if isinstance(block, ArraysBlock) else block
+    assert isinstance(values, BytesBlock)
+    items: Sequence[bytes] = np.asarray(values).ravel().tolist()
+    each = len(items) // max(1, len(block))
+    shapes = block.shapes.tolist() if isinstance(block, ArraysBlock) else [block.shape[1:]] * len(block)
+    ends = (
+        block.row_splits.tolist() if isinstance(block, ArraysBlock) else [each * row for row in range(len(block) + 1)]
+    )
+    for row, shape in enumerate(shapes):
+        head = tensor_head("bytes", tuple(shape), 0)
+        yield head + b"".join(_field(_STRING, item) for item in items[ends[row] : ends[row + 1]])
+
+
+def image_rows(
+    feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Decode images of one shape.
+
+    Parameters
+    ----------
+    feature : ImageFeature
+        Shape, dtype, channels and size of each image.
+    files : BytesBlock
+        One file per image.
+    row_splits : ndarray of int64, or None
+        Splits of the images into rows, to name the row and the image of an error; None for one image per row.
+    out : ndarray, optional
+        Array to write to.
+
+    Returns
+    -------
+    ndarray of shape (files, height, width, channels)
+        `out`, or a new array.
+
+    Raises
+    ------
+    RowError
+        If a file is not an image, is damaged, or has another shape.
+    """
+    array = np.empty((len(files), *feature.value_shape), feature.item_dtype) if out is None else out
+    for number, file in enumerate(_iter_files(files)):
+        with _naming_row(row_splits, number):
+            _decode(feature, file, array[number])
+    return array
+
+
+def image_arrays(
+    feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None, limit: MemoryLimit | None = None
+) -> ArraysBlock:
+    """Decode images of any shape. All headers are read first, to allocate one array for the pixels."""
+    shapes = _shapes(feature, files, row_splits)
+    splits = splits_of(shapes.prod(axis=1))
+    if limit is not None:
+        limit.check_ends(splits[1:] if row_splits is None else splits[row_splits[1:]], feature.item_dtype.itemsize)
+    values = np.empty(int(splits[-1]), feature.item_dtype)
+    for number, file in enumerate(_iter_files(files)):
+        slot = values[splits[number] : splits[number + 1]].reshape(shapes[number])
+        with _naming_row(row_splits, number):
+            _decode(feature, file, slot)
+    return ArraysBlock(values, splits, shapes)
+
+
+def image_zeros(feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None) -> ArraysBlock:
+    """Return zeros in the shapes that the headers of the images have, without allocating them."""
+    shapes = _shapes(feature, files, row_splits)
+    splits = splits_of(shapes.prod(axis=1))
+    return ArraysBlock(weightless(feature.item_dtype, int(splits[-1])), splits, shapes)
+
+
+def _shapes(feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Read the shape of each decoded image, and compare it with the shape of the feature."""
+    shapes = np.empty((len(files), 3), np.int64)
+    expected = np.array(feature.value_shape)
+    for number, file in enumerate(_iter_files(files)):
+        with _naming_row(row_splits, number):
+            shapes[number] = image_shape(file, channels=feature.channels, size=feature.size)
+            if ((expected != -1) & (expected != shapes[number])).any():
+                raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.value_shape}")
+    return shapes
+
+
+def _decode(feature: ImageFeature, file: memoryview, out: NDArray[Any]) -> None:
+    decode_image(
+        file, channels=feature.channels, dtype=feature.item_dtype, size=feature.size, fast=feature.fast, out=out
+    )
+
+
+def _iter_files(files: BytesBlock) -> Iterator[memoryview]:
+    data = memoryview(files.values.data)
+    ends = files.splits.tolist()
+    for number in range(len(ends) - 1):
+        yield data[ends[number] : ends[number + 1]]
+
+
+def encode_images(encoding: ImageEncoding, block: Block) -> Block:
+    """Encode the images of a block, one or any number per row.
+
+    Returns
+    -------
+    BytesBlock or RaggedBlock
+        One file per image.
+
+    Raises
+    ------
+    RowError
+        If an image has no pixels, a number of channels that the format cannot store, or floats that are not levels.
+    """
+    if isinstance(block, RaggedBlock):
+        files = _encode(encoding, block.values, block.row_splits)
+        return RaggedBlock(files, block.row_splits)
+    return _encode(encoding, block, None)
+
+
+def _encode(encoding: ImageEncoding, images: Any, row_splits: NDArray[np.int64] | None) -> BytesBlock:
+    files = []
+    for number, image in enumerate(_iter_images(images)):
+        with _naming_row(row_splits, number):
+            files.append(encode_image(encoding, image))
+    splits = splits_of(np.array([len(file) for file in files], np.int64))
+    return BytesBlock(np.frombuffer(b"".join(files), np.uint8), splits, (len(files),))
+
+
+def _iter_images(block: Block) -> Iterator[NDArray[Any]]:
+    if isinstance(block, ArraysBlock):
+        values, ends = np.asarray(block.values), block.row_splits.tolist()
+        for row, shape in enumerate(block.shapes.tolist()):
+            yield values[ends[row] : ends[row + 1]].reshape(shape)
+    else:
+        yield from np.asarray(block)
+
+
+@contextmanager
+def _naming_row(row_splits: NDArray[np.int64] | None, number: int) -> Iterator[None]:
+    """Raise an `ImageError` of image `number` as an error of its row, which is `number` without splits."""
+    try:
+        yield
+    except ImageError as error:
+        row, item = (number, None) if row_splits is None else place(row_splits, number)
+        raise RowError(row, f"holds {error}", item) from None
 
 
 def text(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:

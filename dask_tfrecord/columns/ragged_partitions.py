@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.assemble import flat_values, row_splits_of
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.assemble import KeyOutput, flat_values, row_splits_of
+from dask_tfrecord.columns.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, splits_of
 from dask_tfrecord.columns.encoded_values import raw_values, text_values, values_assembler
-from dask_tfrecord.columns.memory_limit import MemoryLimit
-from dask_tfrecord.columns.native_spec import KeyOutput
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
     Encoded,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.images.pillow import EncodedImage, ImageError, Pixels, check_pixel_count
+from dask_tfrecord.images.codecs import EncodedImage, ImageError, Pixels, check_pixel_count
 
 isal_zlib: ModuleType | None
 try:

@@ -18,8 +18,8 @@ from dask_tfrecord.arrays.sources import Source, memory_limit
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature
-from dask_tfrecord.images.decode_image import ImageError, decode_image
-from dask_tfrecord.images.jpeg import simplejpeg_or_none
+from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
+from dask_tfrecord.images.pixels import decode_image
 from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, is_probably_text
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.

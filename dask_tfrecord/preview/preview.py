@@ -30,7 +30,7 @@ from rich.text import Text
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import plural, printable
-from dask_tfrecord.images.encode_image import encode_png
+from dask_tfrecord.images.pixels import encode_png
 from dask_tfrecord.inspection.content_detection import is_probably_text
 from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table
 from dask_tfrecord.preview.cells import Cell, Picture, PreviewColumn, Spark, averaged, preview_columns

@@ -18,7 +18,7 @@ from dask_tfrecord.arrays.array_likes import column_from_array, columns_from_arr
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.columns.record_schema import column_forms
+from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.columns.user_blocks import MISSING, conform, in_rows, refuse_missing_values
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features import Feature, TextFeature

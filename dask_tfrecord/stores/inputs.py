@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource
-from dask_tfrecord.columns.record_schema import column_forms
+from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels, encodable, read_labels

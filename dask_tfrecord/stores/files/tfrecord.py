@@ -1,6 +1,6 @@
 """`to_tfrecord`: write columns to TFRecord shards, one task per shard.
 
-`dask_tfrecord.columns.record_schema` chooses the feature of each column, `dask_tfrecord.columns.encode` encodes the
+`dask_tfrecord.columns.encode` chooses the feature of each column, `dask_tfrecord.columns.encode` encodes the
 records, and `dask_tfrecord.stores.files.publish` makes each shard appear whole.
 """
 
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import locate_row
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
-from dask_tfrecord.columns.encode import Encoder, RecordStream
-from dask_tfrecord.columns.record_schema import given_features, listed_features, record_schema
+from dask_tfrecord.columns.encode import Encoder, RecordStream, given_features, listed_features, record_schema
 from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_url
 from dask_tfrecord.features import Feature, ImageFeature, RawFeature
-from dask_tfrecord.images.encode_image import ImageEncoding
-from dask_tfrecord.images.pillow import require_pillow
+from dask_tfrecord.images.codecs import require_pillow
+from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema

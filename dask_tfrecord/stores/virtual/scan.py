@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import Collection, row_numbers
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.value_locations import LocationPlan, location_nbytes, why_not_located
+from dask_tfrecord.columns.decoder import LocationPlan, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, redact_url
 from dask_tfrecord.features import Feature, RawFeature
 from dask_tfrecord.records.framing import Window

@@ -1,0 +1,606 @@
+"""JPEG, GIF, BMP and WebP: headers, and pixels as `tf.io.decode_image` returns them.
+
+Headers are read by this library: TensorFlow's rules apply, and a shape is known before memory is allocated. Pillow
+only decodes compressed data, through `PIL.Image.frombytes`, which ignores its global settings
+(`LOAD_TRUNCATED_IMAGES`, the loading strategy of GIFs). Pillow is imported when the first image needs it.
+
+JPEG: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, annex B. GIF: https://www.w3.org/Graphics/GIF/spec-gif89a.txt.
+BMP: https://learn.microsoft.com/en-us/windows/win32/gdi/bitmap-header-types.
+WebP: https://developers.google.com/speed/webp/docs/riff_container.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels: TypeAlias = "NDArray[np.uint8 | np.uint16]"
+
+
+class ImageError(ValueError):
+    """The bytes are not an image, a damaged one, or one of another shape than requested.
+
+    The text continues a sentence of the caller: "feature 'image' holds …".
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """Image whose header was read, and whose pixels are still encoded.
+
+    Attributes
+    ----------
+    format : str
+        "JPEG", "PNG", "GIF", "BMP" or "WebP".
+    height, width : int
+        In pixels.
+    channels : int
+        Channels of the decoded array: those requested, or those of the file.
+    decode : callable
+        ``decode(wide)`` returns the pixels, shape ``(height, width, channels)``, of uint8; of uint16 if `wide` and
+        the file has 16 bits per channel. Raises `ImageError`.
+    factor_to_uint16 : int
+        TensorFlow's factor from 8-bit levels to uint16: 257 in a PNG, otherwise 256.
+    decode_into : callable, optional
+        ``decode_into(out)`` writes the pixels to a contiguous array of their shape and `depth`. None if the decoder
+        allocates its own.
+    depth : int
+        Bits per channel of the file, 8 or 16: fewer count as 8.
+    """
+
+    format: str
+    height: int
+    width: int
+    channels: int
+    decode: Callable[[bool], Pixels]
+    factor_to_uint16: int = 256
+    decode_into: Callable[[NDArray[Any]], None] | None = None
+    depth: int = 8
+
+
+@cache
+def require_pillow() -> ModuleType:
+    """Import and return `PIL.Image`.
+
+    Raises
+    ------
+    ImportError
+        Pillow is not installed; the text names the extra to install.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("decoding images needs Pillow: pip install 'dask-tfrecord[image]'") from error
+    return Image
+
+
+def check_channels(format: str, channels: int, possible: tuple[int, ...]) -> None:
+    """Refuse a number of channels that TensorFlow does not decode this format to."""
+    if channels and channels not in possible:
+        choices = " or ".join(map(str, possible))
+        raise ImageError(f"a {format} image, which decodes to {choices} channels; channels={channels} was requested")
+
+
+def check_pixel_count(format: str, height: int, width: int) -> None:
+    """Refuse an image without pixels, or with more than Pillow would decode, before memory is allocated.
+
+    Pillow warns past `PIL.Image.MAX_IMAGE_PIXELS` and raises past twice that number. Only the second limit applies
+    here: large scenes are legitimate, and a warning on a worker does not reach the user. As in Pillow, None disables
+    the limit.
+
+    Raises
+    ------
+    ImageError
+        The image has too few or too many pixels.
+    """
+    if height <= 0 or width <= 0:
+        raise ImageError(f"a {format} image of {width} x {height} pixels")
+    limit = require_pillow().MAX_IMAGE_PIXELS
+    if limit is not None and height * width > 2 * limit:
+        raise ImageError(
+            f"a {format} image of {width} x {height} pixels, more than {2 * limit} (twice "
+            "PIL.Image.MAX_IMAGE_PIXELS); raise that limit if you trust the image"
+        )
+
+
+def decode_with_pillow(
+    format: str, mode: str, size: tuple[int, int], data: bytes, codec: str, *args: object
+) -> NDArray[np.uint8]:
+    """Decode compressed data with one of Pillow's decoders, which release the GIL.
+
+    Parameters
+    ----------
+    format : str
+        Format to name in errors.
+    mode : str
+        Pillow's mode of the pixels: a letter per channel.
+    size : tuple of int
+        Width and height.
+    data : bytes
+        Input of the decoder.
+    codec : str
+        Pillow's name of the decoder.
+    *args : object
+        Further arguments of the decoder.
+
+    Returns
+    -------
+    ndarray of uint8, shape (height, width, channels)
+        Read-only.
+
+    Raises
+    ------
+    ImageError
+        The data end early, or the decoder finds them damaged.
+    """
+    width, height = size
+    try:
+        image = require_pillow().frombytes(mode, size, data, codec, *args)
+    except ValueError as error:
+        # Pillow distinguishes missing data from invalid data by the text alone.
+        kind = "truncated" if "not enough" in str(error) else "damaged"
+        raise ImageError(f"a {kind} {format} image") from error
+    except OSError as error:
+        raise ImageError(f"a {format} image that Pillow cannot decode: {error}") from error
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
+
+
+# Markers without a segment (TEM, RST, SOI) and those of a frame (SOF).
+_BARE = {0x01, *range(0xD0, 0xD9)}
+_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_END_OF_IMAGE, _SCAN, _ADOBE = 0xD9, 0xDA, 0xEE
+
+
+@dataclass(frozen=True, slots=True)
+class JPEGHeader:
+    """Frame header of a JPEG.
+
+    Attributes
+    ----------
+    precision : int
+        Bits per sample.
+    height, width : int
+        In pixels.
+    components : int
+        1 gray, 3 colours, 4 CMYK or YCCK.
+    has_adobe_marker : bool
+        An Adobe marker precedes the first scan: CMYK values are inverted.
+    scan : int
+        Offset of the first scan.
+    """
+
+    precision: int
+    height: int
+    width: int
+    components: int
+    has_adobe_marker: bool
+    scan: int
+
+
+def read_jpeg_header(data: bytes) -> JPEGHeader:
+    """Read the segments before the first scan.
+
+    Markers are searched as libjpeg does. Otherwise the decoder could find another size than the one allocated.
+
+    Raises
+    ------
+    ImageError
+        The file contains no frame or two, or ends before the first scan.
+    """
+    frame, adobe, at = b"", False, 2
+    while True:
+        at = data.find(b"\xff", at)
+        while 0 <= at < len(data) and data[at] == 0xFF:
+            at += 1
+        if at < 0 or at + 3 > len(data):
+            raise ImageError("a truncated JPEG image")
+        marker = data[at]
+        at += 1
+        if marker == _END_OF_IMAGE or (marker == _SCAN and not frame):
+            raise ImageError("a JPEG image without a frame")
+        if marker == _SCAN:
+            break
+        if marker == 0 or marker in _BARE:
+            continue
+        length = int.from_bytes(data[at : at + 2], "big")
+        segment = data[at + 2 : at + length]
+        if marker in _FRAMES:
+            if frame:
+                raise ImageError("a JPEG image with two frames")
+            frame = segment
+        adobe |= marker == _ADOBE and length >= 14 and segment.startswith(b"Adobe")
+        at += max(length, 2)
+    if len(frame) < 6:
+        raise ImageError("a truncated JPEG image")
+    precision, height, width, components = struct.unpack_from(">BHHB", frame)
+    return JPEGHeader(precision, height, width, components, has_adobe_marker=adobe, scan=at)
+
+
+def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
+    """Check a JPEG and prepare its decoding.
+
+    Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
+    which treats the values as inverted if the file has an Adobe marker.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    channels : int
+        1 or 3, or 0 for those of the file.
+    fast : bool
+        Use the fast DCT. Needs simplejpeg. Without it, simplejpeg decodes where it is installed, otherwise Pillow:
+        both return the same pixels.
+
+    Raises
+    ------
+    ImageError
+        The file lacks a frame or an end marker, its precision is not 8 bits, or TensorFlow refuses `channels`.
+    ImportError
+        simplejpeg is not installed, and `fast` needs it.
+    """
+    header = read_jpeg_header(data)
+    if header.precision != 8:
+        raise ImageError(f"a JPEG image of {header.precision} bits per channel; only 8 bits can be decoded")
+    if header.components not in (1, 3, 4):
+        raise ImageError(f"a JPEG image of {header.components} components; only 1, 3 or 4 can be decoded")
+    inks = header.components == 4
+    check_channels("CMYK JPEG" if inks else "JPEG", channels, (3,) if inks else (1, 3))
+    check_pixel_count("JPEG", header.height, header.width)
+    if data.rfind(b"\xff\xd9", header.scan) < 0:
+        raise ImageError("a truncated JPEG image")
+    if fast and simplejpeg_or_none() is None:
+        raise ImportError("fast=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
+    found = channels or min(header.components, 3)
+    shape = (header.height, header.width, found)
+    if inks:
+        return EncodedImage("JPEG", *shape, partial(_decode_inks, data, header))
+    decode_into = partial(_decode_jpeg_into, data, fast)
+    return EncodedImage("JPEG", *shape, partial(_decode_jpeg, decode_into, shape), decode_into=decode_into)
+
+
+@cache
+def simplejpeg_or_none() -> ModuleType | None:
+    """Import and return simplejpeg, or None where it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return cast(ModuleType, simplejpeg)
+
+
+def _decode_jpeg_into(data: bytes, fast: bool, out: NDArray[np.uint8]) -> None:
+    """Decode gray or RGB to `out`."""
+    height, width, channels = out.shape
+    library = simplejpeg_or_none()
+    if library is not None:
+        decode = partial(library.decode_jpeg, data, {1: "GRAY", 3: "RGB"}[channels], fastdct=fast, buffer=out)
+        try:
+            if decode(strict=True).shape == out.shape:
+                return
+        except ValueError:
+            # A warning, which TensorFlow ignores, or an error. Pillow distinguishes them.
+            pass
+    mode = {1: "L", 3: "RGB"}[channels]
+    pixels = decode_with_pillow("JPEG", mode, (width, height), data, "jpeg", mode, "")
+    if library is None or not fast:
+        np.copyto(out, pixels)
+        return
+    try:
+        decode(strict=False)
+    except ValueError as error:
+        raise ImageError(f"a JPEG image that simplejpeg cannot decode: {error}") from error
+
+
+def _decode_jpeg(
+    decode_into: Callable[[NDArray[np.uint8]], None], shape: tuple[int, ...], wide: bool
+) -> NDArray[np.uint8]:
+    out = np.empty(shape, np.uint8)
+    decode_into(out)
+    return out
+
+
+def _decode_inks(data: bytes, header: JPEGHeader, wide: bool) -> NDArray[np.uint8]:
+    pixels = decode_with_pillow("JPEG", "CMYK", (header.width, header.height), data, "jpeg", "CMYK", "")
+    inks = pixels.astype(np.uint16)
+    if not header.has_adobe_marker:
+        inks = 255 - inks
+    return (inks[..., :3] * inks[..., 3:] // 255).astype(np.uint8)
+
+
+_TRAILER, _IMAGE, _EXTENSION = 0x3B, 0x2C, 0x21
+
+
+@dataclass(frozen=True, slots=True)
+class GIFFrame:
+    """One frame of a GIF.
+
+    Attributes
+    ----------
+    left, top, width, height : int
+        Position and size on the canvas, in pixels.
+    interlaced : bool
+        Rows are stored in four passes.
+    palette : bytes
+        Three bytes per colour; empty without a palette.
+    transparent : int or None
+        Index of the transparent colour; -1 or None without one.
+    start : int
+        Offset of the image data, which begin with the width of the codes.
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+    interlaced: bool
+    palette: bytes
+    transparent: int | None
+    start: int
+
+
+def read_gif_frames(data: bytes) -> list[GIFFrame]:
+    """Read the descriptors of all frames.
+
+    A file that ends after a complete frame is accepted: all its pixels are present, only the trailer is missing.
+
+    Raises
+    ------
+    ImageError
+        The file ends within a frame, holds a block of unknown kind, or contains no frame.
+    """
+    frames: list[GIFFrame] = []
+    transparent: int | None = None
+    try:
+        shared, at = _gif_palette(data, 13, data[10])
+        while at < len(data) or not frames:
+            kind = data[at]
+            if kind == _TRAILER:
+                break
+            if kind == _IMAGE:
+                left, top, width, height, flags = struct.unpack_from("<4HB", data, at + 1)
+                own, at = _gif_palette(data, at + 10, flags)
+                frames.append(GIFFrame(left, top, width, height, bool(flags & 0x40), own or shared, transparent, at))
+                transparent, at = None, at + 1
+            elif kind == _EXTENSION:
+                # TensorFlow uses the first graphic control before a frame, even one without transparency.
+                if transparent is None and data[at + 1 : at + 3] == b"\xf9\x04":
+                    transparent = data[at + 6] if data[at + 3] & 1 else -1
+                at += 2
+            else:
+                raise ImageError(f"a GIF image with a block of the unknown kind {kind:#04x} at byte {at}")
+            while data[at]:
+                at += 1 + data[at]
+            at += 1
+    except (IndexError, struct.error) as error:
+        raise ImageError("a truncated GIF image") from error
+    if not frames:
+        raise ImageError("a GIF image without a frame")
+    return frames
+
+
+def _gif_palette(data: bytes, at: int, flags: int) -> tuple[bytes, int]:
+    """Return the palette that `flags` announce at offset `at`, and its end."""
+    end = at + (3 * (2 << (flags & 7)) if flags & 0x80 else 0)
+    if end > len(data):
+        raise ImageError("a truncated GIF image")
+    return data[at:end], end
+
+
+def canvas_shape(frames: list[GIFFrame]) -> tuple[int, int]:
+    """Height and width of the largest frame: TensorFlow ignores the screen descriptor."""
+    return max(frame.height for frame in frames), max(frame.width for frame in frames)
+
+
+def open_gif(data: bytes, channels: int) -> EncodedImage:
+    """Check a GIF and prepare the decoding of its first frame.
+
+    As in TensorFlow, the canvas has the size of the largest frame. Pixels that the first frame does not cover, or
+    where it is transparent, are black.
+
+    Raises
+    ------
+    ImageError
+        The file lacks a frame or a palette, ends within a frame, or `channels` is not 3.
+    """
+    check_channels("GIF", channels, (3,))
+    frames = read_gif_frames(data)
+    if not frames[0].palette:
+        raise ImageError("a GIF image without a palette")
+    height, width = canvas_shape(frames)
+    check_pixel_count("GIF", frames[0].height, frames[0].width)
+    check_pixel_count("GIF", height, width)
+    return EncodedImage("GIF", height, width, 3, partial(_decode_gif, data, frames[0], (height, width)))
+
+
+def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool) -> NDArray[np.uint8]:
+    size = frame.width, frame.height
+    count = len(frame.palette) // 3
+    colours, known = np.zeros((256, 3), np.uint8), np.zeros(256, np.bool_)
+    colours[:count], known[:count] = np.frombuffer(frame.palette, np.uint8).reshape(-1, 3), True
+    if frame.transparent is not None and frame.transparent >= 0:
+        colours[frame.transparent], known[frame.transparent] = 0, True
+    indices = decode_with_pillow(
+        "GIF", "P", size, data[frame.start + 1 :], "gif", data[frame.start], int(frame.interlaced)
+    )[..., 0]
+    if not known.take(indices).all():
+        raise ImageError(f"a GIF image with colour {indices.max()}, past its palette of {count}")
+    pixels = colours.take(indices, axis=0)
+    if pixels.shape[:2] == shape and not (frame.left or frame.top):
+        return pixels
+    canvas = np.zeros((*shape, 3), np.uint8)
+    area = canvas[frame.top : frame.top + frame.height, frame.left : frame.left + frame.width]
+    area[:] = pixels[: area.shape[0], : area.shape[1]]
+    return canvas
+
+
+# Compression: none, or masks that select the bits of each colour.
+_PLAIN, _BIT_FIELDS = 0, (3, 6)
+_USUAL_MASKS = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
+_HEADER_SIZES = (40, 52, 56, 108, 124)
+
+
+@dataclass(frozen=True, slots=True)
+class BMPHeader:
+    """Header of a BMP.
+
+    Attributes
+    ----------
+    start : int
+        Offset of the pixels.
+    size : int
+        Bytes of the header, without the 14 of the file header.
+    width, height : int
+        In pixels; a negative height means that the first row is the top one.
+    planes : int
+        1 in every valid file.
+    bits : int
+        Bits per pixel.
+    compression : int
+        0 if the pixels are stored as they are.
+    """
+
+    start: int
+    size: int
+    width: int
+    height: int
+    planes: int
+    bits: int
+    compression: int
+
+    @property
+    def is_known(self) -> bool:
+        """The header has a size that a version of the format defines, and one plane: text may begin with "BM"."""
+        return self.size in _HEADER_SIZES and self.planes == 1
+
+
+def read_bmp_header(data: bytes) -> BMPHeader:
+    """Read the header, unchecked.
+
+    Raises
+    ------
+    ImageError
+        The data end within it.
+    """
+    if len(data) < 54:
+        raise ImageError("a truncated BMP image")
+    return BMPHeader(*struct.unpack_from("<3i i HH I", data, 10))
+
+
+def open_bmp(data: bytes, channels: int) -> EncodedImage:
+    """Check a BMP of 8, 24 or 32 bits per pixel and prepare its decoding.
+
+    As in TensorFlow, pixels of 8 bits are returned as stored and the palette is ignored. The file must end with the
+    last pixel, to the byte.
+
+    Raises
+    ------
+    ImageError
+        The depth, compression, order of colours or file size is not supported, or one channel is requested.
+    """
+    header = read_bmp_header(data)
+    check_channels("BMP", channels, (3, 4))
+    bits, width, height = header.bits, header.width, abs(header.height)
+    if header.size < 40:
+        raise ImageError(f"a BMP image with a header of {header.size} bytes; only 40 or more can be decoded")
+    if bits not in (8, 24, 32):
+        raise ImageError(f"a BMP image of {bits} bits per pixel; only 8, 24 or 32 can be decoded")
+    has_fields = header.compression in _BIT_FIELDS and bits == 32
+    if not (header.compression == _PLAIN or (has_fields and data[54:66] == _USUAL_MASKS)):
+        raise ImageError(f"a BMP image of compression {header.compression}; only uncompressed BGR can be decoded")
+    check_pixel_count("BMP", height, width)
+    stride = (width * bits // 8 + 3) // 4 * 4
+    expected = header.start + stride * height
+    if header.start < 0 or len(data) != expected:
+        raise ImageError(f"a BMP image of {len(data)} bytes; its header announces {expected}")
+    stored = np.frombuffer(data, np.uint8, offset=header.start).reshape(height, stride)[:, : width * bits // 8]
+    pixels = stored.reshape(height, width, bits // 8)[:: 1 if header.height < 0 else -1]
+    found = channels or bits // 8
+    return EncodedImage("BMP", height, width, found, partial(_decode_bmp, pixels, found))
+
+
+def _decode_bmp(stored: NDArray[np.uint8], channels: int, wide: bool) -> NDArray[np.uint8]:
+    # BGR to RGB; a single channel is kept or repeated.
+    order = {1: [0] * min(channels, 3), 3: [2, 1, 0], 4: [2, 1, 0, 3]}[stored.shape[2]][:channels]
+    pixels = stored[..., order]
+    if len(order) == channels:
+        return pixels
+    return np.concatenate([pixels, np.full((*pixels.shape[:2], 1), 255, np.uint8)], axis=2)
+
+
+# Flags of the extended header.
+_ALPHA, _ANIMATED = 0x10, 0x02
+
+
+def read_webp_shape(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and channels (4 with alpha, otherwise 3), by the rules of `WebPGetFeatures`.
+
+    Raises
+    ------
+    ImageError
+        The file lacks a frame.
+    """
+    at, canvas, channels = 12, None, 3
+    while at + 18 <= len(data):
+        kind, length, body = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little"), at + 8
+        if kind == b"VP8X":
+            channels = 4 if data[body] & _ALPHA else 3
+            width, height = (1 + int.from_bytes(data[body + i : body + i + 3], "little") for i in (4, 7))
+            canvas = height, width
+            if data[body] & _ANIMATED:
+                return height, width, channels
+        elif kind == b"ALPH":
+            channels = 4
+        elif kind == b"VP8L":
+            bits = int.from_bytes(data[body + 1 : body + 5], "little")
+            size = (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+            return *(canvas or size), 4 if bits >> 28 & 1 else 3
+        elif kind == b"VP8 ":
+            width, height = (int.from_bytes(data[body + i : body + i + 2], "little") & 0x3FFF for i in (6, 8))
+            return *(canvas or (height, width)), channels
+        at = body + length + length % 2
+    raise ImageError("a WebP image without a frame")
+
+
+def open_webp(data: bytes, channels: int) -> EncodedImage:
+    """Check a WebP, still or animated, and prepare the decoding of its first frame.
+
+    As in TensorFlow, alpha is neither added nor dropped. TensorFlow writes past the end of its tensor for an
+    animation without alpha; here it has three channels.
+
+    Raises
+    ------
+    ImageError
+        The file is shorter than its header announces, lacks a frame, or has another number of channels.
+    """
+    end = 8 + int.from_bytes(data[4:8], "little")
+    if len(data) < max(end, 30):
+        raise ImageError("a truncated WebP image")
+    shape = read_webp_shape(data)
+    check_channels("WebP", channels, shape[2:])
+    check_pixel_count("WebP", shape[0], shape[1])
+    return EncodedImage("WebP", *shape, partial(_decode_webp, data[:end], shape))
+
+
+def _decode_webp(data: bytes, shape: tuple[int, int, int], wide: bool) -> NDArray[np.uint8]:
+    require_pillow()
+    from PIL import WebPImagePlugin, features
+
+    if not features.check("webp"):
+        raise ImageError("a WebP image, which the installed Pillow cannot decode")
+    try:
+        # `Image.open` would warn of large images.
+        image = WebPImagePlugin.WebPImageFile(io.BytesIO(data)).convert("RGBA" if shape[2] == 4 else "RGB")
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise ImageError("a damaged WebP image") from error
+    if (image.height, image.width) != shape[:2]:
+        raise ImageError(f"a WebP image of {image.width} x {image.height} pixels; its header has {shape[1::-1]}")
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(shape)
