@@ -303,7 +303,7 @@ def test_to_zarr_takes_features_from_a_file_and_sizes_in_bytes(shards: Path, tmp
     wrong.write_text(schema.to_json())
     assert_one_line_of_error(run("to-zarr", shards, store, "--features", wrong), "label", "int64")
     right.write_text(dtf.infer_schema(shards).select(["label"]).to_json())
-    sizes = ["--target-chunk-bytes", "16 B", "--target-shard-bytes", "48"]
+    sizes = ["--chunks", "16 B", "--shards", "48 B"]
     assert run("to-zarr", shards, store, "--features", right, *sizes).exit_code == 0
     label = zarr.open_array(store, path="label", mode="r")
     assert (label.chunks, label.shards) == ((2,), (6,))
@@ -373,7 +373,7 @@ def test_feature_lists_are_shown(tmp_path: Path) -> None:
         (["--columns", "lable"], "did you mean 'label'"),
         (["--chunks", "0"], "chunks"),
         (["--chunks", "3", "--shards", "4"], "multiple"),
-        (["--target-chunk-bytes", "some"], "some"),
+        (["--chunks", "some"], "some"),
         (["--features", "nowhere.json"], "nowhere.json"),
     ],
 )
@@ -550,3 +550,15 @@ def test_help_and_version_print_text() -> None:
     assert "to-zarr" in run("--help").stdout
     assert "--overwrite" in run("to-zarr", "--help").stdout
     assert re.match(r"dask-tfrecord, version \d", run("--version").stdout)
+
+
+@pytest.mark.parametrize("options", [[], ["--sample", "all"]])
+def test_to_zarr_refuses_a_target_before_it_reads(tmp_path: Path, options: list[str]) -> None:
+    """The damaged shard would be an error of its own if a record was read or counted."""
+    damaged, store = tmp_path / "damaged.tfrecord", tmp_path / "store.zarr"
+    damaged.write_bytes(b"damaged")
+    store.mkdir()
+    (store / "notes.txt").write_text("mine")
+    result = run("to-zarr", damaged, store, *options)
+    assert_one_line_of_error(result, "not a Zarr group")
+    assert (store / "notes.txt").read_text() == "mine"

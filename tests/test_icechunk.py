@@ -69,6 +69,17 @@ def test_mode(repository: Any) -> None:
     assert len(messages(repository)) == 3
 
 
+def test_the_store_of_a_session_is_its_session(repository: Any) -> None:
+    ds, session = every_column(), repository.writable_session("main")
+    ds.to_zarr(session.store, chunks=10)
+    assert len(messages(repository)) == 2
+    assert_equal(stored(repository), ds)
+    with pytest.raises(ValueError, match=r"session is read-only: pass repository\.writable_session"):
+        ds.to_zarr(repository.readonly_session("main").store)
+    with pytest.raises(ValueError, match="pass the rows to to_zarr"):
+        ds.plan_zarr().to_zarr(repository.writable_session("main").store)
+
+
 @pytest.mark.integration
 def test_shards_on_a_cluster(repository: Any, tmp_path: Path) -> None:
     for shard in range(3):

@@ -169,7 +169,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_groups_of_other_programs_are_refused(store: Path) -> None:
     zarr.open_group(store, mode="w").create_array("x", shape=3, dtype="i4")
-    with pytest.raises(IncompleteStoreError, match=r"not written by to_zarr; open it with zarr\.open_group"):
+    with pytest.raises(IncompleteStoreError, match=r"not written by to_zarr; open it with xarray\.open_zarr"):
         dtf.from_zarr(store)
 
 
@@ -455,3 +455,16 @@ def test_a_full_disk_before_the_group_exists(small_disk: Path) -> None:
         dtf.to_zarr({"x": np.arange(3)}, small_disk / "store.zarr")
     with pytest.raises(FileNotFoundError):
         dtf.from_zarr(small_disk / "store.zarr")
+
+
+@pytest.mark.parametrize("kind", ["group", "array"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_store_of_another_program_is_named_as_such(tmp_path: Path, kind: str, zarr_format: Any) -> None:
+    store, error = tmp_path / "other.zarr", FileNotFoundError if (zarr_format, kind) != (3, "group") else ValueError
+    if kind == "group":
+        zarr.open_group(store, mode="w", zarr_format=zarr_format)["x"] = np.arange(3)
+    else:
+        zarr.create_array(store, data=np.arange(3), zarr_format=zarr_format)
+    opens = "xarray.open_zarr" if kind == "group" else "da.from_zarr"
+    with pytest.raises(error, match=rf"to_zarr did not write.*{opens}|not written by to_zarr.*{opens}"):
+        dtf.from_zarr(store)

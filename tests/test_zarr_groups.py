@@ -78,7 +78,7 @@ def computed(ds: dtf.Dataset) -> dict[str, Any]:
     return {name: plain(column) for name, column in ds.compute().items()}
 
 
-@pytest.mark.parametrize("grid", [{}, {"chunks": 2}, {"chunks": 1, "shards": 3}, {"target_chunk_bytes": 64}], ids=repr)
+@pytest.mark.parametrize("grid", [{}, {"chunks": 2}, {"chunks": 1, "shards": 3}, {"chunks": "64 B"}], ids=repr)
 def test_columns_of_a_group_share_splits_and_a_dimension(
     episodes: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]
 ) -> None:
@@ -363,7 +363,7 @@ def test_groups_that_contradict_the_store_are_refused(episodes: dtf.Dataset, tmp
     features=st.lists(any_features().filter(lambda feature: feature.ragged_rank > 0), min_size=1, max_size=4),
     counts=st.lists(st.integers(0, 5), max_size=9),
     seed=st.integers(0, 2**32),
-    grid=st.sampled_from([{}, {"chunks": 2}, {"chunks": 1, "shards": 2}, {"target_chunk_bytes": 16}]),
+    grid=st.sampled_from([{}, {"chunks": 2}, {"chunks": 1, "shards": 2}, {"chunks": "16 B"}]),
 )
 def test_groups_of_any_ragged_columns(
     features: list[Feature], counts: list[int], seed: int, grid: dict[str, Any]
@@ -388,7 +388,7 @@ def test_groups_of_any_ragged_columns(
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["steps.row_splits"][:], splits)
 
 
-@pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": 3, "shards": 9, "target_chunk_bytes": 64}], ids=repr)
+@pytest.mark.parametrize("grid", [{"chunks": 7}, {"chunks": "64 B", "shards": "600 B"}], ids=repr)
 def test_each_chunk_of_a_group_is_written_once(tmp_path: Path, grid: dict[str, Any]) -> None:
     columns = rows(tuple(np.random.default_rng(2).integers(0, 9, 40).tolist()))
     log, plan = tmp_path / "log", read(tmp_path, columns).plan_zarr(groups={"steps": "steps"}, **grid)

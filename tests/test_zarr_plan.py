@@ -84,10 +84,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"chunks": {"label": 5, "tokens": 20}, "shards": {"tokens": 40}},
     {"chunks": {"tokens.values": 11, "vector": 1}},
     {"chunks": {"words.byte_splits": 3}, "shards": {"words.byte_splits": 9, "title": 6}},
-    {"target_chunk_bytes": 200},
-    {"target_chunk_bytes": "100 B", "target_shard_bytes": "1 kB"},
-    {"chunks": {"vector": 3}, "target_shard_bytes": 1000},
-    {"target_shard_bytes": "1 GiB"},
+    {"chunks": "200 B"},
+    {"chunks": "100 B", "shards": "1 kB"},
+    {"chunks": {"vector": 3}, "shards": "1000 B"},
+    {"shards": "1 GiB"},
 ]
 
 
@@ -160,7 +160,7 @@ def test_features_share_a_unit_of_rows(
 
 def test_targets_are_met() -> None:
     arrays = {"x": np.zeros((100_000, 16)), "y": np.zeros(100_000)}
-    plan = dtf.plan_zarr(arrays, target_chunk_bytes="1 MiB", target_shard_bytes="8 MiB")
+    plan = dtf.plan_zarr(arrays, chunks="1 MiB", shards="8 MiB")
     assert max(math.prod(array.chunks) * 8 for array in plan.arrays) == MIB
     assert max(math.prod(array.shards or ()) * 8 for array in plan.arrays) == 8 * MIB
 
@@ -254,8 +254,8 @@ def test_unknown_names_in_options(ds: dtf.Dataset, option: str, name: str) -> No
         ({"chunks": {"label": 4}, "shards": {"label": 6}}, "6 rows are not a multiple of 4"),
         ({"chunks": {"label": 4, "vector": 6}}, "4 rows of 'label' do not divide 6 of 'vector'"),
         ({"shards": {"tokens.values": 6}}, r"chunks=\{'tokens.values'"),
-        ({"target_chunk_bytes": 0}, "target_chunk_bytes must be a number of bytes"),
-        ({"target_shard_bytes": True}, "target_shard_bytes must be a number of bytes"),
+        ({"chunks": "0 B"}, "chunks must be a number of rows or a size"),
+        ({"shards": True}, "shards must be a number of rows"),
         ({"memory_limit": 0}, "memory_limit is a number of bytes"),
     ],
 )
@@ -362,10 +362,28 @@ def test_it_prints(ds: dtf.Dataset) -> None:
     vector = next(line for line in lines if line.split()[0] == "vector")
     assert re.split(" {2,}", vector.strip())[1:7] == ["<f4", "62 x 3", "record, vector.dim_1", "20 x 3", "-", "744 B"]
     assert "(no limit): 200.00 MiB imports + 100.00 MiB reading and codecs + 2 threads * (3 * " in lines[-1]
-    cells = Cells()
-    cells.feed(plan._repr_html_())
-    wanted = [cell for line in [header, *lines[:-1]] for cell in re.split(" {2,}", line.strip())]
-    assert cells.found == wanted
+
+
+def test_html_has_a_line_per_array_the_codecs_once_and_the_memory_as_a_table(ds: dtf.Dataset) -> None:
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = ds.plan_zarr(chunks=20)
+    html, cells = plan._repr_html_(), Cells()
+    cells.feed(html)
+    header, *_, last = (cells.found[start : start + 6] for start in range(0, 6 * (len(plan.arrays) + 1), 6))
+    assert header == ["array", "dtype", "shape", "chunks", "shards", "bytes"]
+    assert last[0] == plan.arrays[-1].name
+    memory = cells.found[6 * (len(plan.arrays) + 1) :]
+    assert memory[:4] == ["memory", "bytes", "imports", "200.00 MiB"]
+    assert memory[-2] == "peak of a worker, no limit"
+    assert html.count("blosc(") == 1
+    assert "ZarrPlan" not in html and "Zarr group: 62 rows, 8 arrays, about " in html
+
+
+def test_control_characters_are_escaped() -> None:
+    plan = dtf.plan_zarr({"a\x9b\u202eb": [["x"], []]}, memory_limit="1 MiB")
+    for shown in (repr(plan), plan._repr_html_()):
+        assert "a\\x9b\\u202eb" in shown
+        assert not {"\x9b", "\u202e"} & set(shown)
 
 
 def test_names_are_escaped_in_html() -> None:

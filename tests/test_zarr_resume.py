@@ -315,7 +315,7 @@ def test_changed_inputs_are_refused(
     refused(ds, "chunks was 7 and now is 8", chunks=8)
     refused(ds, "chunks was 7 and now is null", chunks=None)
     refused(ds, 'compressors was "auto" and now is null', compressors=None)
-    refused(ds, r"target_chunk_bytes was null and now is 1048576", target_chunk_bytes="1 MiB")
+    refused(ds, 'chunks was 7 and now is "1048576 B"', chunks="1 MiB")
     refused(ds[["label", "name"]], "feature 'tokens' was removed")
     other = dict(ds.schema) | {"label": dtf.FixedLenFeature((), "int32")}
     refused(dtf.read_tfrecord(shards, other), r"feature 'label' was FixedLenFeature\(.*int64\) and now is .*int32\)")

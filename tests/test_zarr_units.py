@@ -56,8 +56,8 @@ SCHEMA = dtf.Schema(
 # Entries of flat arrays at odd sizes, which rows know nothing of.
 ENTRIES = {"tokens.values": 9001, "words.values": 3001, "words.byte_splits": 503, "deep.row_splits_1": 401}
 GRIDS: dict[str, dict[str, Any]] = {
-    "chunks": {"chunks": 397, "target_chunk_bytes": 20011},
-    "shards": {"chunks": 61, "shards": 427, "target_chunk_bytes": 4001, "target_shard_bytes": 28001},
+    "chunks": {"chunks": dict.fromkeys(SCHEMA, 397) | ENTRIES},
+    "shards": {"chunks": 61, "shards": "28001 B"},
     "one chunk": {"chunks": 100_000},
     "one shard": {"chunks": 331, "shards": 331 * 20},
     "by name": {
@@ -65,8 +65,8 @@ GRIDS: dict[str, dict[str, Any]] = {
         "shards": {"vector": 105, "picture": 420, "tokens.values": 18002, "words.byte_splits": 1509},
     },
     "two tasks": {"chunks": 2000},
-    "rows": {"chunks": 1, "target_chunk_bytes": 64},
-    "row shards": {"chunks": 1, "shards": 5, "target_chunk_bytes": 16, "target_shard_bytes": 80},
+    "rows": {"chunks": "64 B"},
+    "row shards": {"chunks": "16 B", "shards": "80 B"},
 }
 
 

@@ -131,12 +131,6 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=_rows_or_size,
         help="Records of a Zarr shard, or decoded bytes such as 64MiB.  [default: no shards]",
     ),
-    "target_chunk_bytes": click.option(
-        "--target-chunk-bytes", metavar="SIZE", help="Decoded bytes of the largest chunk, such as 1MiB."
-    ),
-    "target_shard_bytes": click.option(
-        "--target-shard-bytes", metavar="SIZE", help="Decoded bytes of the largest shard, such as 64MiB."
-    ),
     "groups": click.option(
         "--group",
         "groups",

@@ -22,7 +22,7 @@ __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 @pattern_argument()
 @click.argument("store")
 @options(
-    *("split", "features", "sample", "columns", "chunks", "shards", "target_chunk_bytes", "target_shard_bytes"),
+    *("split", "features", "sample", "columns", "chunks", "shards"),
     *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
     "threads",
 )
@@ -58,8 +58,13 @@ def to_zarr(
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     from dask_tfrecord.arrays.read import read_tfrecord
 
-    schema = find_schema(pattern, features, sample, split, compression, threads)
     arguments = write_arguments(overwrite, **layout)
+    if not planned:
+        from dask_tfrecord.stores.zarr.execute import open_target
+
+        # A wrong target is refused before records are read and counted.
+        open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
+    schema = find_schema(pattern, features, sample, split, compression, threads)
     with writing(threads) as summaries:
         dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
         if explode is not None:

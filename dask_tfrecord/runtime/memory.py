@@ -162,6 +162,17 @@ class MemoryBudget:
             f"{format_bytes(self.read_nbytes)} rows in hand) = {format_bytes(self.peak_nbytes)}"
         )
 
+    def terms(self) -> list[tuple[str, int, int]]:
+        """Return the terms of the estimate: what each is, how many times it is counted, and its bytes."""
+        terms = [
+            ("imports", 1, self.imports_nbytes),
+            ("reading and codecs", 1, self.overhead_nbytes),
+            (f"unit of {self.unit}", self.threads * self.copies, self.unit_nbytes),
+            ("other units", self.threads, self.other_units_nbytes),
+            ("rows in hand", self.threads, self.read_nbytes),
+        ]
+        return [term for term in terms if term[2]]
+
     def excess(self, memory_limit: int | None) -> str | None:
         """Return an error message that states what to change; None if the estimate is within the limit."""
         if memory_limit is None or self.peak_nbytes <= memory_limit:
@@ -175,7 +186,7 @@ class MemoryBudget:
             return message + "No unit is small enough: give workers more memory or fewer threads"
         return message + (
             f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
-            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=, target_chunk_bytes=, target_shard_bytes=), "
+            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=), "
             f"or give workers more memory or fewer threads"
         )
 

@@ -14,7 +14,7 @@ from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 from dask_tfrecord.stores.zarr.execute import ConversionRequest, convert, open_target
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.icechunk_session import check_session, convert_in_session, is_session
+from dask_tfrecord.stores.zarr.icechunk_session import check_session, convert_in_session, session_of
 from dask_tfrecord.stores.zarr.options import AxisNames, Codecs, FillValues, UserAttributes, ZarrOptions
 
 __all__ = ["Groups", "conversion_request", "to_zarr"]
@@ -32,8 +32,6 @@ def to_zarr(
     resume: bool = False,
     chunks: int | str | Mapping[str, int] | None = None,
     shards: int | str | Mapping[str, int] | None = None,
-    target_chunk_bytes: int | str | None = None,
-    target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
     groups: Groups | None = None,
@@ -60,8 +58,8 @@ def to_zarr(
         Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps the names of its dimensions, its
         coordinates along the rows and its attributes.
     store : str, Path, zarr store or icechunk.Session
-        A path, a URL or a store. A writable session of Icechunk without uncommitted changes is committed once, at the
-        end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
+        A path, a URL or a store. A writable session of Icechunk without uncommitted changes, or its ``session.store``,
+        is committed once, at the end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
     component : str, optional
         Path of the group within the store.
     mode : {"w-", "w"}
@@ -73,16 +71,14 @@ def to_zarr(
     chunks : int, str or mapping of str to int, optional
         Rows of a chunk, for all features or by feature. All features share a unit of rows, so the given chunks and
         shards must divide the largest of them. In a mapping, the name of a flat array that is not chunked along rows,
-        for example ``"tokens.values"``, takes a number of entries. A size like ``"8 MiB"`` sets `target_chunk_bytes`.
+        for example ``"tokens.values"``, takes a number of entries. A size, by default ``"8 MiB"`` and ``"1 MiB"`` in
+        shards, is the decoded bytes of a chunk in the largest array that is chunked along rows. For the same rows, all
+        of these arrays together have at most four times this size. Long rows of bytes and ragged columns reduce the
+        number of rows. A chunk of flat values has at most this size. It covers as many values as these rows have, or a
+        half to a quarter of them, so that two tasks rarely read the same records.
     shards : int, str or mapping of str to int, optional
-        Rows of a shard, a multiple of `chunks`; by default arrays are not sharded. A size sets `target_shard_bytes`.
-    target_chunk_bytes : int or str, default "8 MiB"
-        Decoded bytes of a chunk in the largest array that is chunked along rows; ``"1 MiB"`` in shards. For the same
-        rows, all of these arrays together have at most four times this size. Long rows of bytes and ragged columns
-        reduce the number of rows. A chunk of flat values has at most this size. It covers as many values as these rows
-        have, or a half to a quarter of them, so that two tasks rarely read the same records.
-    target_shard_bytes : int or str, optional
-        Decoded bytes of a shard; arrays are sharded if it is given.
+        Rows of a shard, a multiple of `chunks`, or a size like ``"64 MiB"``: the decoded bytes of a shard in the
+        largest array. By default arrays are not sharded.
     compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
         ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
@@ -167,18 +163,18 @@ def to_zarr(
     True
     """
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
-    in_session = is_session(store)
-    if in_session:
-        check_session(store, resume=resume, compute=compute, storage_options=storage_options)
+    session = session_of(store)
+    if session is not None:
+        check_session(session, resume=resume, compute=compute, storage_options=storage_options)
     else:
         target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
-    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
+    chunk_request = ChunkRequest.from_arguments(chunks, shards)
     codecs = Codecs(compressors, filters)
     request = conversion_request(
         arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
     )
-    if in_session:
-        convert_in_session(store, component, request, mode=mode)
+    if session is not None:
+        convert_in_session(session, component, request, mode=mode)
         return None
     return convert(target, request, mode=mode, resume=resume, compute=compute)
 

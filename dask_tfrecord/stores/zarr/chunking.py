@@ -31,51 +31,32 @@ SPAN_NBYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """Chunk and shard sizes that the user requests.
-
-    Attributes
-    ----------
-    chunks, shards : int, mapping of str to int, or None
-        Rows, for all features or by feature; entries, by the name of a flat array.
-    target_chunk_bytes, target_shard_bytes : int, str or None
-        Decoded bytes of a chunk and of a shard whose number of rows is not given.
-    """
+    """Chunk and shard sizes that the user requests: rows by feature and entries by flat array, or decoded bytes."""
 
     chunks: int | Mapping[str, int] | None = None
     shards: int | Mapping[str, int] | None = None
-    target_chunk_bytes: int | str | None = None
-    target_shard_bytes: int | str | None = None
+    chunk_nbytes: int | None = None
+    shard_nbytes: int | None = None
 
     @classmethod
     def from_arguments(
-        cls,
-        chunks: int | str | Mapping[str, int] | None,
-        shards: int | str | Mapping[str, int] | None,
-        target_chunk_bytes: int | str | None,
-        target_shard_bytes: int | str | None,
+        cls, chunks: int | str | Mapping[str, int] | None, shards: int | str | Mapping[str, int] | None
     ) -> ChunkRequest:
-        """Check the arguments of `to_zarr`; a size for `chunks` or `shards` is its `target_*_bytes`.
+        """Check the arguments of `to_zarr`.
 
         Raises
         ------
         ValueError
-            If an argument is neither a number of rows nor a size, or rows and a size are both given.
+            If an argument is neither a number of rows nor a size.
         """
-        chunk_rows, chunk_bytes = _rows_or_size("chunks", chunks, "target_chunk_bytes", target_chunk_bytes)
-        shard_rows, shard_bytes = _rows_or_size("shards", shards, "target_shard_bytes", target_shard_bytes)
-        return cls(chunk_rows, shard_rows, chunk_bytes, shard_bytes)
+        chunk_rows, chunk_nbytes = _rows_or_size("chunks", chunks)
+        shard_rows, shard_nbytes = _rows_or_size("shards", shards)
+        return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
-        named = {"chunks": self.chunks, "shards": self.shards}
-        sizes = {"target_chunk_bytes": self.target_chunk_bytes, "target_shard_bytes": self.target_shard_bytes}
-        return {
-            **{
-                option: {name: int(rows) for name, rows in value.items()} if isinstance(value, Mapping) else _int(value)
-                for option, value in named.items()
-            },
-            **{option: _nbytes(option, value) for option, value in sizes.items()},
-        }
+        given = {"chunks": (self.chunks, self.chunk_nbytes), "shards": (self.shards, self.shard_nbytes)}
+        return {option: rows if nbytes is None else f"{nbytes} B" for option, (rows, nbytes) in given.items()}
 
     def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
         """Choose the grid of rows, and the grids of arrays that differ from it.
@@ -88,8 +69,7 @@ class ChunkRequest:
             If a name belongs neither to a feature nor to a flat array.
         """
         chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
-        chunk_nbytes = _nbytes("target_chunk_bytes", self.target_chunk_bytes)
-        shard_nbytes = _nbytes("target_shard_bytes", self.target_shard_bytes)
+        chunk_nbytes, shard_nbytes = self.chunk_nbytes, self.shard_nbytes
         requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
 
         def rows_of(nbytes: int) -> int:
@@ -166,19 +146,16 @@ def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema)
 
 
 def _rows_or_size(
-    option: str, value: int | str | Mapping[str, int] | None, size_option: str, size: int | str | None
-) -> tuple[int | Mapping[str, int] | None, int | str | None]:
+    option: str, value: int | str | Mapping[str, int] | None
+) -> tuple[int | Mapping[str, int] | None, int | None]:
     """Split a `chunks` or `shards` argument into rows and bytes."""
     if value is None:
-        return None, size
+        return None, None
     if isinstance(value, Mapping):
-        return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}, size
-    if not isinstance(value, str):
-        return _number(option, value, ", a size such as '8 MiB' or a mapping of names to rows"), size
-    if size is not None:
-        raise ValueError(f"{option}={value!r} and {size_option}={size!r} are both sizes: pass only one of them")
-    _nbytes(option, value)
-    return None, value
+        return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}, None
+    if isinstance(value, str):
+        return None, _nbytes(option, value)
+    return _number(option, value, ", a size such as '8 MiB' or a mapping of names to rows"), None
 
 
 def _number(option: str, value: Any, more: str = "") -> int:
@@ -187,21 +164,14 @@ def _number(option: str, value: Any, more: str = "") -> int:
     return int(value)
 
 
-def _int(value: int | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _nbytes(option: str, value: int | str | None) -> int | None:
-    if value is None:
-        return None
+def _nbytes(option: str, size: str) -> int:
     try:
         # dask parses a unit without a number as one of that unit.
-        no_number = isinstance(value, str) and not any(character.isdigit() for character in value)
-        nbytes = 0 if isinstance(value, bool) or no_number else int(parse_bytes(value))
-    except (ValueError, TypeError):
+        nbytes = int(parse_bytes(size)) if any(character.isdigit() for character in size) else 0
+    except ValueError:
         nbytes = 0
     if nbytes < 1:
-        raise ValueError(f"{option} must be a number of bytes, for example 4194304 or '4 MiB'; got {value!r:.100}")
+        raise ValueError(f"{option} must be a number of rows or a size such as '4 MiB'; got {size!r:.100}")
     return nbytes
 
 

@@ -152,7 +152,9 @@ class TargetGroup:
                 self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
-            raise FileNotFoundError(f"no Zarr group at {self}, but an array") from error
+            raise FileNotFoundError(
+                f"no Zarr group at {self}, but an array, which to_zarr did not write: da.from_zarr opens it"
+            ) from error
         except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
             raise FileNotFoundError(f"no Zarr group of format 3 at {self}{self._found_instead()}") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -164,6 +166,12 @@ class TargetGroup:
 
     def _found_instead(self) -> str:
         """Describe a local path without a group."""
+        with suppress(Exception):
+            kind = type(zarr.open(self.store, mode="r", path=self.component, storage_options=self.storage_options))
+            opened = "xarray.open_zarr or zarr.open_group" if kind is zarr.Group else "da.from_zarr"
+            return (
+                f", but a{' group' if kind is zarr.Group else 'n array'} that to_zarr did not write: {opened} opens it"
+            )
         directory = self.directory
         if directory is None:
             return ""

@@ -31,13 +31,15 @@ from dask_tfrecord.stores.zarr.layout import ZarrLayout
 from dask_tfrecord.stores.zarr.write_task import WriteContext, write_units
 from dask_tfrecord.stores.zarr.write_units import WriteTask, plan_single_tasks, plan_tasks, plan_units
 
-__all__ = ["check_session", "convert_in_session", "is_session"]
+__all__ = ["check_session", "convert_in_session", "session_of"]
 
 
-def is_session(store: Any) -> bool:
-    """Return True for a session of Icechunk, which is not imported for it."""
-    kind = type(store)
-    return kind.__module__.partition(".")[0] == "icechunk" and hasattr(store, "fork") and hasattr(store, "commit")
+def session_of(store: Any) -> Any:
+    """Return a session of Icechunk, or the session of its store; None for others. Icechunk is not imported for it."""
+    if type(store).__module__.partition(".")[0] != "icechunk":
+        return None
+    session = getattr(store, "session", store)
+    return session if hasattr(session, "fork") and hasattr(session, "commit") else None
 
 
 def check_session(session: Any, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None) -> None:

@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, Literal
 
 from dask.delayed import Delayed
@@ -14,12 +15,13 @@ from dask.utils import format_bytes
 from dask_tfrecord.arrays.display import stack_columns
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural, printable
-from dask_tfrecord.markup import html_table
+from dask_tfrecord.markup import fragment, table
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
 from dask_tfrecord.stores.zarr.api import Groups, conversion_request
 from dask_tfrecord.stores.zarr.chunking import ChunkRequest
 from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target, plan_conversion
+from dask_tfrecord.stores.zarr.icechunk_session import session_of
 from dask_tfrecord.stores.zarr.options import Codecs, codec_documents, codec_names, json_value
 
 __all__ = ["ArrayPlan", "ZarrPlan", "plan_zarr", "text_plan"]
@@ -195,6 +197,8 @@ class ZarrPlan:
         4
         """
         request = self._conversion.request
+        if session_of(store) is not None:
+            raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
         target = open_target(store, component, storage_options, request.dataset.origin, mode=mode, resume=resume)
         return convert(target, request, self._conversion, mode=mode, resume=resume, compute=compute)
 
@@ -248,8 +252,6 @@ def plan_zarr(
     *,
     chunks: int | str | Mapping[str, int] | None = None,
     shards: int | str | Mapping[str, int] | None = None,
-    target_chunk_bytes: int | str | None = None,
-    target_shard_bytes: int | str | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
     groups: Groups | None = None,
@@ -265,8 +267,6 @@ def plan_zarr(
     arrays : Dataset or mapping of str to array-like
         As for `to_zarr`.
     chunks, shards : int, str or mapping of str to int, optional
-        As for `to_zarr`.
-    target_chunk_bytes, target_shard_bytes : int or str, optional
         As for `to_zarr`.
     compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
         As for `to_zarr`.
@@ -304,7 +304,7 @@ def plan_zarr(
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
-    chunk_request = ChunkRequest.from_arguments(chunks, shards, target_chunk_bytes, target_shard_bytes)
+    chunk_request = ChunkRequest.from_arguments(chunks, shards)
     codecs = Codecs(compressors, filters)
     request = conversion_request(
         arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
@@ -314,12 +314,12 @@ def plan_zarr(
 
 def text_plan(plan: ZarrPlan, width: int | None = None) -> str:
     """Return a title, a line per array and the memory as text; cells are not broken in a terminal of `width`."""
-    table = [_HEADER, *map(_cells, plan.arrays)]
-    lines = [f"  {line}" for line in align_columns(table, _RIGHT)]
+    rows = [_HEADER, *map(_cells, plan.arrays)]
+    lines = [f"  {line}" for line in align_columns(rows, _RIGHT)]
     if width is None:
         return "\n".join([_title(plan), *lines, *_memory(plan)])
     if max(map(len, lines)) > width:
-        lines = stack_columns(_HEADER, table[1:], width, _LONG)
+        lines = stack_columns(_HEADER, rows[1:], width, _LONG)
     title, *memory = (
         textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
         for text in (_title(plan), *_memory(plan))
@@ -328,35 +328,65 @@ def text_plan(plan: ZarrPlan, width: int | None = None) -> str:
 
 
 def _html_plan(plan: ZarrPlan) -> str:
-    """Return the plan as an HTML table."""
-    return html_table(_title(plan), _HEADER, map(_cells, plan.arrays), _memory(plan), _RIGHT)
+    """Return the plan as HTML: a title in words, a line per array, the codecs, and the memory as a table."""
+    shown = [_HEADER.index(name) for name in ("array", "dtype", "shape", "chunks", "shards", "bytes")]
+    cells = [[escape(row[column]) for column in shown] for row in map(_cells, plan.arrays)]
+    header = [_HEADER[column] for column in shown]
+    by_codecs: dict[str, list[str]] = {}
+    for array in plan.arrays:
+        by_codecs.setdefault(codec_names((*array.filters, *array.compressors)), []).append(array.name)
+    notes = [
+        f"codecs{'' if len(by_codecs) == 1 else ' of ' + ', '.join(names)}: {codecs}"
+        for codecs, names in by_codecs.items()
+    ]
+    notes += _warnings(plan)
+    terms = [
+        (escape(printable(name)), "" if times == 1 else f"{times} times", format_bytes(nbytes))
+        for name, times, nbytes in plan.memory.terms()
+    ]
+    terms.append((f"peak of a worker, {_limit(plan)}", "", format_bytes(plan.memory.peak_nbytes)))
+    return fragment(
+        f'<p class="dtf-title">Zarr group: {", ".join(_title_words(plan))}</p>',
+        table(header, cells, [len(header) - 1]).replace("<td", '<td class="dtf-short"'),
+        *(f"<p>{escape(printable(note))}</p>" for note in notes),
+        table(["memory", "", "bytes"], terms, [1, 2]),
+    )
 
 
 def _title(plan: ZarrPlan) -> str:
-    parts = [
+    return f"<dask_tfrecord.ZarrPlan: {', '.join(_title_words(plan))}>"
+
+
+def _title_words(plan: ZarrPlan) -> list[str]:
+    return [
         plural(plan.nrows, "row"),
         plural(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
         f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
         f"in {plural(plan.tasks, 'task')}",
     ]
-    return f"<dask_tfrecord.ZarrPlan: {', '.join(parts)}>"
+
+
+def _limit(plan: ZarrPlan) -> str:
+    return "no limit" if plan.memory_limit is None else f"limit {format_bytes(plan.memory_limit)}"
 
 
 def _memory(plan: ZarrPlan) -> list[str]:
-    limit = "no limit" if plan.memory_limit is None else f"limit {format_bytes(plan.memory_limit)}"
-    lines = [f"peak memory of a worker ({limit}): {plan.memory.arithmetic()}"]
-    lines += [f"RECHUNK: {each}" for each in plan.rechunks]
+    return [printable(f"peak memory of a worker ({_limit(plan)}): {plan.memory.arithmetic()}"), *_warnings(plan)]
+
+
+def _warnings(plan: ZarrPlan) -> list[str]:
     excess = plan.memory.excess(plan.memory_limit)
-    return [printable(line) for line in (lines if excess is None else [*lines, f"DOES NOT FIT: {excess}"])]
+    lines = [*(f"RECHUNK: {each}" for each in plan.rechunks), *([] if excess is None else [f"DOES NOT FIT: {excess}"])]
+    return list(map(printable, lines))
 
 
 def _cells(array: ArrayPlan) -> tuple[str, ...]:
     return (
-        array.name,
+        printable(array.name),
         array.dtype,
         _shape(array.shape),
-        ", ".join(array.dimensions),
+        printable(", ".join(array.dimensions)),
         _shape(array.chunks),
         "-" if array.shards is None else _shape(array.shards),
         ("" if array.exact else "about ") + format_bytes(array.nbytes),

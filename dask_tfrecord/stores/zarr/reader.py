@@ -117,7 +117,8 @@ class GroupAttributes:
         attributes = target.own_attributes(group)
         if target.format_version(attributes) is None:
             raise IncompleteStoreError(
-                "the group was not written by to_zarr; open it with zarr.open_group or da.from_zarr", target.location
+                "the group was not written by to_zarr; open it with xarray.open_zarr, zarr.open_group or da.from_zarr",
+                target.location,
             )
         if not _typed(target, attributes, "complete", bool):
             raise IncompleteStoreError(
