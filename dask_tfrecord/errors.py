@@ -28,6 +28,7 @@ __all__ = [
     "TFRecordError",
     "UnknownFeatureError",
     "UnsupportedFormatError",
+    "describe_error",
     "plural",
     "printable",
     "printable_lines",
@@ -80,6 +81,19 @@ def redact(text: object) -> str:
 
     text = str(text)
     return _IN_TEXT.sub(redact_match, text) if "://" in text else text
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type, status and message of an error without credentials, for logs and messages.
+
+    The `repr` of a foreign error may hold the headers of its request.
+    """
+    if hasattr(error, "request_info"):
+        # The message of aiohttp comes from the server, and `str` formats whatever it holds.
+        url = getattr(error.request_info, "real_url", "")
+        return f"{type(error).__name__}: HTTP status {getattr(error, 'status', None)} of {redact(url)}"
+    text = redact(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _redact_rest(protocol: str, rest: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dask.utils import format_bytes, parse_timedelta
 
-from dask_tfrecord.errors import ClusterError, plural, redact, redact_url
+from dask_tfrecord.errors import ClusterError, describe_error, plural, redact, redact_url
 
 # Versions that have to be equal, because tasks and results are pickled between the processes.
 _EXACT = ("dask-tfrecord", "dask", "distributed", "numpy", "zarr", "fsspec")
@@ -287,7 +287,7 @@ def _check(
     elapsed: float,
 ) -> WorkerCheck:
     known = address, str(info.get("name", "")), int(info["nthreads"]), int(info.get("memory_limit") or 0) or None
-    software, error = (None, redact(repr(answer))) if isinstance(answer, Exception) else answer["software"]
+    software, error = (None, describe_error(answer)) if isinstance(answer, Exception) else answer["software"]
     if software is None:
         problem = (f"the worker could not be checked: {redact(error)}",)
         return WorkerCheck(*known[:2], "", *known[2:], "", {}, 0.0, paths, problem)

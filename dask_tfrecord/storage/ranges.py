@@ -7,16 +7,19 @@ through an open file. A server without support of ranges is read sequentially fr
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 from fsspec.asyn import AsyncFileSystem, sync
 
-from dask_tfrecord.errors import Location, ShardChangedError, ShardNotFoundError
-from dask_tfrecord.storage.clients import file_system
-from dask_tfrecord.storage.retry import http_status, with_retries
+from dask_tfrecord.errors import Location, ShardChangedError, ShardNotFoundError, StorageError
+from dask_tfrecord.storage.clients import check_encoding, file_system, given_timeout, http_timeout, read_at_most
+from dask_tfrecord.storage.retry import http_status, remaining_seconds, with_retries
 from dask_tfrecord.storage.shard import Shard, has_changed
 
 __all__ = ["RangeFetcher", "changed_error", "not_found_error", "open_ranges"]
@@ -133,6 +136,18 @@ def not_found_error(shard: Shard) -> ShardNotFoundError:
     return ShardNotFoundError("the file is gone since it was listed; read the collection again", Location(shard.path))
 
 
+def check_range(given: str, start: int, stop: int, path: str) -> None:
+    """Check a Content-Range, which may end before the requested range at the end of the file only."""
+    found = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", given)
+    if found is None or int(found[1]) != start:
+        raise ConnectionError(f"requested bytes from {start}, received {given[:80]!r}")
+    if int(found[2]) >= stop:
+        raise StorageError(
+            f"the server answered a request of bytes {start} to {stop} with {given!r}; it does not follow HTTP",
+            Location(path),
+        )
+
+
 def _current_info(fs: Any, path: str) -> dict[str, Any]:
     fs.invalidate_cache()
     return dict(fs.info(path))
@@ -151,19 +166,20 @@ class _S3Ranges:
             self._object["IfMatch"] = f'"{shard.version}"'
 
     def read(self, start: int, stop: int) -> bytes:
-        response = self._fs.call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **self._object)
-        data: bytes = sync(self._fs.loop, self._body, response)
+        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
         return data
 
-    async def _body(self, response: dict[str, Any]) -> bytes:
-        body = response["Body"]
-        try:
-            if has_changed(self._shard, {"ETag": response.get("ETag")}):
-                raise changed_error(self._shard)
-            data: bytes = await body.read()
-            return data
-        finally:
-            body.close()
+    async def _read(self, start: int, stop: int, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            response = await self._fs._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **self._object)
+            body = response["Body"]
+            try:
+                if has_changed(self._shard, {"ETag": response.get("ETag")}):
+                    raise changed_error(self._shard)
+                check_range(response.get("ContentRange", ""), start, stop, self._shard.path)
+                return await read_at_most(body, stop - start)
+            finally:
+                body.close()
 
     def close(self) -> None:
         pass
@@ -181,7 +197,7 @@ class _HttpRanges:
         self._position = 0
 
     def read(self, start: int, stop: int) -> bytes:
-        data: bytes = sync(self._fs.loop, self._read, start, stop)
+        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
         return data
 
     def close(self) -> None:
@@ -189,18 +205,21 @@ class _HttpRanges:
             self._fs.loop.call_soon_threadsafe(self._whole.close)
             self._whole = None
 
-    async def _read(self, start: int, stop: int) -> bytes:
-        if self._whole is None or start < self._position:
-            response = await self._request(start, stop)
-            if response.status == 206:
-                async with response:
-                    data: bytes = await response.read()
-                    return data
-            self._whole, self._position = response, 0
+    async def _read(self, start: int, stop: int, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            if self._whole is None or start < self._position:
+                response = await self._request(start, stop)
+                if response.status == 206:
+                    # Not returned to the pool of connections: a response may be longer than the range.
+                    with contextlib.closing(response):
+                        return await read_at_most(response.content, stop - start)
+                self._whole, self._position = response, 0
         try:
             while self._position < start:
-                await self._take(min(start - self._position, _DISCARD_SIZE))
-            return await self._take(stop - start)
+                async with asyncio.timeout(seconds):
+                    await self._take(min(start - self._position, _DISCARD_SIZE))
+            async with asyncio.timeout(seconds):
+                return await self._take(stop - start)
         except BaseException:
             self._whole.close()
             self._whole = None
@@ -211,6 +230,9 @@ class _HttpRanges:
             self._whole.close()
             self._whole = None
         options: dict[str, Any] = dict(self._fs.kwargs)
+        if not given_timeout(self._shard.storage_options):
+            # The caller may take any time between two parts of a whole file; `_read` limits each of them.
+            options["timeout"] = http_timeout(None)
         headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         session = await self._fs.set_session()
         response = await session.get(self._url, headers=headers, **options)
@@ -218,19 +240,20 @@ class _HttpRanges:
             if response.status == 404:
                 raise FileNotFoundError(self._url)
             response.raise_for_status()
-            self._check(response, start)
+            self._check(response, start, stop)
         except BaseException:
             response.close()
             raise
         return response
 
-    def _check(self, response: Any, start: int) -> None:
+    def _check(self, response: Any, start: int, stop: int) -> None:
         """Check that the response holds the requested range, of the file that was listed."""
+        check_encoding(response.headers, self._shard.path)
         info = {key: response.headers[key] for key in ("ETag", "Last-Modified") if key in response.headers}
         if response.status == 206:
-            unit, _, total = response.headers.get("Content-Range", "").partition("/")
-            if not unit.startswith(f"bytes {start}-"):
-                raise ConnectionError(f"requested bytes from {start}, received {unit!r}")
+            given = response.headers.get("Content-Range", "")
+            check_range(given, start, stop, self._shard.path)
+            total = given.rpartition("/")[2]
         else:
             total = response.headers.get("Content-Length", "")
         if total.isdigit():

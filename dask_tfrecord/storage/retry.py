@@ -13,17 +13,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from dask_tfrecord.errors import Location, StorageError, TFRecordError, plural, redact, without_credentials
-from dask_tfrecord.settings import limits
+from dask_tfrecord.errors import Location, StorageError, TFRecordError, describe_error, plural, without_credentials
+from dask_tfrecord.settings import full_name, limits, read_count, read_seconds
 
 __all__ = [
     "MIN_LOOKUPS_TO_LIST",
     "http_status",
     "is_transient",
     "list_directory",
+    "remaining_seconds",
     "request_timeout",
+    "time_limit",
     "with_retries",
 ]
 
@@ -57,13 +60,23 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# Time at which the current call of `with_retries` has to end.
+_DEADLINE: ContextVar[float] = ContextVar("deadline")
+
 
 def request_timeout() -> float:
     """Return the seconds without a byte after which a request fails."""
-    # Imported here because opening local files does not need dask.
-    from dask_tfrecord.settings import read_seconds
+    return time_limit() * _REQUEST_PART
 
-    return read_seconds("storage.timeout") * _REQUEST_PART
+
+def time_limit() -> float:
+    """Return the seconds that a call may take with all its attempts."""
+    return read_seconds("storage.timeout")
+
+
+def remaining_seconds() -> float:
+    """Return the seconds until the time limit of the current call of `with_retries`."""
+    return max(0.001, _DEADLINE.get() - time.monotonic())
 
 
 def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
@@ -90,18 +103,22 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     StorageError
         If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
     """
-    from dask_tfrecord.settings import full_name, read_count, read_seconds
-
     stopped = stopped or threading.Event()
     started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")
     for attempt in range(1, attempts + 1):
+        token = _DEADLINE.set(started + limit)
         try:
             return call()
         except Exception as error:
             failed = error
+        finally:
+            _DEADLINE.reset(token)
         transient = not stopped.is_set() and is_transient(failed)
         # Clients report a file as not found when the connection failed.
         reason = [*_chain(failed)][-1] if isinstance(failed, FileNotFoundError) else failed
+        if isinstance(reason, StorageError):
+            # A server that was refused: its file may exist.
+            raise reason.with_traceback(None) from None
         # Outside the except block, so that an error with credentials does not become the context of another.
         cleaned = without_credentials(failed)
         if not transient:
@@ -111,14 +128,12 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
         if attempt == attempts or seconds + wait >= limit:
             raise StorageError(
                 f"could not {what} in {plural(attempt, 'attempt')} over {seconds:.0f} s; the last one failed with "
-                f"{type(reason).__name__}: {reason}. Try again when the store responds; dask.config "
+                f"{describe_error(reason)}. Try again when the store responds; dask.config "
                 f"{full_name('storage.timeout')!r} limits the time, now to {limit:g} s",
                 Location(path),
             ) from cleaned
-        error_text = redact(repr(reason))
-        _log.warning(
-            "%s: attempt %d to %s failed (%s); retrying in %.1f s", Location(path), attempt, what, error_text, wait
-        )
+        place, text = Location(path), describe_error(reason)
+        _log.warning("%s: attempt %d to %s failed (%s); retrying in %.1f s", place, attempt, what, text, wait)
         stopped.wait(wait)
     raise AssertionError("the last attempt returns or raises")
 
