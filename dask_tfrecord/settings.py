@@ -30,10 +30,10 @@ class Limits:
 
     # Seconds before the first retry of a request; each further wait doubles.
     first_retry_wait: float = 0.1
-    # Decompressed bytes between two access points of a gzip file. A point takes 32 KiB, 0.4 % of the data; reaching an
-    # offset takes about 10 ms.
     # Most bytes of a text file: a schema, metadata of a data set, a sidecar.
     text_nbytes: int = 64 << 20
+    # Decompressed bytes between two access points of a gzip file. A point takes 32 KiB, 0.4 % of the data; reaching an
+    # offset takes about 10 ms.
     access_point_nbytes: int = 8 << 20
     # Bytes between two entries of an index.
     entry_nbytes: int = 1 << 20

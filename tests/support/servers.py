@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import itertools
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ class Asked:
     path: str
     range: str | None
     sent: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -33,6 +35,11 @@ class Log:
     asked: list[Asked] = field(default_factory=list)
     # Maps the number of a GET request to a fault: "drop" closes the connection midway, a number is the HTTP status.
     fault: Callable[[int], str | int | None] = lambda number: None
+    # Maps status, headers and content of a GET response to those that are sent.
+    alter: Callable[[int, dict[str, str], bytes], tuple[int, dict[str, str], bytes]] = lambda *response: response
+    # Seconds between two pieces of a GET response, and their bytes.
+    pause: float = 0.0
+    piece: int = _PIECE
     numbers: Iterator[int] = field(default_factory=itertools.count)
     lock: Any = field(default_factory=threading.Lock)
 
@@ -58,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def serve(self) -> None:
-        asked = Asked(self.command, self.path, self.headers.get("Range"))
+        asked = Asked(self.command, self.path, self.headers.get("Range"), headers=dict(self.headers.items()))
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.log.lock:
             self.log.asked.append(asked)
@@ -69,6 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         status, headers, content, length = self.answer(body)
+        if self.command == "GET":
+            status, headers, content = self.log.alter(status, headers, content)
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -79,10 +88,11 @@ class _Handler(BaseHTTPRequestHandler):
         part = content[: len(content) // 2] if fault == "drop" else content
         # The client may close the connection early.
         with contextlib.suppress(ConnectionError):
-            for start in range(0, len(part), _PIECE):
+            for start in range(0, len(part), self.log.piece):
                 # Counted before sending, because the test may read the log as soon as the bytes arrive.
-                asked.sent += len(part[start : start + _PIECE])
-                self.wfile.write(part[start : start + _PIECE])
+                asked.sent += len(part[start : start + self.log.piece])
+                self.wfile.write(part[start : start + self.log.piece])
+                time.sleep(self.log.pause)
             self.wfile.flush()
         if fault == "drop" or asked.sent < len(content):
             self.close_connection = True

@@ -1,0 +1,202 @@
+"""Servers that break HTTP or attack the reader: their responses are bounded, and headers stay with their host."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from support import servers
+from support.object_stores import Store, make_store
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import StorageError, TFRecordError
+from dask_tfrecord.settings import replaced_limits
+
+ROWS = 50
+FEATURES = {"x": dtf.FixedLenFeature((), "int64")}
+# Bytes that a hostile server adds to a response.
+SURPLUS = 64 << 20
+SECRETS = {"Authorization": "Bearer s3cret-token", "X-Api-Key": "s3cret-key", "Cookie": "session=s3cret-session"}
+
+Response = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Shorten the waits between attempts."""
+    with replaced_limits(first_retry_wait=0.001), dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("hostile") / "x"
+    dtf.to_tfrecord({"x": np.arange(ROWS)}, path)
+    return path.read_bytes()
+
+
+@pytest.fixture(params=["http", "rangeless", pytest.param("s3", marks=pytest.mark.integration)])
+def store(request: pytest.FixtureRequest, shard: bytes) -> Iterator[Store]:
+    """Store with one shard; it answers as HTTP demands while the shard is opened."""
+    with ExitStack() as stack:
+        store = make_store(request.param, request, stack)
+        store.put("x", shard)
+        yield store
+        store.log.alter = lambda *response: response
+
+
+def longer_range(status: int, headers: dict[str, str], content: bytes) -> Response:
+    first, _, total = headers.get("Content-Range", "bytes 0-/1").partition("-")
+    return (
+        status,
+        {**headers, "Content-Range": f"{first}-{SURPLUS}/{total.rpartition('/')[2]}"},
+        content + b"A" * SURPLUS,
+    )
+
+
+def longer_body(status: int, headers: dict[str, str], content: bytes) -> Response:
+    return status, headers, content + b"A" * SURPLUS
+
+
+def encoded(status: int, headers: dict[str, str], content: bytes) -> Response:
+    return status, {**headers, "Content-Encoding": "gzip"}, gzip.compress(content + b"A" * SURPLUS)
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (longer_range, "the server answered a request of bytes"),
+        (longer_body, None),
+        (encoded, "Content-Encoding 'gzip'"),
+    ],
+)
+def test_no_more_is_read_than_the_range(
+    store: Store, alter: Callable[..., Response], message: str | None, request: pytest.FixtureRequest
+) -> None:
+    kind = request.node.callspec.params["store"]
+    if (kind == "rangeless" and alter is longer_range) or (kind == "s3" and alter is encoded):
+        pytest.skip("the response of this server has no such header")
+    ds = dtf.read_tfrecord(f"{store.url}/x", FEATURES, storage_options=store.options)
+    store.log.clear()
+    store.log.alter = alter
+    if message is not None or kind == "rangeless":
+        # The size of a whole file differs from the one that was listed.
+        with pytest.raises(TFRecordError, match=message or "the file had"):
+            ds["x"].compute()
+        assert len(store.log.gets) == 1
+    else:
+        np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
+    assert store.log.sent < SURPLUS // 2
+
+
+def test_text_files_are_read_up_to_a_bound(store: Store) -> None:
+    store.put("schema.json", dtf.Schema(FEATURES).to_json().encode())
+    read = lambda: dtf.read_schema(f"{store.url}/schema.json", storage_options=store.options)  # noqa: E731
+    assert dict(read()) == FEATURES
+    store.log.alter = longer_body
+    with replaced_limits(text_nbytes=1 << 20), pytest.raises(TFRecordError, match="a text file of at most 1,048,576"):
+        read()
+    assert store.log.sent < SURPLUS // 2
+
+
+def test_encoded_text_is_refused(shard: bytes) -> None:
+    text = dtf.Schema(FEATURES).to_json().encode()
+    with servers.running(servers.FileServer, files={"schema.json": text}, etags={}) as (address, log):
+        log.alter = encoded
+        with pytest.raises(StorageError, match="Content-Encoding 'gzip'"):
+            dtf.read_schema(f"{address}/schema.json")
+
+
+class Redirects(servers.FileServer):
+    """Redirect every request to another address."""
+
+    target: str
+
+    def answer(self, body: bytes) -> tuple[int, dict[str, str], bytes, int | None]:
+        return 302, {"Location": self.target + self.path}, b"", None
+
+
+@pytest.mark.parametrize("where", ["headers", "client"])
+@pytest.mark.parametrize("name", ["x", "x*", "schema.json"])
+def test_headers_of_the_caller_do_not_follow_redirects_to_other_hosts(shard: bytes, where: str, name: str) -> None:
+    options: dict[str, Any] = {"headers": SECRETS} if where == "headers" else {"client_kwargs": {"headers": SECRETS}}
+    files = {"x": shard, "schema.json": dtf.Schema(FEATURES).to_json().encode()}
+    with (
+        servers.running(servers.FileServer, files=files, etags={}) as (other, log),
+        servers.running(Redirects, files={}, etags={}, target=other) as (address, first),
+    ):
+        if name == "schema.json":
+            assert dict(dtf.read_schema(f"{address}/{name}", storage_options=options)) == FEATURES
+        else:
+            ds = dtf.read_tfrecord(f"{address}/{name}", FEATURES, storage_options=options)
+            np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
+            assert any(asked.range for asked in log.asked)
+        assert log.asked
+        assert not [asked for asked in log.asked if "s3cret" in str(asked.headers)]
+        assert all(SECRETS.items() <= asked.headers.items() for asked in first.asked)
+
+
+def test_headers_of_the_caller_follow_redirects_within_a_host(shard: bytes) -> None:
+    class Moved(servers.FileServer):
+        def answer(self, body: bytes) -> tuple[int, dict[str, str], bytes, int | None]:
+            if self.path == "/moved":
+                return 302, {"Location": "/x"}, b"", None
+            return super().answer(body)
+
+    with servers.running(Moved, files={"x": shard}, etags={}) as (address, log):
+        ds = dtf.read_tfrecord(f"{address}/moved", FEATURES, storage_options={"headers": SECRETS})
+        np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
+        assert all(SECRETS.items() <= asked.headers.items() for asked in log.asked)
+
+
+@pytest.mark.parametrize("target", ["file:///etc", "ftp://host", "http://[broken"])
+def test_redirects_to_other_protocols_are_refused(shard: bytes, target: str) -> None:
+    with servers.running(servers.FileServer, files={"x": shard}, etags={}) as (address, log):
+        ds = dtf.read_tfrecord(f"{address}/x", FEATURES)
+        log.alter = lambda *response: (302, {"Location": target}, b"")
+        with pytest.raises(StorageError, match="only http:// and https:// are followed"):
+            ds["x"].compute()
+    with (
+        servers.running(Redirects, files={}, etags={}, target=target) as (address, log),
+        pytest.raises(StorageError, match="only http:// and https:// are followed"),
+    ):
+        dtf.read_tfrecord(f"{address}/x", FEATURES)
+
+
+@pytest.mark.parametrize("name", ["x", "schema.json"])
+def test_retries_log_no_credentials(shard: bytes, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    files = {"x": shard, "schema.json": dtf.Schema(FEATURES).to_json().encode()}
+    options = {"headers": SECRETS}
+    with (
+        servers.running(servers.FileServer, files=files, etags={}) as (address, log),
+        caplog.at_level(logging.DEBUG, "dask_tfrecord"),
+    ):
+        if name == "x":
+            ds = dtf.read_tfrecord(f"{address}/x", FEATURES, storage_options=options)
+        log.clear()
+        log.fault = lambda number: 503 if number < 2 else None
+        if name == "x":
+            ds.compute()
+        else:
+            dtf.read_schema(f"{address}/schema.json", storage_options=options)
+    retried = [record.getMessage() for record in caplog.records if record.name == "dask_tfrecord.storage.retry"]
+    assert retried
+    assert all("503" in text and f"{address}/{name}" in text for text in retried)
+    assert "s3cret" not in caplog.text
+
+
+def test_a_range_of_one_byte_at_a_time_ends_at_the_time_limit(shard: bytes) -> None:
+    with servers.running(servers.FileServer, files={"x": shard}, etags={}) as (address, log):
+        ds = dtf.read_tfrecord(f"{address}/x", FEATURES)
+        log.piece, log.pause = 1, 0.2
+        with dask.config.set({"tfrecord.storage.timeout": "2s"}):
+            with pytest.raises(StorageError, match=r"could not read bytes .* limits the time, now to 2 s"):
+                ds["x"].compute()
+            with pytest.raises(StorageError, match="limits the time, now to 2 s"):
+                dtf.read_schema(f"{address}/x")
