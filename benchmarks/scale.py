@@ -107,7 +107,7 @@ def measure_workers(folder: str, processes: int, threads: int) -> dict[str, floa
 
         with (
             LocalCluster(
-                n_workers=processes, threads_per_worker=threads, dashboard_address=None, host="127.0.0.1"
+                n_workers=processes, threads_per_worker=threads, dashboard_address=":0", host="127.0.0.1"
             ) as cluster,
             Client(cluster),
         ):

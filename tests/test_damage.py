@@ -479,3 +479,12 @@ def test_commands(tmp_path: Path) -> None:
     assert json.loads(found.output)["records"] == 395
     found = run(tfrecord, ["verify", str(folder / "repaired")])
     assert (found.exit_code, found.output) == (0, "1 file, 395 records, no damage\n")
+
+
+@pytest.mark.parametrize(("files", "said"), [(1, "1 file"), (2, "2 files")])
+def test_files_without_records_say_so(tmp_path: Path, files: int, said: str) -> None:
+    for number in range(files):
+        (tmp_path / f"{number}.tfrecord").write_bytes(b"")
+    report = dtf.verify(tmp_path)
+    assert report.ok
+    assert repr(report) == f"{said}, no records, no damage"

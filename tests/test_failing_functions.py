@@ -85,7 +85,7 @@ def test_processes_report_the_records_of_the_block(shards: Path) -> None:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(processes=True, **settings) as cluster, distributed.Client(cluster) as client:
         yield client
 

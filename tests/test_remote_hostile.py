@@ -6,6 +6,7 @@ import gzip
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -200,3 +201,36 @@ def test_a_range_of_one_byte_at_a_time_ends_at_the_time_limit(shard: bytes) -> N
                 ds["x"].compute()
             with pytest.raises(StorageError, match="limits the time, now to 2 s"):
                 dtf.read_schema(f"{address}/x")
+
+
+class AnswersAll(servers.FileServer):
+    """Answer every unknown name with a page."""
+
+    def answer(self, body: bytes) -> tuple[int, dict[str, str], bytes, int | None]:
+        if self.path.strip("/") not in self.files:
+            page = b"<html>Page not found</html>"
+            return 200, {"Content-Type": "text/html"}, b"" if self.command == "HEAD" else page, len(page)
+        return super().answer(body)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("counts", ["auto", "scan"])
+def test_pages_in_place_of_sidecars_are_warnings(shard: bytes, compress: Callable[[bytes], bytes], counts: str) -> None:
+    with servers.running(AnswersAll, files={"x": compress(shard)}, etags={}) as (address, _):
+        with pytest.warns(UserWarning) as warned:
+            ds = dtf.read_tfrecord(f"{address}/x", counts=counts)
+        np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
+    texts = " ".join(str(warning.message) for warning in warned)
+    assert f"{address}/x.xarray.json: expected labels of xarray" in texts
+    assert f"{address}/x.idx" in texts or counts == "scan"
+
+
+@pytest.mark.parametrize("text", [b"<html>", b"", b"\xff\xfe", b"\x00" * 100, b"GZIDX" + b"\xff" * 60])
+@pytest.mark.parametrize("suffix", [".idx", ".gzidx", ".xarray.json"])
+def test_bad_sidecars_of_every_kind_are_warnings(shard: bytes, tmp_path: Path, suffix: str, text: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(shard))
+    Path(f"{path}{suffix}").write_bytes(text)
+    with pytest.warns(UserWarning, match=f"x{suffix}"):
+        ds = dtf.read_tfrecord(path)
+    np.testing.assert_array_equal(ds["x"], np.arange(ROWS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.errors import Location, SchemaError, TFRecordError, describe_error, printable
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.clients import read_text
 from dask_tfrecord.storage.listing import Shard
@@ -29,7 +30,7 @@ _VERSION = 1
 # Kinds of arrays that are stored as their bytes.
 _KINDS = "biufcmMSU"
 # Limit of the text, because each shard has a copy; and of the file that is read.
-_MOST_NBYTES, _MOST_READ = 1 << 20, 1 << 24
+_MOST_NBYTES, _MOST_READ = 1 << 20, 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +128,7 @@ class Labels:
             if version != _VERSION:
                 raise SchemaError(
                     f"labels of xarray have version {version!r:.20}, expected {_VERSION}: a newer release wrote them; "
-                    f"update dask-tfrecord, or remove the file to read the records without labels",
+                    f"update dask-tfrecord to read them",
                     location,
                 )
             return cls(
@@ -143,31 +144,26 @@ class Labels:
         except SchemaError as error:
             raise SchemaError(error.message, location) from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise SchemaError(
-                f"expected labels of xarray ({error!r:.200}); remove the file to read the records without them",
-                location,
-            ) from error
+            raise SchemaError(f"expected labels of xarray ({error!r:.200})", location) from error
 
 
 def read_labels(shard: Shard) -> Labels | None:
-    """Read the labels next to a shard; None if there are none.
-
-    Raises
-    ------
-    SchemaError
-        If the file has other content.
-    """
+    """Read the labels next to a shard; None if there are none, or with a warning if the file has other content."""
     (sidecar,) = find_sidecars([shard], SUFFIX)
     if sidecar is None:
         return None
-    if sidecar.file.size > _MOST_READ:
-        raise SchemaError(
-            f"expected labels of xarray of at most {_MOST_READ:,} bytes, found {sidecar.file.size:,}; remove the file "
-            f"to read the records without them",
-            Location(sidecar.file.path),
-        )
-    text = read_text(sidecar.file.path, shard.storage_options)
-    return None if text is None else Labels.from_json(text, Location(sidecar.file.path))
+    place = Location(sidecar.file.path)
+    try:
+        if sidecar.file.size > _MOST_READ:
+            found = f"expected labels of xarray of at most {_MOST_READ:,} bytes, found {sidecar.file.size:,}"
+            raise SchemaError(found, place)
+        text = read_text(sidecar.file.path, shard.storage_options)
+        return None if text is None else Labels.from_json(text, place)
+    except (TFRecordError, OSError) as error:
+        reason = str(error) if isinstance(error, TFRecordError) else f"{place}: {describe_error(error)}"
+    text = f"{printable(reason)}. The records are read without labels; remove the file or write it again"
+    warnings.warn(text, stacklevel=2)
+    return None
 
 
 def _constant(dims: list[str], values: Any) -> tuple[tuple[str, ...], NDArray[Any]]:

@@ -184,7 +184,8 @@ class DamageReport:
         damaged = sum(bool(report.lost) for report in self.files)
         lost = "unknown number of records" if self.lost_records is None else plural(self.lost_records, "record")
         damage = f"damage in {damaged:,}: {lost} lost" if damaged else "no damage"
-        return f"{plural(len(self.files), 'file')}, {plural(self.records, 'record')}, {damage}"
+        records = plural(self.records, "record") if self.records else "no records"
+        return f"{plural(len(self.files), 'file')}, {records}, {damage}"
 
     def __repr__(self) -> str:
         return "\n".join([self._total(), *(line for report in self.files for line in report.lines())])

@@ -365,6 +365,8 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
     if index.compression == "gzip" and shard.access:
         points = access_points(shard)
         index = replace(index, access=points is not None and points.nbytes == index.nbytes)
+        if not index.access and stale is None:
+            stale = f"{redact_url(shard.path)}{ACCESS_SUFFIX}: its access points are not those of the shard"
     return CountedShard(index, stale)
 
 

@@ -232,7 +232,7 @@ def check_workers(
     --------
     >>> import dask_tfrecord as dtf
     >>> from distributed import Client, LocalCluster
-    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
     ...     report = dtf.check_workers(client, "train-*.tfrecord")
     >>> report.ok, report.workers[0].paths[0].found
     (True, '2 files of 5,857 bytes')
