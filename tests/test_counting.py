@@ -87,7 +87,7 @@ def test_golden_files(golden: Path, case: str) -> None:
     source, nrows = ds.source, ds.nrows or 0
     assert source is not None
     names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
-    pieces = zip(source.sizes_only().read_spans(names, spans), source.read_spans(names, spans), strict=True)
+    pieces = zip(source.measure().read_spans(names, spans), source.read_spans(names, spans), strict=True)
     for counted, read in pieces:
         assert {name: sizes(block) for name, block in counted.items()} == {
             name: sizes(block) for name, block in read.items()
@@ -229,7 +229,7 @@ def test_bytes_that_are_to_be_booleans_are_looked_at(tmp_path: Path) -> None:
 def test_images_have_their_headers_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": ImageFeature()})
     assert ds.source is not None
-    blocks = ds.source.sizes_only().read(["jpeg"], slice(None))
+    blocks = ds.source.measure().read(["jpeg"], slice(None))
     assert sizes(blocks["jpeg"]) == sizes(ds.source.read(["jpeg"], slice(None))["jpeg"])
     assert not any(flat(blocks["jpeg"]).strides)
 
@@ -244,7 +244,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
     order = np.array([5, 3, 3, 19, 0])
     source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order].source
     assert source is not None
-    counted, read = source.sizes_only().read(list(schema), slice(None)), source.read(list(schema), slice(None))
+    counted, read = source.measure().read(list(schema), slice(None)), source.read(list(schema), slice(None))
     for name in schema:
         assert sizes(counted[name]) == sizes(read[name])
         assert name == "n" or not any(flat(counted[name]).strides)

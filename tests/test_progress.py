@@ -40,7 +40,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.runtime import progress
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.stores.write_progress import WriteSummary, collect_summaries, stored_nbytes
+from dask_tfrecord.stores.write_progress import WriteSummary, collect_summaries
 
 ROWS = 600
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
@@ -448,19 +448,18 @@ def test_stored_bytes_of_rows_add_up_to_the_shards(
     nrows = collection.nrows
     cuts = sorted({0, nrows, *data.draw(st.lists(st.integers(0, nrows)))})
     spans = np.array([*pairwise(cuts), (0, 0)])
-    nbytes = stored_nbytes(source, spans)
-    assert nbytes is not None and (nbytes >= 0).all()
+    nbytes = source.cost(spans)
+    assert (nbytes >= 0).all()
     if nrows:
         assert nbytes.sum() == pytest.approx(size(folder))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=nrows, max_size=nrows)), bool)
     halves = [
-        stored_nbytes(
-            RecordSource(collection, None, np.flatnonzero(kept), True, ""),  # type: ignore[arg-type]
-            np.array([[0, kept.sum()]]),
+        RecordSource(collection, None, np.flatnonzero(kept), True, "").cost(  # type: ignore[arg-type]
+            np.array([[0, kept.sum()]])
         )
         for kept in (mask, ~mask)
     ]
-    assert sum(half[0] for half in halves if half is not None) == pytest.approx(nbytes.sum())
+    assert sum(half[0] for half in halves) == pytest.approx(nbytes.sum())
 
 
 def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
@@ -469,8 +468,7 @@ def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
     found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
     source = RecordSource(Collection.from_indexes(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
     large = (3 << 20) + 16
-    nbytes = stored_nbytes(source, np.array([[0, 1001], [1001, 1002], [1002, 1005]]))
-    assert nbytes is not None
+    nbytes = source.cost(np.array([[0, 1001], [1001, 1002], [1002, 1005]]))
     assert nbytes.tolist() == [1000 * 116 + large, large, large + 2 * 23]
 
 

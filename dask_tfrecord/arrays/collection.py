@@ -206,6 +206,31 @@ class Collection:
         entry = first + int(np.searchsorted(self.entry_records[first:end], record))
         return int(self.entry_offsets[entry] if entry < end else self.nbytes[shard])
 
+    def stored_nbytes(self, rows: RowNumbers, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of `rows`, of shape (n, 2), interpolated between index entries."""
+        known, offsets = self._known_offsets()
+
+        def nbytes(first: NDArray[np.int64], past: NDArray[np.int64]) -> NDArray[np.float64]:
+            found: NDArray[np.float64] = np.interp(past, known, offsets) - np.interp(first, known, offsets)
+            return found
+
+        if isinstance(rows, range) and rows.step == 1:
+            return nbytes(spans[:, 0] + rows.start, spans[:, 1] + rows.start)
+        picked = (row_numbers(rows[start:stop]) for start, stop in spans.tolist())
+        return np.array([nbytes(numbers, numbers + 1).sum() for numbers in picked], np.float64)
+
+    def _known_offsets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return indexed rows, ascending, and their offsets, as if all shards were one file."""
+        sizes = self.shards.sizes
+        shard = np.repeat(np.arange(len(sizes)), np.diff(self.entry_splits))
+        before = np.cumsum(sizes) - sizes
+        scale = sizes / np.maximum(self.nbytes, 1)
+        rows = np.append(self.starts[shard] + self.entry_records, self.nrows)
+        offsets = np.append(before[shard] + self.entry_offsets * scale[shard], sizes.sum())
+        # A row may have several entries, at the ends of empty shards: keep the first for row 0, the last for others.
+        kept = np.append(rows[1:] != rows[:-1], True) & (rows > 0)
+        return np.append(0, rows[kept]), np.append(0.0, offsets[kept])
+
     def entry_rows(self, nbytes: int) -> NDArray[np.int64]:
         """Return rows with an index entry, about `nbytes` apart."""
         shard = np.repeat(np.arange(len(self.shards)), np.diff(self.entry_splits))

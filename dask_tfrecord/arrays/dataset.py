@@ -26,6 +26,7 @@ from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema, near_misses
 
@@ -800,7 +801,10 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return count_rows(self.merged().chunks(self._names[:1]))
 
     explode = explode_rows
-    verify = verify_rows
+
+    def verify(self) -> DamageReport:
+        """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
+        return verify_rows(self.source)
 
     def _parts(self) -> list[da.Array]:
         own = [name for name in self._names if name not in self._assigned]

@@ -17,7 +17,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
-from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, locate_row, read_lengths
+from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, read_lengths
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
 from dask_tfrecord.columns.decoder import SchemaPlan
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
@@ -195,7 +195,7 @@ def _padded(
             place, where = None, f" in row {row} of chunk {int(number[0])}"
             if borders is not None:
                 where = f" in row {int(borders[number[0]]) + row}"
-                place = None if source is None else locate_row(source, int(borders[number[0]]), row, name)
+                place = None if source is None else source.locate(row, name, int(borders[number[0]]))
             elif source is not None:
                 where = f"{where}, {source.describe(int(number[0]))},"
             raise FeatureError(

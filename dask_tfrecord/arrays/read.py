@@ -621,7 +621,7 @@ def _nbytes(size: str | int) -> float | None:
 def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
     collection = source.collection
     if isinstance(chunks, int):
-        return borders_by_rows(source.nrows, chunks)
+        return borders_by_rows(len(source.rows), chunks)
     if chunks == "shard":
         return borders_by_shard(collection)
     if isinstance(chunks, float):

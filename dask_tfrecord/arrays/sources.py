@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise, repeat, tee
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.base import normalize_token, tokenize
@@ -85,25 +86,57 @@ _SHARE = 0.5
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-class Source(Protocol):
+class Source(ABC):
     """Rows that a `Dataset` reads on demand."""
 
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
+    __slots__ = ()
+
+    # Attributes of all sources, which are fields of some classes and properties of others.
+    if TYPE_CHECKING:
+
+        @property
+        def schema(self) -> Schema:
+            """Schema of the columns."""
+
+        @property
+        def rows(self) -> RowNumbers | None:
+            """Numbers of the stored rows that are rows of this source; None if they are not counted."""
+
+        @property
+        def columns(self) -> tuple[str, ...]:
+            """Columns of the inner source that are read."""
 
     @property
     def nrows(self) -> int | None:
         """Number of rows; None if they are not counted."""
+        return None if self.rows is None else len(self.rows)
 
     @property
-    def rows(self) -> RowNumbers | None:
-        """Numbers of the stored rows that are rows of this source; None if they are not counted."""
+    def inner(self) -> Source | None:
+        """Source whose rows this source changes."""
+        return None
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows as JSON values, for the repr and for attributes of stores."""
+        return {} if self.inner is None else self.inner.origin
 
+    @property
+    def shards(self) -> Shards | None:
+        """TFRecord shards that hold the rows, if any."""
+        return None if self.inner is None else self.inner.shards
+
+    @property
+    def derivation(self) -> object:
+        """Identity of what this source changes in the rows of the inner one, except for functions."""
+        return None
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 if rows are not items."""
+        return 0
+
+    @abstractmethod
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some columns in one pass.
 
@@ -118,25 +151,41 @@ class Source(Protocol):
 
         Arrays of `out` are filled span by span from their start. An `OutputBuffer` is called before each span.
         """
+        return (self.read(names, key, into) for key, into in parts(spans, out))
 
-    def sizes_only(self) -> Source:
+    def measure(self) -> Source:
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
+        return self
 
     def with_memory_limit(self, nbytes: int) -> Source:
         """Return a source of the same rows that raises `MemoryLimitError` for larger columns of a block, if it can."""
-
-    def select(self, key: Any) -> Source:
-        """Return a source of the selected rows."""
-
-    def describe(self, key: Any) -> str:
-        """Return the files and records of rows as text, for errors; `key` is that of `read`."""
+        return self
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
+        return borders
+
+    def select(self, key: Any) -> Source:
+        """Return a source of the selected rows."""
+        raise NotImplementedError
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of rows as text, for errors; `key` is that of `read`."""
+        raise NotImplementedError
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of row `start` + `row`, for errors: file, record and byte, or the store and its row."""
+        rows, row = self.rows, start + row
+        number = row if rows is None else int(rows[row])
+        return Location(self.origin.get("store", "rows in memory"), number, feature=feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of ranges of rows, of shape (n, 2); None if they are not read from shards."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordSource:
+class RecordSource(Source):
     """Rows of TFRecord shards whose records are counted.
 
     Attributes
@@ -180,16 +229,16 @@ class RecordSource:
         return self.plan.columns
 
     @property
-    def nrows(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    def shards(self) -> Shards:
+        """Shards of the collection."""
+        return self.collection.shards
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """Files with sizes and versions, and the schema of the records."""
         return {**shards_origin(self.collection.shards), "schema": json.loads(self.plan.schema.to_json())}
 
-    def sizes_only(self) -> RecordSource:
+    def measure(self) -> RecordSource:
         """Return a source of the same rows that counts the values of ragged rows without decoding them."""
         # Every task calls this, so the token is not computed from all shards again.
         token = f"{self.token}-sized"
@@ -210,6 +259,15 @@ class RecordSource:
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add borders at index entries."""
         return finer_borders(self.collection, self.rows, borders, nbytes)
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the file, the record and its byte, which is searched."""
+        (run,) = row_runs(self.collection, pick_rows(self.rows, slice(start + row, start + row + 1)))
+        return locate_record(run, run.first, feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of rows, estimated between index entries."""
+        return self.collection.stored_nbytes(self.rows, spans)
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some columns; only those records are decoded."""
@@ -316,7 +374,7 @@ def probe_rows(source: Source, names: Sequence[str]) -> tuple[int, dict[str, int
     cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]
     spans = ((start, stop) for start, stop in pairwise(cuts) if start < stop)
     # Values of ragged rows are not decoded: small records may decode to large ones.
-    for blocks in source.sizes_only().read_spans(names, spans):
+    for blocks in source.measure().read_spans(names, spans):
         found = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in found.items()}
         rows += len(next(iter(blocks.values())))
         if sum(found.values()) >= _PROBE_NBYTES:
@@ -376,7 +434,7 @@ _REFUSED = "rows can't be picked where counts=None left them uncounted; open wit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UncountedSource:
+class UncountedSource(Source):
     """Rows of TFRecord shards that are not counted, in chunks of any number of rows.
 
     Attributes
@@ -403,27 +461,19 @@ class UncountedSource:
         return self.plan.columns
 
     @property
-    def nrows(self) -> None:
-        """`None`: rows are not counted."""
-        return None
-
-    @property
     def rows(self) -> None:
         """`None`: rows are not counted."""
         return None
 
     @property
+    def shards(self) -> Shards:
+        """Shards of all chunks."""
+        return self.chunks.shards
+
+    @property
     def origin(self) -> Mapping[str, Any]:
         """Files with sizes and versions."""
-        return shards_origin(self.chunks.shards)
-
-    def sizes_only(self) -> Source:
-        """Return the source itself."""
-        return self
-
-    def with_memory_limit(self, nbytes: int) -> Source:
-        """Return the source itself: a chunk is read as a whole."""
-        return self
+        return shards_origin(self.shards)
 
     def select(self, key: Any) -> Source:
         """Raise `ValueError`: the positions of rows are unknown."""
@@ -436,10 +486,6 @@ class UncountedSource:
             for shard, split in self.chunks.byte_ranges(key)
         ]
         return " to ".join(dict.fromkeys([parts[0], parts[-1]])) if parts else "no records"
-
-    def refine(self, borders: NDArray[Any], nbytes: int) -> NDArray[Any]:
-        """Return the borders unchanged."""
-        return borders
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read all rows of chunk number `key`."""
@@ -522,7 +568,7 @@ def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilledSource:
+class FilledSource(Source):
     """Rows of intact records, with filled rows in place of lost ones.
 
     Attributes
@@ -594,9 +640,9 @@ class FilledSource:
         return self.source.schema
 
     @property
-    def nrows(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+    def shards(self) -> Shards:
+        """Shards of the collection."""
+        return self.collection.shards
 
     @property
     def origin(self) -> Mapping[str, Any]:
@@ -607,9 +653,9 @@ class FilledSource:
         """Return a source of the selected rows."""
         return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
 
-    def sizes_only(self) -> FilledSource:
+    def measure(self) -> FilledSource:
         """Return a source of the same rows whose ragged values are not decoded."""
-        return self._create(self.source.sizes_only(), self.collection, self.fillers, self.lost, self.rows)
+        return self._create(self.source.measure(), self.collection, self.fillers, self.lost, self.rows)
 
     def describe(self, key: Any) -> str:
         """Return the files and rows as text, for errors; row numbers include filled rows."""
@@ -619,9 +665,15 @@ class FilledSource:
         """Limit the memory of blocks of intact records."""
         return replace(self, source=self.source.with_memory_limit(nbytes))
 
-    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        """Return the borders unchanged."""
-        return borders
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the file of a row and its number there, filled rows included."""
+        number, starts = int(self.rows[start + row]), self.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(self.shards.paths[shard], number - int(starts[shard]), feature=feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of rows, estimated between index entries."""
+        return self.collection.stored_nbytes(self.rows, spans)
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read the intact records among some rows and fill the others."""
@@ -638,12 +690,6 @@ class FilledSource:
         order[is_intact] = np.arange(len(records))
         filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
         return fill(filled, out)
-
-    def read_spans(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
-    ) -> Iterator[dict[str, Block]]:
-        """Yield the rows of each span."""
-        return (self.read(names, key, into) for key, into in parts(spans, out))
 
 
 def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
@@ -700,7 +746,7 @@ BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedSource:
+class MappedSource(Source):
     """Rows of another source, passed through a function block by block.
 
     Attributes
@@ -724,23 +770,32 @@ class MappedSource:
         return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
 
     @property
-    def nrows(self) -> int | None:
-        """Number of rows, that of the source."""
-        return self.source.nrows
-
-    @property
     def rows(self) -> RowNumbers | None:
         """Rows of the source."""
         return self.source.rows
 
     @property
-    def origin(self) -> Mapping[str, Any]:
-        """Origin of the source, whose features describe the columns that the function does not change."""
-        return self.source.origin
+    def inner(self) -> Source:
+        """Source of the blocks that the function is called with."""
+        return self.source
 
-    def sizes_only(self) -> MappedSource:
-        """Return the source itself: the function may depend on values."""
-        return self
+    @property
+    def derivation(self) -> object:
+        """Columns that the function is called with, and what it returns."""
+        return self.columns, self.schema
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record of the source."""
+        return self.source.most_items
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of a row of the source."""
+        return self.source.locate(row, feature, start)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of the rows of the source."""
+        return self.source.cost(spans)
 
     def with_memory_limit(self, nbytes: int) -> MappedSource:
         """Limit the blocks that the function is called with."""
@@ -930,7 +985,7 @@ class ItemCounts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplodedSource:
+class ExplodedSource(Source):
     """Items of the rows of another source.
 
     Attributes
@@ -968,9 +1023,14 @@ class ExplodedSource:
         return tuple(self.plan.records)
 
     @property
-    def nrows(self) -> int | None:
-        """Number of items; None if records are not counted."""
-        return None if self.rows is None else len(self.rows)
+    def inner(self) -> Source:
+        """Source of the records."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items, and the items that are rows."""
+        return self.plan, self.rows
 
     @property
     def most_items(self) -> int:
@@ -985,9 +1045,9 @@ class ExplodedSource:
         kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
         return {**kept, "exploded": [*self.plan.group]}
 
-    def sizes_only(self) -> ExplodedSource:
+    def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""
-        return replace(self, sized=self.source.sizes_only())
+        return replace(self, sized=self.source.measure())
 
     def with_memory_limit(self, nbytes: int) -> ExplodedSource:
         """Limit the blocks of records."""
@@ -1013,20 +1073,21 @@ class ExplodedSource:
         items = row_numbers(pick_rows(self.rows, key))
         return self.source.describe(np.unique(self.counts.locate(items)[0]) if items.size else slice(0))
 
-    def record_of(self, row: int) -> int:
-        """Return the row of the source that holds an item."""
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of the record of an item."""
         assert self.counts is not None and self.rows is not None
-        return int(self.counts.locate(np.array([self.rows[row]]))[0][0])
+        record = int(self.counts.locate(np.array([self.rows[start + row]]))[0][0])
+        return self.source.locate(record, feature)
 
-    def record_spans(self, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ranges of records that hold ranges of items, both of shape (n, 2)."""
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of the records that hold ranges of items."""
         assert self.counts is not None and self.rows is not None
         found = np.zeros_like(spans)
         for number, (start, stop) in enumerate(spans.tolist()):
             items = row_numbers(self.rows[start:stop])
             if items.size:
                 found[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
-        return found
+        return self.source.cost(found)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add the borders that the source adds to those of the records of all items."""
@@ -1145,7 +1206,7 @@ class ExplodedSource:
             except RowError as error:
                 record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
                 number = first_record + record if isinstance(first_record, int) else int(first_record[record])
-                raise located_error(error, locate_row(self.source, 0, number, name)) from None
+                raise located_error(error, self.source.locate(number, name)) from None
         return made
 
     def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
@@ -1186,29 +1247,7 @@ def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureErro
         where = f"{source.describe(key)}: row {error.row} of the chunk"
         return FeatureError(f"{where}: feature {error.name!r} {error.message}")
     row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
-    return located_error(error, locate_row(source, 0, row, error.name))
-
-
-def locate_row(source: object, start: int, row: int, feature: str) -> Location:
-    """Return the location of row `start` + `row` of a source, for errors.
-
-    It has file, record and byte, or the store and its row.
-    """
-    row += start
-    while isinstance(source, MappedSource | ExplodedSource):
-        if isinstance(source, ExplodedSource):
-            row = source.record_of(row)
-        source = source.source
-    if isinstance(source, RecordSource):
-        (run,) = row_runs(source.collection, pick_rows(source.rows, slice(row, row + 1)))
-        return locate_record(run, run.first, feature)
-    rows: Any = getattr(source, "rows", None)
-    number = row if rows is None else int(rows[row])
-    if isinstance(source, FilledSource):
-        shards, starts = source.collection.shards, source.collection.starts
-        shard = int(np.searchsorted(starts, number, side="right")) - 1
-        return Location(shards.paths[shard], number - int(starts[shard]), feature=feature)
-    return Location(getattr(source, "origin", {}).get("store", "rows in memory"), number, feature=feature)
+    return located_error(error, source.locate(row, error.name))
 
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
@@ -1230,7 +1269,7 @@ def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArr
             span = span[1], min(span[1] + rows, stop)
             yield span
 
-    for blocks in source.sizes_only().read_spans(names, growing()):
+    for blocks in source.measure().read_spans(names, growing()):
         try:
             found.append(plan.check_lengths(blocks, None))
         except UnequalLengths as error:

@@ -7,19 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import compute_with_progress, group_by_size
 from dask_tfrecord.arrays.sources import (
-    ExplodedSource,
-    FilledSource,
-    MappedSource,
-    RecordSource,
     Source,
-    UncountedSource,
 )
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
@@ -133,26 +128,12 @@ def _check(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardRepo
     return reports
 
 
-class _VerifyRows(Protocol):
-    """Attribute of a `Dataset` that `verify_rows` uses."""
-
-    @property
-    def source(self) -> Source | None: ...
-
-
-def verify_rows(dataset: _VerifyRows) -> DamageReport:
-    """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
-    return DamageReport(tuple(check_shards(_shards_of(dataset.source))))
-
-
-def _shards_of(source: Source | None) -> Shards:
-    if isinstance(source, MappedSource | FilledSource | ExplodedSource):
-        return _shards_of(source.source)
-    if isinstance(source, RecordSource):
-        return source.collection.shards
-    if isinstance(source, UncountedSource):
-        return source.chunks.shards
-    raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
+def verify_rows(source: Source | None) -> DamageReport:
+    """Check all records of the current files of a source."""
+    shards = None if source is None else source.shards
+    if shards is None:
+        raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
+    return DamageReport(tuple(check_shards(shards)))
 
 
 def repair(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.compute import iterate_chunks
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.arrays.sources import Source, locate_row
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.schema import Schema
@@ -116,7 +116,10 @@ class _ArrayMaker:
     def _locate(self, number: int, row: int, feature: str) -> Location:
         """Return the location of a row of chunk `number`."""
         if self.borders is not None:
-            return locate_row(self.source, int(self.borders[number]), row, feature)
+            start = int(self.borders[number])
+            if self.source is None:
+                return Location("rows in memory", start + row, feature=feature)
+            return self.source.locate(row, feature, start)
         place = "rows in memory" if self.source is None else self.source.describe(number)
         return Location(f"{place}: row {row} of chunk {number}", feature=feature)
 

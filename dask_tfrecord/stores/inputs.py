@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.sources import FilledSource, RecordSource
 from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, printable
 from dask_tfrecord.features import Feature
@@ -151,9 +150,9 @@ class Inputs:
 def labels_of(dataset: Dataset) -> Labels | None:
     """Return the labels next to the first shard of records that are read unchanged."""
     source = dataset.source
-    if isinstance(source, RecordSource | FilledSource) and len(source.collection.shards):
-        return read_labels(source.collection.shards[0])
-    return None
+    if source is None or source.inner is not None or source.nrows is None or not source.shards:
+        return None
+    return read_labels(source.shards[0])
 
 
 def _dataset(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Dataset:

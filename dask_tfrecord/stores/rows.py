@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.arrays.sources import ExplodedSource, MappedSource, Outputs, fill, locate_row, parts, probe_rows
+from dask_tfrecord.arrays.sources import Source, fill, probe_rows
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
@@ -30,25 +30,10 @@ from dask_tfrecord.stores.flat_arrays import (
     flat_levels,
 )
 
-__all__ = ["RowSizes", "RowSource", "RowTasks", "count_items"]
+__all__ = ["RowSizes", "RowTasks", "count_items"]
 
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
-
-
-class RowSource(Protocol):
-    """Source of rows as blocks."""
-
-    def read_spans(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
-    ) -> Iterator[dict[str, Block]]:
-        """Yield the rows ``start`` to ``stop`` of each span; arrays of `out` are filled span by span."""
-
-    def sizes_only(self) -> RowSource:
-        """Return a source of the sizes of these rows: values of variable-length columns may be zeros."""
-
-    def with_memory_limit(self, nbytes: int) -> RowSource:
-        """Return a source of these rows that raises `MemoryLimitError` if a column of a block exceeds `nbytes`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +57,7 @@ class RowSizes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Chunks:
+class _Chunks(Source):
     """Rows of adjacent chunks.
 
     Attributes
@@ -89,20 +74,14 @@ class _Chunks:
     borders: Sequence[int]
     schema: Schema
 
-    def read_spans(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
-    ) -> Iterator[dict[str, Block]]:
-        """Yield the rows of each span."""
-        for rows, into in parts(spans, out):
-            yield fill({name: self._rows(name, rows.start, rows.stop) for name in names}, into)
+    @property
+    def rows(self) -> None:
+        """None: rows have the numbers of the data set."""
+        return None
 
-    def sizes_only(self) -> RowSource:
-        """Return the chunks unchanged: they are in memory."""
-        return self
-
-    def with_memory_limit(self, nbytes: int) -> RowSource:
-        """Return the chunks unchanged: they are in memory."""
-        return self
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Return a slice of the rows."""
+        return fill({name: self._rows(name, key.start, key.stop) for name in names}, out)
 
     def _rows(self, name: str, start: int, stop: int) -> Block:
         blocks: list[Block] = []
@@ -152,7 +131,7 @@ class RowTasks:
         Parameters
         ----------
         step : callable
-            Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` is a `RowSource`.
+            Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` is a `Source`.
         arguments : iterable of ((int, int), sequence of str, tuple)
             Rows, columns and arguments of each task.
         last : callable
@@ -217,10 +196,7 @@ class RowTasks:
         These are rows of existing chunks, or the other items of the records that items are read from.
         """
         if self.source is not None:
-            source = self.source
-            while isinstance(source, MappedSource):
-                source = source.source
-            return 2.0 * source.most_items if isinstance(source, ExplodedSource) else 0.0
+            return 2.0 * self.source.most_items
         # One chunk is written while the next one is computed; a task over several chunks holds all of them.
         longest = max(2 * int(np.diff(self.borders).max(initial=0)), rows)
         return min(float(longest), 2 * float(self.borders[-1]) / threads)
@@ -238,9 +214,9 @@ class RowTasks:
             if name not in shared_splits
         ]
         read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows or 1, 1) if self.source else 1
-        while isinstance(source, MappedSource | ExplodedSource):
-            inputs = source.source.schema.select(source.columns)
-            source = source.source
+        while source is not None and source.inner is not None:
+            inputs = source.inner.schema.select(source.columns)
+            source = source.inner
             nbytes = sum(_row_nbytes(inputs, partial(probe_rows, source)).values())
             read = max(read, nbytes * (source.nrows or 1) / rows)
         return RowSizes(sizes, max(by_rows, default=0.0), sum(by_rows), read)
@@ -259,7 +235,7 @@ def _copy_rows(chunk: Any, start: int, stop: int, names: Sequence[str]) -> Chunk
     return Chunk({name: take_rows(chunk[0][name], index) for name in names})
 
 
-def _identity(source: RowSource) -> RowSource:
+def _identity(source: Source) -> Source:
     return source
 
 
@@ -282,7 +258,7 @@ def count_items(
     schema: Schema,
     every: tuple[int, int],
     most_rows: int,
-    source: Callable[..., RowSource],
+    source: Callable[..., Source],
     *rest: Any,
 ) -> BorderCounts:
     """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
@@ -299,8 +275,8 @@ def count_items(
             yield spans[-1]
 
     row_source = source(*rest)
-    for blocks in row_source.sizes_only().read_spans(tuple(levels), growing()):
-        check_group_lengths(schema.groups, blocks, partial(locate_row, row_source, spans[-1][0]))
+    for blocks in row_source.measure().read_spans(tuple(levels), growing()):
+        check_group_lengths(schema.groups, blocks, partial(row_source.locate, start=spans[-1][0]))
         counts.append(_count_block(blocks, levels, spans[-1][0], every))
         nbytes = int(counts[-1].sizes[-1]) / len(range(*spans[-1]))
         # The size of the next rows is estimated; most rows are only counted, without memory for them.

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from dask_tfrecord.arrays.collection import Collection, row_numbers
-from dask_tfrecord.arrays.sources import ExplodedSource, FilledSource, MappedSource, RecordSource, Source
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, show_immediately
 
@@ -34,7 +33,6 @@ __all__ = [
     "collect_summaries",
     "peak_memory",
     "show_progress",
-    "stored_nbytes",
 ]
 
 
@@ -78,7 +76,7 @@ class ReadVolume:
             Ranges of all tasks of the whole write, if it is resumed.
         """
         table = np.array([*spans, *all_spans, (0, nrows)], np.int64)
-        nbytes = stored_nbytes(source, table)
+        nbytes = None if source is None else source.cost(table)
         read = (table[:, 1] - table[:, 0]).astype(np.float64) if nbytes is None else nbytes
         now, whole = read[: len(spans)], read[len(spans) : -1]
         stored = None if nbytes is None else round(float(nbytes[-1]))
@@ -365,48 +363,3 @@ def peak_memory() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # macOS counts bytes, others KiB.
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def stored_nbytes(source: Source | None, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Return the stored bytes of ranges of rows.
-
-    Parameters
-    ----------
-    source : Source or None
-        Source of the rows.
-    spans : ndarray of int64, shape (n, 2)
-        First row and end of each range.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,), or None
-        The bytes; None if the source does not read TFRecord shards.
-    """
-    while isinstance(source, MappedSource | ExplodedSource):
-        spans = source.record_spans(spans) if isinstance(source, ExplodedSource) else spans
-        source = source.source
-    if not isinstance(source, RecordSource | FilledSource):
-        return None
-    rows, (known, offsets) = source.rows, _known_offsets(source.collection)
-
-    def nbytes(first: NDArray[np.int64], past: NDArray[np.int64]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.interp(past, known, offsets) - np.interp(first, known, offsets)
-        return found
-
-    if isinstance(rows, range) and rows.step == 1:
-        return nbytes(spans[:, 0] + rows.start, spans[:, 1] + rows.start)
-    picked = (row_numbers(rows[start:stop]) for start, stop in spans.tolist())
-    return np.array([nbytes(numbers, numbers + 1).sum() for numbers in picked], np.float64)
-
-
-def _known_offsets(collection: Collection) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return indexed rows, ascending, and their offsets, as if all shards were one file."""
-    sizes = collection.shards.sizes
-    shard = np.repeat(np.arange(len(sizes)), np.diff(collection.entry_splits))
-    before = np.cumsum(sizes) - sizes
-    scale = sizes / np.maximum(collection.nbytes, 1)
-    rows = np.append(collection.starts[shard] + collection.entry_records, collection.nrows)
-    offsets = np.append(before[shard] + collection.entry_offsets * scale[shard], sizes.sum())
-    # A row may have several entries, at the ends of empty shards: keep the first for row 0, the last for other rows.
-    kept = np.append(rows[1:] != rows[:-1], True) & (rows > 0)
-    return np.append(0, rows[kept]), np.append(0.0, offsets[kept])

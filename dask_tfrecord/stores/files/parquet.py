@@ -18,6 +18,7 @@ from dask.delayed import Delayed
 from pyarrow import parquet
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
@@ -26,7 +27,7 @@ from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.arrow.record_batches import BatchMaker
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
-from dask_tfrecord.stores.rows import RowSource, RowTasks
+from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 
 # The names of dask; readers sort files by name, so numbers have leading zeros.
@@ -88,7 +89,7 @@ def write_parquet_file(
     path: str,
     start: int,
     stop: int,
-    source: Callable[..., RowSource],
+    source: Callable[..., Source],
     *rest: Any,
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of ``source(*rest)`` to the file `path`."""

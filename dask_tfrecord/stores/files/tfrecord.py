@@ -20,7 +20,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.sources import locate_row
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream, given_features, listed_features, record_schema
 from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_url
@@ -38,7 +38,7 @@ from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
 from dask_tfrecord.stores.inputs import Inputs, labels_of
-from dask_tfrecord.stores.rows import RowSource, RowTasks
+from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 
 # Decoded bytes of the blocks that a task reads at once.
@@ -343,7 +343,7 @@ def refuse_sources(names: ShardNames, paths: Sequence[str], sources: Sequence[st
 
 
 def write_shard(
-    files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Callable[..., RowSource], *rest: Any
+    files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Callable[..., Source], *rest: Any
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of ``source(*rest)`` to the shard `path`."""
 
@@ -352,7 +352,7 @@ def write_shard(
         reader = _BoundedReader(start, stop)
         rows = source(*rest)
         for blocks in reader.read(rows, tuple(encoder.columns)):
-            check_group_lengths(encoder.schema.groups, blocks, partial(locate_row, rows, reader.start))
+            check_group_lengths(encoder.schema.groups, blocks, partial(rows.locate, start=reader.start))
             nbytes += reader.adapt(blocks)
             files.check_running()
             for records in stream.framed(blocks):
@@ -384,7 +384,7 @@ class _BoundedReader:
             self.start, self._next = self._next, min(self._next + self._step, self._stop)
             yield self.start, self._next
 
-    def read(self, source: RowSource, names: Sequence[str]) -> Iterator[dict[str, Block]]:
+    def read(self, source: Source, names: Sequence[str]) -> Iterator[dict[str, Block]]:
         """Read the rows; a span that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
         limited = source.with_memory_limit(_MAX_BLOCK_NBYTES)
         while self._next < self._stop:

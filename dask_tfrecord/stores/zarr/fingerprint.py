@@ -19,7 +19,7 @@ from typing import Any
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.sources import ExplodedSource, MappedSource
+from dask_tfrecord.arrays.sources import MappedSource
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
 
@@ -179,13 +179,11 @@ def _rows(dataset: Dataset) -> tuple[str, list[dict[str, str]]]:
     columns: list[object] = []
     if source is None:
         return tokenize(dataset), []
-    while isinstance(source, MappedSource | ExplodedSource):
-        if isinstance(source, ExplodedSource):
-            columns.append((source.plan, source.rows))
-        else:
-            columns.append((source.columns, source.schema))
+    while source.inner is not None:
+        columns.append(source.derivation)
+        if isinstance(source, MappedSource):
             functions.append(function_parts(source.function))
-        source = source.source
+        source = source.inner
     return tokenize(source, columns), functions
 
 

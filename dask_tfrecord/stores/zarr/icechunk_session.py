@@ -18,10 +18,11 @@ from typing import Any, Literal
 import dask
 import dask.array as da
 
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import IncompleteStoreError
 from dask_tfrecord.runtime.cancellation import cancel_on_failure, run_uninterrupted
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.rows import RowSource, RowTasks
+from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, show_progress
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
 from dask_tfrecord.stores.zarr.compat import run_sync, write_sequentially
@@ -186,7 +187,7 @@ class _NoCheckpoint(Checkpoint):
         return {number: unit.report for number, unit in units.items()}
 
 
-def _write_in_fork(origin: _ForkOrigin, task: WriteTask, source: Callable[..., RowSource], *rest: Any) -> bytes:
+def _write_in_fork(origin: _ForkOrigin, task: WriteTask, source: Callable[..., Source], *rest: Any) -> bytes:
     """Write the units of a task to a copy of the fork; return the copy, pickled."""
     fork = pickle.loads(origin.fork)
     target = TargetGroup(fork.store, origin.component, None)

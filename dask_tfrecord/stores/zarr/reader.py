@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import Outputs, fill, parts
+from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
 from dask_tfrecord.schema import Schema
@@ -226,7 +226,7 @@ def _invalid(target: TargetGroup, name: str, found: str, expected: str) -> Incom
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ZarrSource:
+class ZarrSource(Source):
     """Source of rows of a group that `to_zarr` wrote.
 
     Attributes
@@ -257,22 +257,9 @@ class ZarrSource:
         return normalize_token(("dask_tfrecord.ZarrSource", str(self.target), self.identity, self.rows))
 
     @property
-    def nrows(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
-    @property
     def origin(self) -> Mapping[str, Any]:
         """The store, and the schema of the records it was converted from."""
         return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})
-
-    def sizes_only(self) -> ZarrSource:
-        """Return the source unchanged: sizes are not cheaper to read."""
-        return self
-
-    def with_memory_limit(self, nbytes: int) -> ZarrSource:
-        """Return the source unchanged: the size of units is fixed."""
-        return self
 
     def select(self, key: Any) -> ZarrSource:
         """Restrict the source to those rows."""
@@ -282,10 +269,6 @@ class ZarrSource:
         """Return the store and the range of rows, for errors."""
         rows = row_numbers(pick_rows(self.rows, key))
         return f"{self.target}: rows {rows.min()} to {rows.max()}" if rows.size else f"{self.target}: no rows"
-
-    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        """Return the borders unchanged: a unit is read at once."""
-        return borders
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some features."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.sources import OutputBuffer, locate_row
+from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.runtime.cancellation import run_write
@@ -24,7 +24,6 @@ from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
-from dask_tfrecord.stores.rows import RowSource
 from dask_tfrecord.stores.write_progress import WriteReport, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit
 from dask_tfrecord.stores.zarr.compat import chunk_key, write_sequentially
@@ -73,7 +72,7 @@ class WriteContext:
     place: str
 
 
-def write_units(context: WriteContext, task: WriteTask, source: Callable[..., RowSource], *rest: Any) -> WriteReport:
+def write_units(context: WriteContext, task: WriteTask, source: Callable[..., Source], *rest: Any) -> WriteReport:
     """Write the units of a task that are not recorded, from the rows of ``source(*rest)``."""
     # The worker that wrote recorded units may be lost, and its reports with it.
     completed = context.checkpoint.recorded(unit.number for unit in task.units)
@@ -174,7 +173,7 @@ class _UnitWriter:
         release_freed(self._nbytes)
 
 
-def _write(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: RowSource) -> None:
+def _write(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: Source) -> None:
     """Read the rows of units, each span once, and write each unit after its last rows."""
     schema = writers[0].context.schema
     rows = [_RowEntries(writer, sum(map(writer.covers, spans))) for writer in writers if writer.unit.array is None]
@@ -193,14 +192,14 @@ def _write(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: RowSo
         values = [entries for entries in flat if any(map(entries.writer.covers, read))]
         receivers: list[_RowEntries | _FlatEntries] = [*values, *filter(None, [unit])]
         # Splits need only the sizes of values.
-        reader = source if values else source.sizes_only()
+        reader = source if values else source.measure()
         into: dict[str, NDArray[Any] | OutputBuffer] = {} if unit is None else dict(unit.arrays)
         by_feature: dict[str, list[_FlatEntries]] = {}
         for entries in values:
             by_feature.setdefault(entries.spec.feature, []).append(entries)
         into.update({name: partial(_output_buffer, entries) for name, entries in by_feature.items()})
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
-            check_group_lengths(schema.groups, blocks, partial(locate_row, source, span[0]))
+            check_group_lengths(schema.groups, blocks, partial(source.locate, start=span[0]))
             for receiver in receivers:
                 if receiver.writer.covers(span):
                     receiver.add(blocks)
