@@ -110,7 +110,7 @@ def xarray_engine() -> str:
     """Return the name of the engine of xarray; register it if the package is imported without its metadata."""
     from xarray import backends
 
-    from dask_tfrecord.stores.xarray.backend import TFRecordBackendEntrypoint
+    from dask_tfrecord.interop.xarray_engine import TFRecordBackendEntrypoint
 
     if "tfrecord" not in backends.list_engines():
         backends.common.BACKEND_ENTRYPOINTS["tfrecord"] = (None, TFRecordBackendEntrypoint)

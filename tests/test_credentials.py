@@ -25,11 +25,11 @@ from tblib import pickling_support
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import redact, redact_url
+from dask_tfrecord.interop.xarray_engine import TFRecordBackendEntrypoint
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.objects import StoredFile, check_files, file_identity, list_files, remove_abandoned
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import open_sink
-from dask_tfrecord.stores.xarray.backend import TFRecordBackendEntrypoint
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 PASSWORD, SIGNATURE, PLAIN = "pa55w0rd-of-the-user", "5ignature%2Fof%3Dthe-request", "5ignature/of=the-request"

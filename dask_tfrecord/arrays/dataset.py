@@ -94,7 +94,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
         [10, 10]
         """
-        from dask_tfrecord.stores.arrow.stream import ArrowBatches
+        from dask_tfrecord.interop.arrow import ArrowBatches
 
         dataset: Any = self
         return ArrowBatches(dataset, tensors)
@@ -140,7 +140,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> [ak.num(chunk["tokens"], axis=1).to_list()[:4] for chunk in ds.to_awkward()]  # doctest: +SKIP
         [[0, 1, 2, 3], [0, 1, 2, 3]]
         """
-        from dask_tfrecord.stores.awkward_arrays import AwkwardChunks
+        from dask_tfrecord.interop.awkward import AwkwardChunks
 
         dataset: Any = self
         return AwkwardChunks(dataset)
@@ -174,7 +174,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> frame.dtypes["label"]
         int64[pyarrow]
         """
-        from dask_tfrecord.stores.arrow.dataframe import to_dataframe
+        from dask_tfrecord.interop.arrow import to_dataframe
 
         dataset: Any = self
         return to_dataframe(dataset)
@@ -233,7 +233,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         >>> labelled.isel(record=[3])["label"].shape
         (1,)
         """
-        from dask_tfrecord.stores.xarray.to_xarray import to_xarray
+        from dask_tfrecord.interop.xarray import to_xarray
 
         dataset: Any = self
         return to_xarray(dataset, coords, dimension_names, together, ragged)

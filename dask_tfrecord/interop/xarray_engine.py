@@ -21,8 +21,8 @@ from xarray.core import indexing
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.sources import Source
+    from dask_tfrecord.interop.xarray import VariableSpec
     from dask_tfrecord.metadata.labels import Labels
-    from dask_tfrecord.stores.xarray.variables import VariableSpec
 
 __all__ = ["IndexedColumn", "TFRecordBackendEntrypoint"]
 
@@ -214,9 +214,9 @@ class _Opened:
     ) -> _Opened:
         """Open shards by the arguments of `open_dataset`."""
         from dask_tfrecord.arrays.read import read_tfrecord
+        from dask_tfrecord.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.schema import ITEMS, Schema
         from dask_tfrecord.stores.inputs import labels_of
-        from dask_tfrecord.stores.xarray.variables import variable_name, variable_specs
 
         names = [given] if isinstance(given, str | os.PathLike) else given
         if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
@@ -246,14 +246,14 @@ class _Opened:
 
     def groups(self) -> dict[str, dict[str, VariableSpec]]:
         """Return the variables of each group, by its path."""
-        from dask_tfrecord.stores.xarray.variables import in_groups
+        from dask_tfrecord.interop.xarray import in_groups
 
         return in_groups(self.specs)
 
     def dataset(self, specs: Mapping[str, VariableSpec], *, is_root: bool = True) -> xarray.Dataset:
         """Return a Dataset of some variables, lazily indexed and without indexes, which xarray creates."""
         from dask_tfrecord.errors import redact_url
-        from dask_tfrecord.stores.xarray.to_xarray import assembled
+        from dask_tfrecord.interop.xarray import assembled
 
         source = self.rows.source
         assert source is not None

@@ -1,0 +1,1 @@
+"""Rows for other libraries: Arrow, DataFrames, xarray, Awkward Arrays."""
