@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "ClusterError",
@@ -19,6 +20,7 @@ __all__ = [
     "IncompleteStoreError",
     "Location",
     "MemoryLimitError",
+    "Remedy",
     "ResumeError",
     "SchemaError",
     "ShardChangedError",
@@ -148,6 +150,13 @@ class Location:
         return printable(": ".join(parts))
 
 
+class Remedy(NamedTuple):
+    """What to do about an error, in Python and on the command line: the end of a message."""
+
+    python: str
+    command: str
+
+
 class TFRecordError(Exception):
     """Base class of the exceptions of this library.
 
@@ -157,17 +166,25 @@ class TFRecordError(Exception):
         Expected and found value, and a remedy.
     place : Location, optional
         Location of the error, displayed before the message.
+    remedy : Remedy, optional
+        A remedy whose text differs between Python and the command line; it follows the message.
     """
 
-    def __init__(self, message: str, place: Location | None = None) -> None:
+    def __init__(self, message: str, place: Location | None = None, remedy: Remedy | None = None) -> None:
         message = printable_lines(redact(message))
         # Unpickling calls the class with `args`.
-        super().__init__(message, place)
-        self.message = message
+        super().__init__(message, place, remedy)
+        self.message = message if remedy is None else f"{message}; {remedy.python}"
         self.place = place
 
     def __str__(self) -> str:
         return self.message if self.place is None else f"{self.place}: {self.message}"
+
+    def for_commands(self) -> str:
+        """Return the text of the error with the remedy of the command line."""
+        message, place, remedy = self.args
+        text = self.message if remedy is None else f"{message}; {remedy.command}"
+        return text if place is None else f"{place}: {text}"
 
 
 class CorruptRecordError(TFRecordError, ValueError):
@@ -227,8 +244,8 @@ class MemoryLimitError(MemoryError, TFRecordError):
     """A decoded block would exceed the memory limit or the available memory."""
 
     # MemoryError is the first base class: unpickling calls its `__new__`.
-    def __init__(self, message: str, place: Location | None = None) -> None:
-        TFRecordError.__init__(self, message, place)
+    def __init__(self, message: str, place: Location | None = None, remedy: Remedy | None = None) -> None:
+        TFRecordError.__init__(self, message, place, remedy)
 
     __str__ = TFRecordError.__str__
 

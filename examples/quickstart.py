@@ -57,7 +57,8 @@ def main(outdir: Path) -> None:
         store = outdir / "shapes.zarr"
         with timed(f"converted all of it to {store}"):
             writing = client.compute(ds.to_zarr(store, mode="w", compute=False))
-            progress(writing)
+            if sys.stdout.isatty():
+                progress(writing)
             writing.result()
 
         with timed("read the store back and compared every value"):

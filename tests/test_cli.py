@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -26,7 +27,9 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits 
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
+    # Wide tables have one line per feature.
+    runner = CliRunner(env={"COLUMNS": "200"})
+    return runner.invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
 
 
 def assert_one_line_of_error(result: Result, *said: str) -> None:
@@ -246,6 +249,16 @@ def test_names_from_files_do_not_reach_the_terminal_as_they_are(tmp_path: Path) 
     assert "\x1b" not in result.stdout
     missing = run("info", tmp_path, "--compression", "gzip")
     assert_one_line_of_error(missing, r"a\x1b[31m")
+
+
+def test_piped_info_fits_80_columns(tmp_path: Path) -> None:
+    example = messages.Example()
+    for number in range(3):
+        example.features.feature[f"observation/of/a/long/name/{number}"].bytes_list.value.append(b"\xff\xd8\xff" * 9)
+    oracle.write_oracle(tmp_path / "a.tfrecord", [example.SerializeToString()])
+    piped = CliRunner(env={"COLUMNS": None}).invoke(tfrecord, ["info", str(tmp_path / "a.tfrecord")]).stdout
+    assert "observation/of/a/long/name/2" in piped
+    assert max(map(len, piped.splitlines())) <= 80
 
 
 # -- to-zarr -----------------------------------------------------------------------------------------------------------
@@ -562,3 +575,25 @@ def test_to_zarr_refuses_a_target_before_it_reads(tmp_path: Path, options: list[
     result = run("to-zarr", damaged, store, *options)
     assert_one_line_of_error(result, "not a Zarr group")
     assert (store / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("errors", "labels"), [("skip", [1, 2]), ("fill", [0, 1, 2])])
+def test_errors_of_damage_name_options_that_convert_the_rest(tmp_path: Path, errors: str, labels: list[int]) -> None:
+    path = tmp_path / "a.tfrecord"
+    oracle.write_oracle(path, examples(3))
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    schema = dtf.Schema({"label": dtf.FixedLenFeature((), "int64", default_value=0)})
+    (tmp_path / "schema.json").write_text(schema.to_json())
+    store = tmp_path / "a.zarr"
+    options = ["--features", tmp_path / "schema.json", "--columns", "label"]
+    refused = run("to-zarr", path, store, *options)
+    assert_one_line_of_error(refused, "to-zarr --errors skip", "command repair")
+    assert "errors=" not in refused.stderr
+    with pytest.raises(dtf.CorruptRecordError, match=r'errors="skip"') as raised:
+        dtf.read_tfrecord(path, schema).compute()
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.for_commands()) == (str(raised.value), raised.value.for_commands())
+    assert run("to-zarr", path, store, *options, "--errors", errors).exit_code == 0
+    assert dtf.from_zarr(store)["label"].compute().tolist() == labels

@@ -154,3 +154,13 @@ def test_parquet(tmp_path: Path) -> None:
     columns = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")[["label", "score"]].compute()
     expected = [columns["score"][columns["label"] == label].mean(dtype=np.float64) for label in range(4)]
     np.testing.assert_allclose(means["score_mean"].to_pylist(), expected)
+
+
+@pytest.mark.integration
+def test_the_quickstart_prints_plain_lines_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    quickstart = load("quickstart")
+    quickstart.RECORDS_PER_SHARD = 20
+    quickstart.main(tmp_path)
+    printed = capfd.readouterr().out
+    assert "read the store back and compared every value" in printed
+    assert all(line.isprintable() for line in printed.split("\n"))

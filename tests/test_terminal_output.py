@@ -101,7 +101,7 @@ def test_a_plan_breaks_no_cell_at_a_narrow_terminal(shards: Path, tmp_path: Path
 
 
 def test_a_pipe_gets_one_line_for_each_feature_whatever_its_length(shards: Path, tmp_path: Path) -> None:
-    info = CliRunner().invoke(tfrecord, ["info", str(shards)]).stdout
+    info = CliRunner(env={"COLUMNS": "500"}).invoke(tfrecord, ["info", str(shards)]).stdout
     plan = CliRunner().invoke(tfrecord, ["to-zarr", str(shards), str(tmp_path / "some.zarr"), "--plan"]).stdout
     for name in NAMES:
         assert re.search(rf"^{name} +\w+Feature .*256 of 256", info, re.MULTILINE)

@@ -153,6 +153,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=_split_names,
         help="With --explode: features whose values are repeated for each item of their record.",
     ),
+    "errors": click.option(
+        "--errors",
+        type=click.Choice(["raise", "skip", "fill"], case_sensitive=False),
+        default="raise",
+        show_default=True,
+        help="Damaged records: end with an error, skip them, or fill their rows with default values.",
+    ),
     "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
     "records_per_shard": click.option(
         "--records-per-shard",

@@ -12,6 +12,7 @@ import click
 from dask_tfrecord.cli.command_options import DEBUG, SAMPLE
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain
+from dask_tfrecord.errors import TFRecordError
 
 if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
@@ -93,7 +94,8 @@ def one_line(error: Exception) -> str:
     """Return the message of an error as one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return plain(f"{error.filename}: {error.strerror}")
-    message = " ".join(str(error).split("\n")).strip()
+    text = error.for_commands() if isinstance(error, TFRecordError) else str(error)
+    message = " ".join(text.split("\n")).strip()
     return plain(message or f"{type(error).__name__} without a message; --debug shows its traceback")
 
 

@@ -122,8 +122,6 @@ def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[s
     for name, *cells in rows:
         table.add_row(Text(name, "cyan"), *map(Text, cells))
     needed = Measurement.get(console, console.options.update(width=sys.maxsize), table).maximum
-    if not console.is_terminal:
-        console.width = needed
     if needed <= console.width:
         console.print(table)
         return

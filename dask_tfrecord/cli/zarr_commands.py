@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -24,7 +24,7 @@ __all__ = ["to_tfrecord", "to_zarr", "virtual"]
 @options(
     *("split", "features", "sample", "columns", "chunks", "shards"),
     *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
-    "threads",
+    *("errors", "threads"),
 )
 def to_zarr(
     *,
@@ -41,6 +41,7 @@ def to_zarr(
     resume: bool,
     planned: bool,
     compression: str | None,
+    errors: Literal["raise", "skip", "fill"],
     threads: int,
     **layout: Any,
 ) -> None:
@@ -66,7 +67,7 @@ def to_zarr(
         open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
     schema = find_schema(pattern, features, sample, split, compression, threads)
     with writing(threads) as summaries:
-        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression, errors=errors)
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if planned:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import CorruptRecordError, Location, plural
+from dask_tfrecord.errors import CorruptRecordError, Location, Remedy, plural
 from dask_tfrecord.storage.compression import create_stream, mask_crc32c, masked_crc32c, open_stream
 from dask_tfrecord.storage.listing import Shard, find_shards
 from dask_tfrecord.storage.streams import ByteSink
@@ -33,7 +33,10 @@ _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
 # What applies to every damaged record, the end of an error.
-_REMEDY = '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file'
+_REMEDY = Remedy(
+    'read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
+    "to-zarr --errors skip drops damaged records, and the command repair copies the others to a new file",
+)
 
 # Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.
 MAX_RECORD_BYTES = 1 << 31
@@ -253,7 +256,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
             advice = _advise_glob(window.shard.path)
         text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}"
         causes = "The file was truncated, is still being written, or has other data appended"
-        return CorruptRecordError(f"{text}. {causes}{advice or _REMEDY}", location)
+        return CorruptRecordError(f"{text}. {causes}{advice}", location, None if advice else _REMEDY)
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
     if stored != computed:
@@ -266,9 +269,9 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
                 location,
             )
         return CorruptRecordError(
-            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again{_REMEDY}", location
+            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again", location, _REMEDY
         )
-    return CorruptRecordError(_payload_problem(window, length), location)
+    return CorruptRecordError(*_payload_problem(window, length, location))
 
 
 def _advise_glob(path: str) -> str:
@@ -279,8 +282,8 @@ def _advise_glob(path: str) -> str:
     return f". If the file is not a shard, pass only the shards, for example {directory}/*.tfrecord"
 
 
-def _payload_problem(window: Window, length: int) -> str:
-    """Describe the damage of a record whose header, at the window, is intact."""
+def _payload_problem(window: Window, length: int, location: Location) -> tuple[str, Location, Remedy | None]:
+    """Describe the damage of a record whose header, at the window, is intact, as arguments of its error."""
     import crc32c
 
     window.advance(HEADER)
@@ -295,27 +298,31 @@ def _payload_problem(window: Window, length: int) -> str:
             found += part
     else:
         found = size - window.offset
-    advice = f"The file was truncated, or is still being written{_REMEDY}"
+    advice = "The file was truncated, or is still being written"
     if found < length:
         expected = plural(length, "byte")
-        return f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
+        text = f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
+        return text, location, _REMEDY
     have = _fill_up_to(window, FOOTER)
     if have < FOOTER:
-        return f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
+        text = f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
+        return text, location, _REMEDY
     (stored,) = _CRC.unpack(window.view(0, FOOTER))
     computed = mask_crc32c(crc)
     if stored != computed:
-        return (
+        text = (
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
             f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
-            f"{_REMEDY}"
         )
+        return text, location, _REMEDY
     if length > window.max_record_bytes:
-        return (
+        text = (
             f"the record has {plural(length, 'byte')} where max_record_bytes allows {window.max_record_bytes:,}; "
             f"read_records accepts a higher limit, for files that are trusted"
         )
-    return "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
+        return text, location, None
+    text = "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
+    return text, location, None
 
 
 def _fill_up_to(window: Window, most: int) -> int:
