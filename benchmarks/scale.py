@@ -40,7 +40,7 @@ from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, border
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
@@ -285,7 +285,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     before = reset_peak()
     began = time.perf_counter()
     collection = Collection.from_indexes(files.resolved([None] * shards, [False] * shards), indexes)
-    source = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), True)
+    source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     if chunks == "shard":
         borders = borders_by_shard(collection)
     else:

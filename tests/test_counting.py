@@ -21,7 +21,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
 from dask_tfrecord.columns.decode import decode
-from dask_tfrecord.columns.decoder import SchemaPlan, SizePlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.features import (
     FixedLenFeature,
@@ -59,7 +59,7 @@ def flat(block: Block) -> Any:
     return block if isinstance(block, np.ndarray) else flat(block.values)
 
 
-def outcome(path: Path, parser: SchemaPlan, count: int) -> Any:
+def outcome(path: Path, parser: Decoder, count: int) -> Any:
     """Return the sizes of all columns, or the error and its record."""
     [found] = find_shards(path)
     run = Run(found, 0, count, 0, 0, found.size, ends_shard=True)
@@ -73,8 +73,8 @@ def outcome(path: Path, parser: SchemaPlan, count: int) -> Any:
 def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
     """Count and decode the same records; return whether they raise."""
     oracle.write_oracle(path, payloads)
-    wanted = outcome(path, SchemaPlan(schema), len(payloads))
-    assert outcome(path, SizePlan(schema), len(payloads)) == wanted
+    wanted = outcome(path, Decoder(schema), len(payloads))
+    assert outcome(path, Decoder(schema, "sizes"), len(payloads)) == wanted
     return not isinstance(wanted, dict)
 
 
@@ -121,7 +121,7 @@ def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
         payload = rng.choice(payloads)
         for _ in range(rng.choice((1, 1, 2))):
             payload = mutate(payload, rng.choice(payloads), rng)
-        refused += compare(tmp_path / "x", source.plan.schema, [payload])
+        refused += compare(tmp_path / "x", source.decoder.schema, [payload])
     assert 15 < refused < 150
 
 
@@ -169,7 +169,7 @@ VALUES = {
 }
 
 
-def blocks_of(path: Path, parser: SchemaPlan, count: int) -> dict[str, Block]:
+def blocks_of(path: Path, parser: Decoder, count: int) -> dict[str, Block]:
     [found] = find_shards(path)
     return decode([Run(found, 0, count, 0, 0, found.size, ends_shard=True)], parser, list(parser.columns), rows=count)
 
@@ -177,7 +177,7 @@ def blocks_of(path: Path, parser: SchemaPlan, count: int) -> dict[str, Block]:
 def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> None:
     schema = Schema({**KEPT, **COUNTED})
     oracle.write_oracle(tmp_path / "x", [example(**VALUES)] * 3)
-    counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (SizePlan(schema), SchemaPlan(schema)))
+    counted, read = (blocks_of(tmp_path / "x", parser, 3) for parser in (Decoder(schema, "sizes"), Decoder(schema)))
     for name in COUNTED:
         assert sizes(counted[name]) == sizes(read[name]), name
         values = flat(counted[name])
@@ -196,7 +196,7 @@ def test_a_key_whose_values_another_column_needs_is_read(tmp_path: Path) -> None
         }
     )
     oracle.write_oracle(tmp_path / "x", [example(v=[4, 5, 6], k=[1, 2]), example(v=[7], k=[1, 0])])
-    counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (SizePlan(schema), SchemaPlan(schema)))
+    counted, read = (blocks_of(tmp_path / "x", parser, 2) for parser in (Decoder(schema, "sizes"), Decoder(schema)))
     assert {name: sizes(block) for name, block in counted.items()} == {
         name: sizes(block) for name, block in read.items()
     }
@@ -213,7 +213,7 @@ def test_sparse_values_are_counted_in_the_order_of_their_places(
     schema = Schema({"s": SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
     payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
     assert not compare(tmp_path / "x", schema, payloads)
-    blocks = blocks_of(tmp_path / "x", SizePlan(schema), 3)
+    blocks = blocks_of(tmp_path / "x", Decoder(schema, "sizes"), 3)
     assert flat(blocks["s.indices"]).ravel().tolist() == ([7, 0, 3, 8] if already_sorted else [0, 3, 7, 8])
     assert not any(flat(blocks["s.values"]).strides)
     assert compare(tmp_path / "x", schema, [example(i=[9], v=values[:1])])
@@ -269,6 +269,6 @@ def test_functions_are_given_values(tmp_path: Path) -> None:
 def test_partitions_are_read_to_cut_rows() -> None:
     """Plans count ragged columns by all partitions with a key."""
     feature = RaggedFeature("int64", partitions=[RowLengths("a"), RowLengths("b")])
-    [recipe] = SizePlan(Schema({"r": feature})).plans.values()
+    [recipe] = Decoder(Schema({"r": feature}), "sizes").decoders.values()
     keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
     assert [(part.key, part.counted) for part in recipe.specs] == [("r", True), *((key, False) for key in keys)]

@@ -31,7 +31,7 @@ from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
 from dask_tfrecord.columns.decode import decode
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.index import scan_shard
@@ -47,7 +47,7 @@ def read(path: Path, schema: Mapping[str, Feature], count: int | None = None, **
     """All records of a file; with a count, into arrays of that many rows."""
     [shard] = find_shards(path)
     run = Run(shard, first=0, count=count, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
-    return decode([run], SchemaPlan(Schema(schema)), list(schema), rows=count, **options)
+    return decode([run], Decoder(Schema(schema)), list(schema), rows=count, **options)
 
 
 INTS = delimited(3, delimited(1, b"\x05"))
@@ -149,7 +149,7 @@ def test_no_records(rows: int | None, tmp_path: Path) -> None:
     features += [VarLenFeature("bytes", shape=(-1, 2)), VarLenFeature("int64"), RawFeature((2,), ">f4"), TextFeature()]
     schema = {str(number): feature for number, feature in enumerate(features)}
     (tmp_path / "x").write_bytes(b"")
-    for blocks in (decode([], SchemaPlan(Schema(schema)), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
+    for blocks in (decode([], Decoder(Schema(schema)), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
         assert_blocks_equal(blocks, {name: to_array(zero_rows(feature)) for name, feature in schema.items()})
 
 
@@ -481,7 +481,7 @@ def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[...
     assert_blocks_equal(read(tmp_path / "x", schema, 12), expected)
     runs = [Run(shard, first, 3, 0, 0, shard.size, ends_shard=False) for first in (2, 8)]
     rows = [2, 3, 4, 8, 9, 10]
-    blocks = decode(runs, SchemaPlan(Schema(schema)), ["t"], rows=6)
+    blocks = decode(runs, Decoder(Schema(schema)), ["t"], rows=6)
     assert_blocks_equal(blocks, {"t": expected["t"][rows]})
     assert scan_shard(shard).count == 12
 
@@ -540,9 +540,7 @@ def test_a_record_that_contradicts_the_schema(case: str, tmp_path: Path) -> None
 
 def decode_all(path: Path, schema: Schema, count: int) -> dict[str, Block]:
     [shard] = find_shards(path)
-    return decode(
-        [Run(shard, 0, count, 0, 0, shard.size, ends_shard=True)], SchemaPlan(schema), list(schema), rows=count
-    )
+    return decode([Run(shard, 0, count, 0, 0, shard.size, ends_shard=True)], Decoder(schema), list(schema), rows=count)
 
 
 @pytest.mark.parametrize(

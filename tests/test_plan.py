@@ -23,7 +23,7 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import Shards
@@ -231,7 +231,7 @@ def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes
 
 @given(collections(), st.data())
 def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
-    source = RecordSource.from_collection(collection, SchemaPlan(Schema({})), range(collection.nrows), check_crc=True)
+    source = RecordSource.from_collection(collection, Decoder(Schema({})), range(collection.nrows), check_crc=True)
     borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
     lazy = Rows.of_source(source, borders)
     wanted = np.arange(collection.nrows)

@@ -21,7 +21,7 @@ from dask_tfrecord.arrays import counting
 from dask_tfrecord.arrays.collection import ByteChunks
 from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate_records
@@ -129,7 +129,7 @@ def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, che
 
 def source_of(path: Path, borders: list[int], schema: Mapping[str, Any] = FEATURES) -> UncountedSource:
     shards = find_shards(path, compression=None)
-    return UncountedSource(ByteChunks(shards, np.array(borders)), SchemaPlan(dtf.Schema(schema)), True)
+    return UncountedSource(ByteChunks(shards, np.array(borders)), Decoder(dtf.Schema(schema)), True)
 
 
 def columns_of(source: UncountedSource) -> dict[str, list[Any]]:

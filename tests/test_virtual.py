@@ -29,7 +29,7 @@ from support.object_stores import make_store
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.columns.decoder import LocationPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.settings import Limits
 
@@ -172,8 +172,8 @@ def test_schedulers_and_partial_shards(tmp_path: Path, set_limits: Callable[...,
             assert one.offsets.tolist() == other.offsets.tolist()
 
 
-def test_location_plans_are_picklable() -> None:
-    parser = LocationPlan(dtf.Schema(FEATURES))
+def test_decoders_of_offsets_are_picklable() -> None:
+    parser = Decoder(dtf.Schema(FEATURES), "offsets")
     again = pickle.loads(pickle.dumps(parser))
     assert (again.schema, again.columns) == (parser.schema, parser.columns)
     assert dask.base.tokenize(again) == dask.base.tokenize(parser)
@@ -370,7 +370,7 @@ def test_features_without_a_byte_range_are_named(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="to_zarr copies them"):
         dtf.virtual_zarr(tmp_path / "x", {"i": REFUSED["i"][0]})
     with pytest.raises(SchemaError, match="feature 'i': integers"):
-        LocationPlan(dtf.Schema({"i": REFUSED["i"][0]}))
+        Decoder(dtf.Schema({"i": REFUSED["i"][0]}), "offsets")
 
 
 def test_bfloat16_has_no_name_in_zarr(tmp_path: Path) -> None:

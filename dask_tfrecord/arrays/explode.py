@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, read_lengths
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
@@ -369,7 +369,7 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
     """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
     if not isinstance(source, RecordSource):
         return source, plan
-    schema = source.plan.schema
+    schema = source.decoder.schema
     context = schema.context_features
     # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
     names = tuple(
@@ -383,7 +383,7 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
         sequence_features=schema.sequence_features,
         example_features=schema.example_features,
     )
-    records = RecordSource.from_collection(source.collection, SchemaPlan(encoded), source.rows, source.check_crc)
+    records = RecordSource.from_collection(source.collection, Decoder(encoded), source.rows, source.check_crc)
     records = replace(records, most_nbytes=source.most_nbytes)
     return records, replace(plan, records=records.schema.select(plan.records), encoded=names)
 

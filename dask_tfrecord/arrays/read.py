@@ -30,7 +30,7 @@ from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.arrays.verification import IntactRecords
 from dask_tfrecord.columns.decode import decode_blocks
-from dask_tfrecord.columns.decoder import SchemaPlan, StepCountPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.encode import given_features
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
@@ -223,7 +223,9 @@ def count_lengths(
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
     borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
-    task = dask.delayed(_LengthTask(collection, StepCountPlan(schema, tuple(wanted)), rows, check_crc), traverse=False)
+    task = dask.delayed(
+        _LengthTask(collection, Decoder(schema.select(wanted), "steps"), rows, check_crc), traverse=False
+    )
     longest = dask.delayed(_longest, pure=False)
     found: Sequence[Mapping[str, int]] = dask.compute(
         *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
@@ -242,8 +244,8 @@ class _LengthTask:
     ----------
     collection : Collection
         Shards with counted records.
-    plan : StepCountPlan
-        Plan that counts their steps.
+    decoder : Decoder
+        Decoder that counts their steps.
     rows : int
         Records that are decoded at once.
     check_crc : bool
@@ -251,20 +253,20 @@ class _LengthTask:
     """
 
     collection: Collection
-    plan: StepCountPlan
+    decoder: Decoder
     rows: int
     check_crc: bool
 
 
 def _longest(task: _LengthTask, start: int, stop: int) -> dict[str, int]:
     """Return the steps of the longest record of some rows."""
-    names = task.plan.names
+    names = tuple(task.decoder.columns)
     longest = dict.fromkeys(names, 0)
     blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
         (task.collection.runs(first, min(first + task.rows, stop)), min(task.rows, stop - first), {})
         for first in range(start, stop, task.rows)
     )
-    for blocks in decode_blocks(blocks_of_runs, task.plan, names, check_crc=task.check_crc):
+    for blocks in decode_blocks(blocks_of_runs, task.decoder, names, check_crc=task.check_crc):
         for name, block in blocks.items():
             longest[name] = max(longest[name], int(np.asarray(block).max(initial=0)))
     return longest
@@ -396,7 +398,7 @@ def read_tfrecord(
         )
     found.check(collection)
     schema = _with_lengths(collection, schema, check_crc)
-    source = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), check_crc)
+    source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
     return Dataset(_plan_chunks(source, found, rows_or_bytes), list(source.schema))
 
 
@@ -423,7 +425,7 @@ def _open_intact(
     """Open the intact records of damaged shards, with filled rows for the lost records if there are fill values."""
     collection = intact.collection
     schema = _with_lengths(collection, schema, True)
-    records = RecordSource.from_collection(collection, SchemaPlan(schema), range(collection.nrows), True)
+    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
     found.check(source.collection)
     return Dataset(_plan_chunks(source, found, chunks), list(source.schema))
@@ -463,7 +465,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         raise SchemaError(
             f"feature {name!r}: counts=None counts no lengths: specify length= of {feature}, or open with counts='auto'"
         )
-    plan = SchemaPlan(schema)
+    plan = Decoder(schema)
     size = chunks if isinstance(chunks, float) else _chunk_size()
     small = len(shards) <= MOST_CHUNKS and shards.sizes.max() * _MOST_RATIO <= size
     if chunks == "shard" or (chunks == "auto" and small):

@@ -47,7 +47,7 @@ from dask_tfrecord.columns.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.decode import decode, decode_blocks, locate_record, located_error
-from dask_tfrecord.columns.decoder import ColumnPlan, SchemaPlan, SizePlan
+from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder
 from dask_tfrecord.columns.encoded_values import image_rows
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
@@ -192,8 +192,8 @@ class RecordSource(Source):
     ----------
     collection : Collection
         Shards, record counts and index entries.
-    plan : SchemaPlan
-        Plan that decodes records to columns.
+    decoder : Decoder
+        Decoder of the records.
     rows : range or ndarray of int64
         Numbers of the rows in the collection.
     check_crc : bool
@@ -205,7 +205,7 @@ class RecordSource(Source):
     """
 
     collection: Collection
-    plan: SchemaPlan
+    decoder: Decoder
     rows: RowNumbers
     check_crc: bool
     token: str
@@ -213,12 +213,12 @@ class RecordSource(Source):
 
     @classmethod
     def from_collection(
-        cls, collection: Collection, plan: SchemaPlan, rows: RowNumbers, check_crc: bool
+        cls, collection: Collection, decoder: Decoder, rows: RowNumbers, check_crc: bool
     ) -> RecordSource:
         """Create a source and its token."""
         # Index entries follow from the shards; counts may be those of the user.
-        token = tokenize(collection.shards, collection.starts, plan, rows, check_crc)
-        return cls(collection, plan, rows, check_crc, token)
+        token = tokenize(collection.shards, collection.starts, decoder, rows, check_crc)
+        return cls(collection, decoder, rows, check_crc, token)
 
     def __dask_tokenize__(self) -> str:
         return self.token
@@ -226,7 +226,7 @@ class RecordSource(Source):
     @property
     def schema(self) -> Schema:
         """Schema of the columns."""
-        return self.plan.columns
+        return self.decoder.columns
 
     @property
     def shards(self) -> Shards:
@@ -236,13 +236,13 @@ class RecordSource(Source):
     @property
     def origin(self) -> Mapping[str, Any]:
         """Files with sizes and versions, and the schema of the records."""
-        return {**shards_origin(self.collection.shards), "schema": json.loads(self.plan.schema.to_json())}
+        return {**shards_origin(self.collection.shards), "schema": json.loads(self.decoder.schema.to_json())}
 
     def measure(self) -> RecordSource:
         """Return a source of the same rows that counts the values of ragged rows without decoding them."""
         # Every task calls this, so the token is not computed from all shards again.
         token = f"{self.token}-sized"
-        return replace(self, plan=SizePlan(self.plan.schema), token=token)
+        return replace(self, decoder=Decoder(self.decoder.schema, "sizes"), token=token)
 
     def with_memory_limit(self, nbytes: int) -> RecordSource:
         """Return a source of the same rows with a lower memory limit."""
@@ -250,7 +250,7 @@ class RecordSource(Source):
 
     def select(self, key: Any) -> RecordSource:
         """Return a source of the selected rows."""
-        return RecordSource.from_collection(self.collection, self.plan, pick_rows(self.rows, key), self.check_crc)
+        return RecordSource.from_collection(self.collection, self.decoder, pick_rows(self.rows, key), self.check_crc)
 
     def describe(self, key: Any) -> str:
         """Return the files and records of rows as text, for errors."""
@@ -280,7 +280,7 @@ class RecordSource(Source):
         into = out if order is None else None
         blocks = decode(
             self._runs(ascending),
-            self.plan,
+            self.decoder,
             names,
             rows=len(ascending),
             check_crc=self.check_crc,
@@ -303,7 +303,7 @@ class RecordSource(Source):
             for key, into in parts(spans, out)
         )
         limit = memory_limit(self.most_nbytes)
-        return decode_blocks(runs, self.plan, names, check_crc=self.check_crc, limit=limit)
+        return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
 
     def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[Run]:
         """Yield runs of ascending rows; check counts of the user if no run reaches the end of the shard."""
@@ -441,24 +441,24 @@ class UncountedSource(Source):
     ----------
     chunks : ByteChunks
         Shards and borders of the chunks.
-    plan : SchemaPlan
-        Plan that decodes records to columns.
+    decoder : Decoder
+        Decoder of the records.
     check_crc : bool
         Check the CRCs of records that are read.
     """
 
     chunks: ByteChunks
-    plan: SchemaPlan
+    decoder: Decoder
     check_crc: bool
 
     def __dask_tokenize__(self) -> object:
         chunks = (self.chunks.shards, self.chunks.borders)
-        return normalize_token(("dask_tfrecord.UncountedSource", chunks, self.plan, self.check_crc))
+        return normalize_token(("dask_tfrecord.UncountedSource", chunks, self.decoder, self.check_crc))
 
     @property
     def schema(self) -> Schema:
         """Schema of the columns."""
-        return self.plan.columns
+        return self.decoder.columns
 
     @property
     def rows(self) -> None:
@@ -518,7 +518,7 @@ class UncountedSource(Source):
             if count:
                 runs.append(Run(shard, 0, count, 0, 0, shard.size, ends_shard=False))
             rows -= count
-        return decode(runs, self.plan, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
 
     def _decode(
         self,
@@ -531,7 +531,7 @@ class UncountedSource(Source):
             for (shard, split), entry in zip(ranges, entries, strict=True)
             if entry is not None and (split is None or entry.offset < split.stop)
         ]
-        return decode(runs, self.plan, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -540,7 +540,7 @@ class UncountedSource(Source):
         raise ValueError(_REFUSED)
 
 
-def decoded_ratio(shards: Shards, plan: SchemaPlan, check_crc: bool) -> float:
+def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
     """Estimate the ratio of decoded to stored bytes, at least 1, from the first records of the collection."""
     shard = next((shard for shard in shards if shard.size), None)
     if shard is None:
@@ -552,7 +552,7 @@ def decoded_ratio(shards: Shards, plan: SchemaPlan, check_crc: bool) -> float:
         return 1.0
     run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
     # Values are not decoded: small records may decode to large ones.
-    sizes = SizePlan(plan.schema)
+    sizes = Decoder(decoder.schema, "sizes")
     blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
 
@@ -612,7 +612,7 @@ class FilledSource(Source):
             starts.append(start + report.records + rows)
         collection = replace(intact, starts=np.array(starts, np.int64))
         numbers = np.concatenate([np.zeros(0, np.int64), *lost])
-        return cls._create(source, collection, fillers(source.plan, fill_values), numbers, range(starts[-1]))
+        return cls._create(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
 
     @classmethod
     def _create(
@@ -630,9 +630,9 @@ class FilledSource(Source):
         return self.token
 
     @property
-    def plan(self) -> SchemaPlan:
-        """Plan that decodes records to columns."""
-        return self.source.plan
+    def decoder(self) -> Decoder:
+        """Decoder of the records."""
+        return self.source.decoder
 
     @property
     def schema(self) -> Schema:
@@ -692,7 +692,7 @@ class FilledSource(Source):
         return fill(filled, out)
 
 
-def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
+def fillers(decoder: Decoder, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
     """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
 
     Raises
@@ -702,15 +702,15 @@ def fillers(plan: SchemaPlan, fill_values: Mapping[str, Any] | None) -> dict[str
     """
     given = dict(fill_values or {})
     for name in given:
-        if name not in plan.plans:
-            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(plan.plans))}")
+        if name not in decoder.decoders:
+            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
     return {
         name: _row(name, column.feature, given[name] if name in given else _default(name, column))
-        for name, column in plan.plans.items()
+        for name, column in decoder.decoders.items()
     }
 
 
-def _default(name: str, column: ColumnPlan) -> Any:
+def _default(name: str, column: ColumnDecoder) -> Any:
     if column.unit == "item":
         return []  # defaults are those of items, and a lost record has none
     value = getattr(column.parsed, "default_value", None)

@@ -23,7 +23,7 @@ from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.assemble import MESSAGES, KeyOutput, KeySpec, unset_column
 from dask_tfrecord.columns.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating, decoding
-from dask_tfrecord.columns.decoder import ColumnPlan, SchemaPlan
+from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder
 from dask_tfrecord.columns.encoded_values import found_tensor, image_values, inflated_values, tensor_values
 from dask_tfrecord.columns.ragged_partitions import partitioned
 from dask_tfrecord.errors import (
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 def decode(
     runs: Iterable[Run],
-    parser: SchemaPlan,
+    decoder: Decoder,
     names: Sequence[str],
     *,
     rows: int | None,
@@ -64,7 +64,7 @@ def decode(
     ----------
     runs : iterable of Run
         Runs in the order of the rows; runs of one shard ascend.
-    parser : SchemaPlan
+    decoder : Decoder
         Columns of the schema.
     names : sequence of str
         Columns to decode.
@@ -91,13 +91,13 @@ def decode(
         A record is not an Example, or does not match the schema.
     """
     chunk = runs, rows, dict(out or {})
-    with closing(decode_blocks([chunk], parser, names, check_crc=check_crc, limit=limit)) as decoded:
+    with closing(decode_blocks([chunk], decoder, names, check_crc=check_crc, limit=limit)) as decoded:
         return next(decoded)
 
 
 def decode_blocks(
     chunks: Iterable[tuple[Iterable[Run], int | None, dict[str, NDArray[Any]]]],
-    parser: SchemaPlan,
+    decoder: Decoder,
     names: Sequence[str],
     *,
     check_crc: bool = True,
@@ -109,7 +109,7 @@ def decode_blocks(
     ----------
     chunks : iterable of (runs, rows, out)
         Arguments of `decode` for each chunk. The next chunk is requested when the caller requests its blocks.
-    parser, names, check_crc, limit
+    decoder, names, check_crc, limit
         Arguments of `decode`.
 
     Yields
@@ -117,7 +117,7 @@ def decode_blocks(
     dict of str to Block
         Blocks of one chunk.
     """
-    request = _Request(parser, names, check_crc, limit)
+    request = _Request(decoder, names, check_crc, limit)
     reader: _Reader | None = None
     try:
         for runs, rows, out in chunks:
@@ -141,19 +141,20 @@ def decode_blocks(
 class _Request:
     """Columns that are decoded together, and their specifications for the native decoder."""
 
-    def __init__(self, parser: SchemaPlan, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
-        self.parser, self.limit = parser, limit
-        self.plans = {name: parser.plans[name] for name in names}
+    def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
+        self.decoder, self.limit = decoder, limit
+        self.columns = {name: decoder.decoders[name] for name in names}
         # Columns may share key specs. `outputs` holds, by column, the indices of its key specs.
         indices: dict[KeySpec, int] = {}
         self.outputs = {
-            name: [indices.setdefault(spec, len(indices)) for spec in plan.specs] for name, plan in self.plans.items()
+            name: [indices.setdefault(spec, len(indices)) for spec in column.specs]
+            for name, column in self.columns.items()
         }
         self.key_specs = list(indices)
-        schema = parser.schema
+        schema = decoder.schema
         # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
         # would be lost.
-        sampling = schema.sampling if len(names) == len(parser.plans) else None
+        sampling = schema.sampling if len(names) == len(decoder.decoders) else None
         known = {(spec.key, spec.steps) for spec in self.key_specs}
         unset = [
             (name, *key) for name in (sampling.unset if sampling else ()) for key in unset_keys(name, schema.message)
@@ -164,12 +165,12 @@ class _Request:
         self._columns += [unset_column(key, steps) for _, key, steps in unset]
         self._options = check_crc, sampling is not None, MESSAGES[schema.message]
 
-    def decoder(self) -> _native.Decoder:
+    def native(self) -> _native.Decoder:
         """Return a decoder for one chunk."""
-        decoder = _native.Decoder(self._columns, *self._options)
+        native = _native.Decoder(self._columns, *self._options)
         if self.limit is not None:
-            decoder.set_memory_limit(self.limit.nbytes)
-        return decoder
+            native.set_memory_limit(self.limit.nbytes)
+        return native
 
 
 class _DecodeJob:
@@ -181,80 +182,80 @@ class _DecodeJob:
         self.nbytes = 0  # of all runs; 0 once memory for them is allocated
         self.records = 0  # decoded so far
         self.runs: list[tuple[int, Run]] = []  # each with the row of its first record
-        self.decoder = request.decoder()
+        self.native = request.native()
         self.arrays = {} if rows is None else dict(self._set_outputs(rows, runs))
 
     def _set_outputs(self, rows: int, runs: Sequence[Run]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Set the output buffers of the decoder, and yield the arrays of dense columns."""
-        for name, plan in self.request.plans.items():
+        for name, column in self.request.columns.items():
             index, array = self.request.outputs[name][0], self.out.get(name)
-            if plan.keeps_values and array is not None:
+            if column.keeps_values and array is not None:
                 self.offered[index] = array.reshape(-1)
-                self.decoder.offer_output(index, self.offered[index].view(np.uint8))
+                self.native.offer_output(index, self.offered[index].view(np.uint8))
             if array is None:
-                self._check(plan, rows, runs)
-            if plan.assembler is None:
+                self._check(column, rows, runs)
+            if column.assembler is None:
                 if array is None:
-                    with allocating(plan.source, plan.feature, runs):
-                        array = np.empty((rows, *plan.feature.item_shape), plan.feature.item_dtype)
-                self.decoder.set_output(index, array.reshape(-1).view(np.uint8))
+                    with allocating(column.source, column.feature, runs):
+                        array = np.empty((rows, *column.feature.item_shape), column.feature.item_dtype)
+                self.native.set_output(index, array.reshape(-1).view(np.uint8))
                 yield name, array
 
-    def _check(self, plan: ColumnPlan, rows: int, runs: Sequence[Run]) -> None:
+    def _check(self, column: ColumnDecoder, rows: int, runs: Sequence[Run]) -> None:
         """Refuse more rows of one size than the limit allows."""
         try:
             if self.request.limit is not None:
-                self.request.limit.check_rows(rows, plan.feature)
+                self.request.limit.check_rows(rows, column.feature)
         except RowLimitError as error:
             self.runs = list(zip(accumulate((run.count or 0 for run in runs), initial=0), runs, strict=False))
-            raise row_error(error, plan.source, *self._run_of(error.row)) from None
+            raise row_error(error, column.source, *self._run_of(error.row)) from None
 
     def learn(self, records: int, consumed: int) -> None:
         """Count records; the first of them determine how much memory is allocated for all."""
         self.records += records
         if records and self.nbytes:
             factor = self.nbytes / consumed if self.rows is None else min(self.nbytes / consumed, self.rows / records)
-            self.decoder.preallocate(factor * 1.05)
+            self.native.preallocate(factor * 1.05)
             self.nbytes = 0
 
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
         specs = self.request.key_specs
-        taken = [KeyOutput.from_native(self.decoder.take_output(i), spec) for i, spec in enumerate(specs)]
+        taken = [KeyOutput.from_native(self.native.take_output(i), spec) for i, spec in enumerate(specs)]
         for index, memory in self.offered.items():
             if taken[index].values is None:
                 taken[index] = taken[index]._replace(values=memory[: taken[index].total].view(np.uint8))
         prepared: dict[str, Sequence[KeyOutput]] = {}
         blocks = {}
-        for name, plan in self.request.plans.items():
+        for name, column in self.request.columns.items():
             outputs: Sequence[KeyOutput] = [taken[index] for index in self.request.outputs[name]]
             try:
-                if plan.prepare is not None:
-                    if plan.source not in prepared:
-                        prepared[plan.source] = plan.prepare(plan.parsed, outputs)
-                    outputs = prepared[plan.source]
-                blocks[name] = self._block(name, plan, outputs)
+                if column.prepare is not None:
+                    if column.source not in prepared:
+                        prepared[column.source] = column.prepare(column.parsed, outputs)
+                    outputs = prepared[column.source]
+                blocks[name] = self._block(name, column, outputs)
             except RowError as error:
-                raise row_error(error, plan.source, *self._run_of(error.row), plan.unit) from None
+                raise row_error(error, column.source, *self._run_of(error.row), column.unit) from None
         return blocks
 
-    def _block(self, name: str, plan: ColumnPlan, outputs: Sequence[KeyOutput]) -> Block:
+    def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
         if name in self.arrays:
             return self.arrays[name]
-        if plan.assembler is not None:
-            out = self.out.get(name) if plan.feature.is_dense else None
+        if column.assembler is not None:
+            out = self.out.get(name) if column.feature.is_dense else None
             if out is None and self.request.limit is not None:
-                self.request.limit.check_rows(self.records, plan.feature)
-            assemble: Any = plan.assembler
+                self.request.limit.check_rows(self.records, column.feature)
+            assemble: Any = column.assembler
             if assemble in (image_values, inflated_values, partitioned, tensor_values):
                 # Their sizes follow from the encoded values.
                 assemble = partial(assemble, limit=self.request.limit)
-            with allocating(plan.source, plan.feature, [run for _, run in self.runs]):
-                block: Block = assemble(plan.parsed, outputs, self.records, out)
+            with allocating(column.source, column.feature, [run for _, run in self.runs]):
+                block: Block = assemble(column.parsed, outputs, self.records, out)
                 return block
         # The number of rows was unknown, so the decoder allocated the memory.
-        dense: NDArray[Any] = outputs[0].values.view(plan.feature.item_dtype)  # type: ignore[union-attr]
-        return dense.reshape(self.records, *plan.feature.item_shape)
+        dense: NDArray[Any] = outputs[0].values.view(column.feature.item_dtype)  # type: ignore[union-attr]
+        return dense.reshape(self.records, *column.feature.item_shape)
 
     def _run_of(self, row: int) -> tuple[Run, int]:
         """Return the run that a row comes from, and its record number in the shard."""
@@ -278,7 +279,7 @@ class _Reader:
     def read(self, run: Run, job: _DecodeJob) -> None:
         """Decode the run."""
         if _log.isEnabledFor(logging.DEBUG):
-            names, path = tuple(job.request.plans), redact_url(run.shard.path)
+            names, path = tuple(job.request.columns), redact_url(run.shard.path)
             _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
         self.window.expect(run.stop_offset)
         # Skip to the run. Bytes before it may be damaged, so they are not read for their headers.
@@ -308,7 +309,7 @@ class _Reader:
                 limit = 1
             elif run.split is not None:
                 end = min(end, window.begin + run.split.stop - window.offset)
-            walk = job.decoder.feed(window.buffer, window.begin, end, limit, window.offset)
+            walk = job.native.feed(window.buffer, window.begin, end, limit, window.offset)
             window.advance(walk.consumed)
             self.record += walk.records
             left -= walk.records if left > 0 else 0
@@ -331,7 +332,7 @@ class _Reader:
         window, done = self.window, 0
         while done < len(selected):
             border = window.offset
-            walk = job.decoder.feed_selected(
+            walk = job.native.feed_selected(
                 window.buffer, window.begin, window.end, self.record, selected[done:], border
             )
             if not window.advance(walk.consumed):
@@ -389,22 +390,22 @@ class _Reader:
     def _feature_error(self, job: _DecodeJob) -> TFRecordError:
         """Return the error of the record that the decoder refused."""
         location = Location(self.shard.path, self.record, self.window.offset)
-        problem = job.decoder.problem()
-        column, refused = problem.column, Refused(problem.fault, problem.step, problem.found, problem.text.decode())
+        problem = job.native.problem()
+        refused = Refused(problem.fault, problem.step, problem.found, problem.text.decode())
         length = int.from_bytes(self.window.view(0, 8), "little")
         payload = bytes(self.window.view(HEADER, HEADER + length))
         request = job.request
         if refused.is_other_message:
-            return payload_error(payload, location, request.parser.schema.message)
-        schema = request.parser.schema
-        if 0 <= column < len(request.key_specs):
-            spec = request.key_specs[column]
-            plan = next(plan for plan in request.plans.values() if spec in plan.specs)
+            return payload_error(payload, location, request.decoder.schema.message)
+        schema = request.decoder.schema
+        if 0 <= problem.column < len(request.key_specs):
+            spec = request.key_specs[problem.column]
+            column = next(column for column in request.columns.values() if spec in column.specs)
             if refused.fault == Fault.FULL and request.limit is not None:
-                message = f"feature {plan.source!r} {request.limit.message()}"
-                return MemoryLimitError(message, replace(location, feature=plan.source))
-            return feature_error(plan, spec, refused, schema, location, payload)
-        key = request.unset[column - len(request.key_specs)] if column >= 0 else refused.text
+                message = f"feature {column.source!r} {request.limit.message()}"
+                return MemoryLimitError(message, replace(location, feature=column.source))
+            return feature_error(column, spec, refused, schema, location, payload)
+        key = request.unset[problem.column - len(request.key_specs)] if problem.column >= 0 else refused.text
         return unknown_error(key, refused, schema, location)
 
 
@@ -471,18 +472,18 @@ def unknown_error(key: str, refused: Refused, schema: Schema, location: Location
 
 
 def feature_error(
-    plan: ColumnPlan, spec: KeySpec, refused: Refused, schema: Schema, location: Location, payload: bytes
+    column: ColumnDecoder, spec: KeySpec, refused: Refused, schema: Schema, location: Location, payload: bytes
 ) -> FeatureError:
     """Return the error of a feature of a record, `payload`, that does not match the schema."""
-    message = f"feature {plan.source!r}"
-    if spec.key != schema.key_of(plan.source):
+    message = f"feature {column.source!r}"
+    if spec.key != schema.key_of(column.source):
         message += f", key {spec.key!r},"
-    message += f"{_place(refused, plan.unit)} {_difference(plan.parsed, spec, refused)}"
+    message += f"{_place(refused, column.unit)} {_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
         is_list = schema.message == "ExampleListWithContext"
         message += _keys_of_items(spec, refused, payload) if is_list else _found_keys(spec, payload)
     message += _hint(schema.sampling)
-    return FeatureError(message, Location(location.file, location.record, location.offset, plan.source))
+    return FeatureError(message, Location(location.file, location.record, location.offset, column.source))
 
 
 def _place(refused: Refused, unit: str) -> str:

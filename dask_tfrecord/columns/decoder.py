@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,8 +44,8 @@ _MAX_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnPlan:
-    """Plan of one column.
+class ColumnDecoder:
+    """Keys of one column, and the assembly of its blocks.
 
     Attributes
     ----------
@@ -80,160 +80,126 @@ class ColumnPlan:
         return whole and not any(spec.counted for spec in self.specs)
 
 
-class SchemaPlan:
-    """Plans of the columns of a schema. Most features make one column, sparse ones three, feature lists two.
+class Decoder:
+    """Decoder of the records of a schema: the columns, their keys, and what is read of them.
 
-    Columns of the features of items are one group.
+    Most features make one column, sparse ones three, feature lists two. Columns of the features of items are one group.
 
     Parameters
     ----------
     schema : Schema
         Schema of the records.
-
-    Attributes
-    ----------
-    plans : dict of str to ColumnPlan
-        Plan of each column.
-    columns : Schema
-        Features of the columns.
+    measure : {"sizes", "steps", "offsets"}, optional
+        "sizes": the same columns, for their sizes. Values of rows of variable size are checked and counted, but not
+        kept: zeros that share the memory of one replace them. Of images, only the headers are read.
+        "steps": the number of steps of each padded feature, of known or unknown length.
+        "offsets": the byte offset of each value in the stream of its shard.
 
     Raises
     ------
     SchemaError
-        If a feature class is not supported for records, feature lists or items, two columns have the same name, or two
-        features read one key in different ways.
+        If a feature class is not supported for records, feature lists or items, two columns have the same name, two
+        features read one key in different ways, or, for offsets, values are not contiguous; see `why_not_located`.
     """
 
-    __slots__ = ("columns", "plans", "schema")
+    __slots__ = ("columns", "decoders", "measure", "schema")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, measure: str | None = None) -> None:
+        self.measure = measure
+        if measure in ("steps", "offsets"):
+            # Without sampling: unknown keys are reported when whole records are read.
+            self.schema = schema.replaced(schema)
+            self.decoders = _located(schema) if measure == "offsets" else _step_counts(_decoders(schema))
+            self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
+            return
         self.schema = schema
-        self.plans = _plans(schema)
-        features = {name: plan.feature for name, plan in self.plans.items()}
+        self.decoders = _decoders(schema)
+        features = {name: column.feature for name, column in self.decoders.items()}
         sampling = schema.sampling if features.keys() == schema.keys() else None
         classes = {name: names for name, names in schema.classes.items() if name in features}
         groups = schema.groups_of(features)
         if schema.example_features:
-            groups[ITEMS] = tuple(name for name, plan in self.plans.items() if plan.unit == "item")
+            groups[ITEMS] = tuple(name for name, column in self.decoders.items() if column.unit == "item")
         self.columns = Schema(features, sampling, classes=classes, groups=groups, report=schema.report)
+        if measure == "sizes":
+            # A key has one spec: its values are kept for all columns if one of them needs them.
+            needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
+            self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.schema,)
+        return Decoder, (self.schema, self.measure)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
-        return type(self).__name__, self.schema.__dask_tokenize__()
+        # Stores hold tokens: the name is that of their format.
+        return "SchemaPlan", self.schema.__dask_tokenize__(), *([self.measure] if self.measure else [])
 
 
-class StepCountPlan(SchemaPlan):
-    """Plans that count the steps of padded features: one column of integers per feature.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the records.
-    names : sequence of str
-        Features of class `FixedLenSequenceFeature`, of known or unknown length.
-    """
-
-    __slots__ = ("names",)
-
-    def __init__(self, schema: Schema, names: Sequence[str]) -> None:
-        # Without sampling: unknown keys are reported when whole records are read.
-        super().__init__(schema.replaced(schema))
-        self.names = tuple(names)
-        self.plans = {name: _plan_counts(self.plans[name]) for name in self.names}
-        self.columns = Schema({name: plan.feature for name, plan in self.plans.items()})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StepCountPlan, (self.schema, self.names)
-
-    def __dask_tokenize__(self) -> tuple[object, ...]:
-        return *super().__dask_tokenize__(), self.names
-
-
-class SizePlan(SchemaPlan):
-    """Plans of the same columns that only measure rows of variable size: splits and shapes are correct, values zero.
-
-    These values are checked and counted, but not kept: zeros that share the memory of one replace them. Of images, only
-    the headers are read.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the records.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema)
-        # A key has one spec: its values are kept for all columns if one of them needs them.
-        needed = {spec for plan in self.plans.values() for spec in _needed_specs(plan)}
-        self.plans = {name: _plan_sizes(plan, needed) for name, plan in self.plans.items()}
-
-
-def _needed_specs(plan: ColumnPlan) -> tuple[KeySpec, ...]:
+def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
     """Return the specs whose values are kept, or determine the sizes of rows."""
-    column = plan.feature
-    if plan.assembler is assemble.lengths:
+    made = column.feature
+    if column.assembler is assemble.lengths:
         return ()
-    if not (column.ragged_rank or column.own_shapes or column.is_bytes or isinstance(plan.parsed, SparseFeature)):
-        return plan.specs
-    match plan.parsed:
+    if not (made.ragged_rank or made.own_shapes or made.is_bytes or isinstance(column.parsed, SparseFeature)):
+        return column.specs
+    match column.parsed:
         case ImageFeature() | TextFeature():
             # The native decoder checks UTF-8 only in values that it keeps.
-            return plan.specs
-        case RawFeature() | TensorFeature() if plan.assembler in (
+            return column.specs
+        case RawFeature() | TensorFeature() if column.assembler in (
             encoded_values.inflated_values,
             encoded_values.tensor_values,
         ):
-            return plan.specs
-        case RawFeature() if plan.parsed.stored_dtype.kind == "b":
-            return plan.specs
+            return column.specs
+        case RawFeature() if column.parsed.stored_dtype.kind == "b":
+            return column.specs
         case SparseFeature():
-            return plan.specs[:-1]
+            return column.specs[:-1]
         case RaggedFeature():
-            return plan.specs[1:] if plan.parsed.values is None else plan.specs
+            return column.specs[1:] if column.parsed.values is None else column.specs
     return ()
 
 
-def _plan_sizes(plan: ColumnPlan, needed: Set[KeySpec]) -> ColumnPlan:
-    specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in plan.specs)
-    column = plan.feature
-    zeros = isinstance(column, ImageFeature) and (column.own_shapes or column.ragged_rank)
-    return replace(plan, specs=specs, assembler=encoded_values.image_sizes if zeros else plan.assembler)
+def _sized(column: ColumnDecoder, needed: Set[KeySpec]) -> ColumnDecoder:
+    specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in column.specs)
+    zeros = isinstance(column.feature, ImageFeature) and (column.feature.own_shapes or column.feature.ragged_rank)
+    return replace(column, specs=specs, assembler=encoded_values.image_sizes if zeros else column.assembler)
 
 
-def _plan_counts(plan: ColumnPlan) -> ColumnPlan:
-    assembler = assemble.lengths if plan.specs[0].steps else assemble.value_steps
-    specs = tuple(replace(spec, counted=True) for spec in plan.specs)
-    return replace(plan, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembler)
+def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecoder]:
+    """Return the columns that count the steps of padded features."""
+    counted = {}
+    for name, column in columns.items():
+        if name == column.source and isinstance(column.parsed, FixedLenSequenceFeature):
+            assembler = assemble.lengths if column.specs[0].steps else assemble.value_steps
+            specs = tuple(replace(spec, counted=True) for spec in column.specs)
+            counted[name] = replace(column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembler)
+    return counted
 
 
-def _plans(schema: Schema) -> dict[str, ColumnPlan]:
-    plans: dict[str, ColumnPlan] = {}
+def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
+    columns: dict[str, ColumnDecoder] = {}
     for name, feature in schema.items():
         if not schema.has_steps(name):
-            found = _plan_feature(name, feature)
+            found = _feature_columns(name, feature)
         elif schema.message == "SequenceExample":
-            found = _plan_feature_list(name, feature)
+            found = _feature_list_columns(name, feature)
         else:
-            found = {name: _plan_item(name, schema.key_of(name), feature)}
-        for column, plan in found.items():
-            if column in plans:
+            found = {name: _item_column(name, schema.key_of(name), feature)}
+        for label, column in found.items():
+            if label in columns:
                 raise SchemaError(
-                    f"the columns of features {plans[column].source!r} and {name!r} would both be {column!r}"
+                    f"the columns of features {columns[label].source!r} and {name!r} would both be {label!r}"
                 )
-            plans[column] = plan
-    for plan in plans.values():
-        _check_axes(plan)
-    _check_keys(plans)
-    return plans
+            columns[label] = column
+    for column in columns.values():
+        _check_axes(column)
+    _check_keys(columns)
+    return columns
 
 
-def _check_axes(plan: ColumnPlan) -> None:
+def _check_axes(column: ColumnDecoder) -> None:
     """Refuse shapes with more axes than a NumPy array, the axis of rows included."""
-    feature = plan.feature
+    feature = column.feature
     if isinstance(feature, FixedLenSequenceFeature):
         # `item_shape` raises until the length is counted.
         axes, rows = 1 + len(feature.shape), 1
@@ -241,31 +207,31 @@ def _check_axes(plan: ColumnPlan) -> None:
         axes, rows = (feature.own_shapes, 0) if feature.own_shapes else (len(feature.item_shape), 1)
     if axes + rows > _MAX_AXES:
         raise SchemaError(
-            f"feature {plan.source!r}: {type(plan.parsed).__name__} has a shape of {axes} dimensions; a NumPy "
+            f"feature {column.source!r}: {type(column.parsed).__name__} has a shape of {axes} dimensions; a NumPy "
             f"array has at most {_MAX_AXES}{', one of them for the rows' if rows else ''}. Use "
             f"FixedLenFeature((), 'bytes') for the bytes of a tensor, or a flat shape for the values of a list"
         )
 
 
-def _check_keys(plans: Mapping[str, ColumnPlan]) -> None:
+def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
     expected: dict[tuple[str, bool], tuple[KeySpec, str]] = {}
-    for plan in plans.values():
-        for spec in plan.specs:
-            other, source = expected.setdefault((spec.key, spec.steps), (spec, plan.source))
+    for column in columns.values():
+        for spec in column.specs:
+            other, source = expected.setdefault((spec.key, spec.steps), (spec, column.source))
             if other != spec:
                 raise SchemaError(
-                    f"features {source!r} and {plan.source!r} read the key {spec.key!r} in different ways, but a "
+                    f"features {source!r} and {column.source!r} read the key {spec.key!r} in different ways, but a "
                     f"key has one definition: {other.layout.name.lower()} {other.dtype} and {spec.layout.name.lower()} "
                     f"{spec.dtype}"
                 )
 
 
-def _plan_feature(name: str, feature: Feature) -> dict[str, ColumnPlan]:
-    """Plan the columns of a feature of an Example, or of a context."""
+def _feature_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
+    """Return the columns of a feature of an Example, or of a context."""
     if isinstance(feature, SparseFeature):
-        return _plan_sparse(name, feature)
+        return _sparse_columns(name, feature)
     specs, assembler = _specs_of_feature(name, feature)
-    return {name: ColumnPlan(feature, name, feature, specs, assembler)}
+    return {name: ColumnDecoder(feature, name, feature, specs, assembler)}
 
 
 def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...], Assemble | None]:
@@ -302,11 +268,11 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
     raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
 
 
-def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
-    """Plan the columns of a feature list: its steps, and their number."""
+def _feature_list_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
+    """Return the columns of a feature list: its steps, and their number."""
     if isinstance(feature, FixedLenSequenceFeature):
         spec = steps_spec(name, feature.dtype, math.prod(feature.shape), optional=feature.allow_missing)
-        plan = ColumnPlan(feature, name, feature, (spec,), assemble.padded_steps, unit="step")
+        column = ColumnDecoder(feature, name, feature, (spec,), assemble.padded_steps, unit="step")
     else:
         steps = None if getattr(feature, "default_value", None) is not None else _steps_of_feature(name, feature)
         if steps is None:
@@ -315,17 +281,19 @@ def _plan_feature_list(name: str, feature: Feature) -> dict[str, ColumnPlan]:
                 f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, "
                 f"ImageFeature or TextFeature per step, without count and default_value"
             )
-        plan = ColumnPlan(steps[0], name, feature, *steps[1:], unit="step")
-    lengths = ColumnPlan(FixedLenFeature((), "int64"), name, feature, plan.specs[:1], assemble.lengths, unit="step")
-    return {name: plan, f"{name}.lengths": lengths}
+        column = ColumnDecoder(steps[0], name, feature, *steps[1:], unit="step")
+    lengths = ColumnDecoder(
+        FixedLenFeature((), "int64"), name, feature, column.specs[:1], assemble.lengths, unit="step"
+    )
+    return {name: column, f"{name}.lengths": lengths}
 
 
-def _plan_item(name: str, key: str, feature: Feature) -> ColumnPlan:
-    """Plan the column of a feature of items: a row of items for each record."""
+def _item_column(name: str, key: str, feature: Feature) -> ColumnDecoder:
+    """Return the column of a feature of items: a row of items for each record."""
     if isinstance(feature, FixedLenFeature) and 0 not in feature.shape:
         column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
         spec = replace(fixed_spec(key, feature), steps=True)
-        return ColumnPlan(column, name, feature, (spec,), assemble.items, unit="item")
+        return ColumnDecoder(column, name, feature, (spec,), assemble.items, unit="item")
     steps = _steps_of_feature(key, feature)
     if steps is None:
         raise SchemaError(
@@ -333,7 +301,7 @@ def _plan_item(name: str, key: str, feature: Feature) -> ColumnPlan:
             f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or "
             f"TextFeature per item, without count{_ITEM_HINTS.get(type(feature), '')}"
         )
-    return ColumnPlan(steps[0], name, feature, *steps[1:], unit="item")
+    return ColumnDecoder(steps[0], name, feature, *steps[1:], unit="item")
 
 
 def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpec, ...], Assemble] | None:
@@ -371,42 +339,25 @@ def _ragged_specs(name: str, feature: RaggedFeature, *, steps: bool) -> tuple[Ke
     )
 
 
-def _plan_sparse(name: str, feature: SparseFeature) -> dict[str, ColumnPlan]:
+def _sparse_columns(name: str, feature: SparseFeature) -> dict[str, ColumnDecoder]:
     keys = [(key, "int64") for key in feature.index_key] + [(feature.value_key, feature.dtype)]
     specs = tuple(ragged_spec(key, dtype) for key, dtype in keys)
     assemblers: tuple[Assemble, ...] = (assemble.sparse_indices, assemble.sparse_values, assemble.sparse_shape)
     columns = feature.columns(name).items()
     return {
-        column: ColumnPlan(of, name, feature, specs, assembler, assemble.sorted_indices)
+        column: ColumnDecoder(of, name, feature, specs, assembler, assemble.sorted_indices)
         for (column, of), assembler in zip(columns, assemblers, strict=True)
     }
 
 
-class LocationPlan(SchemaPlan):
-    """Plan of columns that hold the byte offset of each value in the stream of a shard.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the records.
-
-    Raises
-    ------
-    SchemaError
-        If the values of a feature are not contiguous in a record, see `why_not_located`.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, schema: Schema) -> None:
-        # Without sampling: unknown keys are reported when whole records are read.
-        super().__init__(schema.replaced(schema))
-        offset = FixedLenFeature((), "int64")
-        for name, feature in schema.items():
-            if not isinstance(feature, FixedLenFeature | RawFeature) or why_not_located(name, schema) is not None:
-                raise SchemaError(f"feature {name!r}: {why_not_located(name, schema)}")
-            self.plans[name] = ColumnPlan(offset, name, feature, (located_spec(name, feature),), None)
-        self.columns = Schema(dict.fromkeys(schema, offset))
+def _located(schema: Schema) -> dict[str, ColumnDecoder]:
+    offset = FixedLenFeature((), "int64")
+    located = {}
+    for name, feature in schema.items():
+        if not isinstance(feature, FixedLenFeature | RawFeature) or why_not_located(name, schema) is not None:
+            raise SchemaError(f"feature {name!r}: {why_not_located(name, schema)}")
+        located[name] = ColumnDecoder(offset, name, feature, (located_spec(name, feature),), None)
+    return located
 
 
 def location_nbytes(feature: Feature) -> int:

@@ -18,7 +18,7 @@ from dask_tfrecord import _native
 from dask_tfrecord.columns import disassemble
 from dask_tfrecord.columns.assemble import MESSAGES
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, place, splits_of
-from dask_tfrecord.columns.decoder import SchemaPlan
+from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.disassemble import KeyedValues, cast, castable, to_bytes
 from dask_tfrecord.columns.encoded_values import encode_images
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, plural
@@ -120,7 +120,7 @@ class Encoder:
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
-        promised = SchemaPlan(schema).columns
+        promised = Decoder(schema).columns
         self._plans = [_plan(name, feature, schema, columns, promised) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
@@ -433,7 +433,7 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         if not take(name, feature, steps=given.has_steps(name)):
             raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
-        read_columns = SchemaPlan(read).columns
+        read_columns = Decoder(read).columns
         for name, feature in read.items():
             steps = read.has_steps(name)
             names = names_of(name, feature, steps) or ()
@@ -505,7 +505,7 @@ def picked(given: Any) -> str:
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Return the features of the columns from which records of these features are written."""
     schema = given_features(features, None)
-    forms = dict(SchemaPlan(schema).columns)
+    forms = dict(Decoder(schema).columns)
     for name, feature in schema.items():
         if isinstance(feature, FixedLenSequenceFeature):
             # Object arrays hold rows without padding.

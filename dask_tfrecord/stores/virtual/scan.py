@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import Collection, row_numbers
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.decoder import LocationPlan, location_nbytes, why_not_located
+from dask_tfrecord.columns.decoder import Decoder, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, redact_url
 from dask_tfrecord.features import Feature, RawFeature
 from dask_tfrecord.records.framing import Window
@@ -100,7 +100,7 @@ def virtual_zarr(
     source = dataset.source
     if not isinstance(source, RecordSource):
         raise TypeError(f"expected records; got {type(source).__name__}")
-    shards, schema = source.collection.shards, source.plan.schema
+    shards, schema = source.collection.shards, source.decoder.schema
     _check_features(schema)
     _check_files(shards)
     files = tuple(map(redact_url, shards.paths))
@@ -183,13 +183,13 @@ def _check_uncompressed(shard: Shard, compression: str | None) -> None:
 
 def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Return the offset of the value in every record for each feature; computed on the active scheduler."""
-    plan = LocationPlan(source.plan.schema)
-    locations = RecordSource.from_collection(source.collection, plan, source.rows, check_crc=True)
+    decoder = Decoder(source.decoder.schema, "offsets")
+    locations = RecordSource.from_collection(source.collection, decoder, source.rows, check_crc=True)
     node = dask.delayed(locations, traverse=False)
     task = dask.delayed(_scan_rows, pure=False)
     cuts = source.refine(borders, limits().scan_task_nbytes).tolist()
     found = dask.compute(*(task(node, start, stop) for start, stop in pairwise(cuts)))
-    return {name: np.concatenate([np.zeros(0, np.int64), *(rows[name] for rows in found)]) for name in plan.columns}
+    return {name: np.concatenate([np.zeros(0, np.int64), *(rows[name] for rows in found)]) for name in decoder.columns}
 
 
 def _scan_rows(source: RecordSource, start: int, stop: int) -> dict[str, NDArray[np.int64]]:
