@@ -29,6 +29,26 @@ from dask_tfrecord.runtime.memory import Workers
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
+# Version of the states, and their parts, which the digest of a state protects.
+_VERSION = 1
+_STATE = ("version", "position", "options", "data")
+# Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
+_UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
+_UNKNOWN_ROW_NBYTES = float(1 << 16)
+# Rows of the mixing window if rows are not counted, so that their size is unknown.
+_UNCOUNTED_WINDOW = 1024
+_MAX_WINDOW = 1 << 24
+# Most threads that read units, without and with the larger units of a permutation: each holds one unit.
+_MAX_THREADS = 8, 4
+# Description of the parts of a fingerprint.
+_PARTS = {
+    "source": "the files (their paths, sizes and versions)",
+    "schema": "the features of the columns",
+    "records": "the number of rows",
+    "rows": "the rows that are read, or the way they are read (rows[…], errors=, check_crc=, assigned or kept arrays)",
+    "functions": "the functions passed to map_blocks",
+    "chunks": "the chunks of the data set",
+}
 # Pipelines whose threads may run. A thread keeps its pipeline alive.
 _RUNNING: weakref.WeakSet[BatchPipeline] = weakref.WeakSet()
 
@@ -139,28 +159,6 @@ def _end_threads() -> None:
         pipeline.close()
 
 
-# Version of the states, and their parts, which the digest of a state protects.
-_VERSION = 1
-_STATE = ("version", "position", "options", "data")
-# Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
-_UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
-_UNKNOWN_ROW_NBYTES = float(1 << 16)
-# Rows of the mixing window if rows are not counted, so that their size is unknown.
-_UNCOUNTED_WINDOW = 1024
-_MAX_WINDOW = 1 << 24
-# Most threads that read units, without and with the larger units of a permutation: each holds one unit.
-_MAX_THREADS = 8, 4
-# Description of the parts of a fingerprint.
-_PARTS = {
-    "source": "the files (their paths, sizes and versions)",
-    "schema": "the features of the columns",
-    "records": "the number of rows",
-    "rows": "the rows that are read, or the way they are read (rows[…], errors=, check_crc=, assigned or kept arrays)",
-    "functions": "the functions passed to map_blocks",
-    "chunks": "the chunks of the data set",
-}
-
-
 class BatchIterator(Iterator[Batch]):
     """Iterator of batches that `Dataset.batches` returns: dicts of NumPy arrays.
 
@@ -189,16 +187,6 @@ class BatchIterator(Iterator[Batch]):
         prefetch: int = 4,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
-        self._arguments = {
-            "shuffle": shuffle,
-            "seed": seed,
-            "epochs": epochs,
-            "drop_remainder": drop_remainder,
-            "pad": pad,
-            "window": window,
-            "prefetch": prefetch,
-            "shard": shard,
-        }
         self._dataset = dataset
         self._pipeline: BatchPipeline | None = None
         self._position = Position()
@@ -352,8 +340,9 @@ class BatchIterator(Iterator[Batch]):
         if found:
             raise ResumeError(f"cannot resume: {'; '.join(found)}; start with a new iterator, or restore what changed")
         self.close()
-        if not self._seed_given and self._mixer.order.shuffle:
-            self._mixer = _with_seed(self._mixer, then["seed"])
+        order = self._mixer.order
+        if not self._seed_given and order.shuffle:
+            self._mixer = replace(self._mixer, order=replace(order, seed=then["seed"]))
             self.__dict__.pop("_options", None)
         self._position = Position(**given["position"])
 
@@ -380,23 +369,9 @@ class BatchIterator(Iterator[Batch]):
         attributes["chunks"] = self._mixer.order.borders.tolist()
         return {part: _digest(attributes[part]) for part in _PARTS}
 
-    def __reduce__(self) -> Any:
-        state = (asdict(self._position), self._mixer.order.seed)
-        return _restored, (self._dataset, self._mixer.batch_size, self._arguments, state)
-
-
-def _restored(
-    dataset: Dataset, batch_size: int, arguments: Mapping[str, Any], state: tuple[dict[str, int], int]
-) -> BatchIterator:
-    """Return an iterator at the position of a pickled one, with its seed."""
-    iterator = BatchIterator(dataset, batch_size, **arguments)
-    iterator._position = Position(**state[0])
-    iterator._mixer = _with_seed(iterator._mixer, state[1])
-    return iterator
-
-
-def _with_seed(mixer: BatchMixer, seed: int) -> BatchMixer:
-    return replace(mixer, order=replace(mixer.order, seed=seed))
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts threads of its own.
+        return {**self.__dict__, "_pipeline": None, "_finalizer": None}
 
 
 def _checked_state(state: object) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_o
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError
 from dask_tfrecord.schema import Schema, near_misses
 
+Batch = dict[str, Any]
 Shuffle = Literal[False, "window", "full"]
 # Streams of random bits of an epoch.
 _ORDER, _DISTANCES = 0, 1
@@ -307,9 +308,6 @@ def _lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
             f"pad: column {name!r} has {levels} levels of rows, and takes a tuple of as many lengths; got {length!r}"
         )
     return tuple(None if each is None else int(each) for each in given)
-
-
-Batch = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
