@@ -49,30 +49,14 @@ KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
 
 
 class KeyOutput(NamedTuple):
-    """Decoded values of one key in all records.
+    """Decoded values of one key in all records."""
 
-    Attributes
-    ----------
-    values : ndarray of uint8, or None
-        Bytes of the values; None if they are in an output buffer of the caller, or were only counted.
-    value_splits : ndarray of int64, or None
-        Splits of the bytes values.
-    step_splits : ndarray of int64, or None
-        Splits of the values by the steps of a ragged feature list, or by items.
-    row_splits : ndarray of int64, or None
-        Splits of the values, or the steps, by record.
-    shapes : ndarray of int64, or None
-        Shapes of the tensors, flattened.
-    each : int
-        Numbers in each step, if their number is fixed.
-    """
-
-    values: NDArray[np.uint8] | None
-    value_splits: NDArray[np.int64] | None
-    step_splits: NDArray[np.int64] | None
-    row_splits: NDArray[np.int64] | None
-    shapes: NDArray[np.int64] | None
-    each: int = 1
+    values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
+    value_splits: NDArray[np.int64] | None  # of bytes values
+    step_splits: NDArray[np.int64] | None  # of values by steps of a ragged feature list, or by items
+    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record
+    shapes: NDArray[np.int64] | None  # of tensors, flattened
+    each: int = 1  # numbers in each step, if their number is fixed
 
     @classmethod
     def from_native(cls, output: _native.ColumnOutput, spec: KeySpec) -> KeyOutput:
@@ -89,47 +73,21 @@ class KeyOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """Kind and layout of the values of one key of a record, or of one feature list or key of items.
-
-    Attributes
-    ----------
-    key : str
-        Key of the feature.
-    dtype : str
-        Dtype of the values after casting; ``"bytes"`` for everything that is stored as bytes.
-    layout : ValueLayout
-        Layout of the values.
-    count : int
-        Fixed: values per record or step; ragged: divisor of the number of values; raw: bytes; located: floats, or
-        bytes of the one value.
-    swap : int
-        Raw: bytes per item whose order is reversed.
-    text, boolean : bool
-        Values are UTF-8; raw bytes are 0 or 1.
-    steps : bool
-        A feature list, or a key of items.
-    optional : bool
-        A record may lack the feature list, or, if the shape is empty, the feature.
-    counted : bool
-        Values are validated and counted, but only splits and shapes are kept.
-    fallback : tuple of bytes
-        Stored values of a record or item without values.
-    tensor : tuple of (str, tuple of int), optional
-        Dtype and shape of tensors, -1 for an open size.
-    """
+    """Kind and layout of the values of one key of a record, or of one feature list or key of items."""
 
     key: str
-    dtype: str
+    dtype: str  # of the values after casting; "bytes" for everything that is stored as bytes
     layout: ValueLayout
+    # Fixed: values per record or step; ragged: divisor of their number; raw: bytes; located: floats, or bytes.
     count: int = 1
-    swap: int = 1
-    text: bool = False
-    boolean: bool = False
-    steps: bool = False
-    optional: bool = False
-    counted: bool = False
-    fallback: tuple[bytes, ...] = ()
-    tensor: tuple[str, tuple[int, ...]] | None = None
+    swap: int = 1  # raw: bytes per item whose order is reversed
+    text: bool = False  # values are UTF-8
+    boolean: bool = False  # raw bytes are 0 or 1
+    steps: bool = False  # a feature list, or a key of items
+    optional: bool = False  # a record may lack the feature list, or, if the shape is empty, the feature
+    counted: bool = False  # values are validated, but only splits and shapes are kept
+    fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
+    tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
 
     @property
     def kind(self) -> Kind:

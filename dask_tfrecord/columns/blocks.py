@@ -175,17 +175,7 @@ class RaggedBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraysBlock:
-    """Rows that are arrays of one dtype and number of axes, each of its own shape.
-
-    Attributes
-    ----------
-    values : ndarray of shape (nvalues,), or BytesBlock of that shape
-        Values of all rows in C order, concatenated.
-    row_splits : ndarray of int64, shape (rows + 1,)
-        Row ``i`` is ``values[row_splits[i]:row_splits[i + 1]]``.
-    shapes : ndarray of int64, shape (rows, axes)
-        Shape of each row.
-    """
+    """Rows that are arrays of one dtype and number of axes, each of its own shape."""
 
     values: NDArray[Any] | BytesBlock
     row_splits: NDArray[np.int64]
@@ -357,17 +347,7 @@ def place(row_splits: NDArray[np.int64], number: int) -> tuple[int, int]:
 
 
 class RowError(ValueError):
-    """Error of one row, identified by its index in the block.
-
-    Parameters
-    ----------
-    row : int
-        Index of the row.
-    message : str
-        Predicate of a sentence whose subject is the feature: "holds …".
-    item : int, optional
-        Number of the step, or of the value, in the row.
-    """
+    """Error of one row, identified by its index in the block."""
 
     def __init__(self, row: int, message: str, item: int | None = None) -> None:
         super().__init__(row, message, item)
@@ -382,27 +362,13 @@ class RowLimitError(RowError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Limit of the bytes of one column of a block.
-
-    Attributes
-    ----------
-    nbytes : int
-        Maximum size of one column.
-    setting : str
-        Name of the setting that changes the limit, for errors.
-    """
+    """Limit of the bytes of one column of a block."""
 
     nbytes: int
     setting: str
 
     def check_rows(self, rows: int, feature: Feature) -> None:
-        """Check rows of a fixed size; rows of other features pass.
-
-        Raises
-        ------
-        RowLimitError
-            The block would exceed the limit; the error names the first row beyond it.
-        """
+        """Check rows of a fixed size; rows of other features pass."""
         if not feature.is_dense or feature.block_dtype.kind in "OT":
             return
         row_nbytes = math.prod(feature.block_shape) * feature.block_dtype.itemsize
@@ -410,13 +376,7 @@ class MemoryLimit:
             raise RowLimitError(self.nbytes // row_nbytes, self.message(rows * row_nbytes))
 
     def check_ends(self, ends: NDArray[np.int64], item_nbytes: int) -> None:
-        """Check rows of different sizes; `ends` holds the end of each row, in items.
-
-        Raises
-        ------
-        RowLimitError
-            The block would exceed the limit; the error names the first row beyond it.
-        """
+        """Check rows of different sizes; `ends` holds the end of each row, in items."""
         if len(ends) and int(ends[-1]) * item_nbytes > self.nbytes:
             row = int(np.searchsorted(ends, self.nbytes // item_nbytes, side="right"))
             raise RowLimitError(row, self.message(int(ends[-1]) * item_nbytes))

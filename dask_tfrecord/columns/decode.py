@@ -58,38 +58,7 @@ def decode(
     out: Mapping[str, NDArray[Any]] | None = None,
     limit: MemoryLimit | None = None,
 ) -> dict[str, Block]:
-    """Decode columns of runs of records in one pass.
-
-    Parameters
-    ----------
-    runs : iterable of Run
-        Runs in the order of the rows; runs of one shard ascend.
-    decoder : Decoder
-        Columns of the schema.
-    names : sequence of str
-        Columns to decode.
-    rows : int or None
-        Total number of records of the runs; None if unknown.
-    check_crc : bool, default True
-        Check both CRCs of every decoded record.
-    out : mapping of str to ndarray, optional
-        Output buffers by column. For a dense numeric column: a contiguous array of shape ``(rows, *shape)``. For a
-        ragged column: an array for the flat values, used if they fit and need no further assembly.
-    limit : MemoryLimit, optional
-        Limit of the memory of each column, without `out`.
-
-    Returns
-    -------
-    dict of str to Block
-        Blocks in the order of `names`; dense columns of `out` are the given arrays.
-
-    Raises
-    ------
-    CorruptRecordError
-        The framing of a record is damaged, or a shard holds fewer or more records than expected.
-    FeatureError
-        A record is not an Example, or does not match the schema.
-    """
+    """Decode columns of runs of records in one pass."""
     chunk = runs, rows, dict(out or {})
     with closing(decode_blocks([chunk], decoder, names, check_crc=check_crc, limit=limit)) as decoded:
         return next(decoded)
@@ -103,20 +72,7 @@ def decode_blocks(
     check_crc: bool = True,
     limit: MemoryLimit | None = None,
 ) -> Generator[dict[str, Block], None, None]:
-    """Decode chunks one after another; a shard stays open while consecutive chunks read from it.
-
-    Parameters
-    ----------
-    chunks : iterable of (runs, rows, out)
-        Arguments of `decode` for each chunk. The next chunk is requested when the caller requests its blocks.
-    decoder, names, check_crc, limit
-        Arguments of `decode`.
-
-    Yields
-    ------
-    dict of str to Block
-        Blocks of one chunk.
-    """
+    """Decode chunks one after another; a shard stays open while consecutive chunks read from it."""
     request = _Request(decoder, names, check_crc, limit)
     reader: _Reader | None = None
     try:
@@ -433,19 +389,7 @@ def locate_record(run: Run, record: int, feature: str) -> Location:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Content of a record that the decoder refused.
-
-    Attributes
-    ----------
-    fault : Fault
-        Kind of the error.
-    step : int
-        Step of a feature list, item of a list of Examples, or -1.
-    found : int
-        A kind, count, size or value, depending on the fault.
-    text : str
-        Key of an unknown feature, or description of a tensor.
-    """
+    """Content of a record that the decoder refused."""
 
     fault: Fault
     step: int

@@ -53,20 +53,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 
 def cast(block: Block, dtype: np.dtype[Any]) -> Block:
-    """Cast the numbers of a block to another dtype.
-
-    Parameters
-    ----------
-    block : Block
-        Block of numbers.
-    dtype : dtype
-        A dtype that they are `castable` to.
-
-    Raises
-    ------
-    RowError
-        If an integer does not fit or has no exact float, or a float overflows. Floats may be rounded.
-    """
+    """Cast the numbers of a block to another dtype."""
     if isinstance(block, RaggedBlock):
         return RaggedBlock(_within(block.values, block.row_splits, dtype), block.row_splits)
     if isinstance(block, ArraysBlock):
@@ -114,13 +101,7 @@ def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
 
 
 def listed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers as an Example lists them: int64 or float32, flat and contiguous.
-
-    Raises
-    ------
-    RowError
-        If an unsigned integer exceeds int64, or a float64 is not exact in float32.
-    """
+    """Return numbers as an Example lists them: int64 or float32, flat and contiguous."""
     kind = np.dtype(stored_kind(values.dtype.name))
     with np.errstate(all="ignore"):
         result = np.ascontiguousarray(values, kind).reshape(-1)
@@ -150,36 +131,16 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedValues:
-    """Values of one key, or of one feature list, in all records.
-
-    Attributes
-    ----------
-    key : str
-        The key.
-    values : ndarray
-        Flat: int64, float32, or the uint8 of all bytes values.
-    count : int
-        Values per row, or per step, if the splits are None.
-    row_splits : ndarray of int64, or None
-        Offsets between rows, in values or steps.
-    value_splits : ndarray of int64, or None
-        Offsets between bytes values.
-    step_splits : ndarray of int64, or None
-        Offsets between steps, in values.
-    steps : bool
-        The key is a feature list.
-    prefix : bytes
-        Bytes to write before each bytes value.
-    """
+    """Values of one key, or of one feature list, in all records."""
 
     key: str
-    values: NDArray[Any]
-    count: int = 1
-    row_splits: _Ints | None = None
-    value_splits: _Ints | None = None
-    step_splits: _Ints | None = None
-    steps: bool = False
-    prefix: bytes = b""
+    values: NDArray[Any]  # flat: int64, float32, or the uint8 of all bytes values
+    count: int = 1  # values per row, or per step, if the splits are None
+    row_splits: _Ints | None = None  # in values or steps
+    value_splits: _Ints | None = None  # of bytes values
+    step_splits: _Ints | None = None  # in values
+    steps: bool = False  # the key is a feature list
+    prefix: bytes = b""  # written before each bytes value
 
     def field(self) -> _native.Field:
         """Return the specification for the native encoder."""
@@ -263,13 +224,7 @@ def in_rows(block: Block, count: int, of_values: Callable[[Any], Sequence[KeyedV
 
 
 def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:
-    """Return rows of steps without padding; all steps if `lengths` is None.
-
-    Raises
-    ------
-    RowError
-        If a length is negative, or more than the padded row has.
-    """
+    """Return rows of steps without padding; all steps if `lengths` is None."""
     if isinstance(block, RaggedBlock):
         check_lengths(np.diff(block.row_splits), lengths)
         return block
@@ -333,14 +288,7 @@ def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:
 
 
 def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> list[KeyedValues]:
-    """Disassemble a sparse feature into its values, and their indices along each axis.
-
-    Raises
-    ------
-    RowError
-        If a row has different numbers of indices and values, an index is out of range, or the shape differs from the
-        feature's size.
-    """
+    """Disassemble a sparse feature into its values, and their indices along each axis."""
     indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
     assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
     if len(wrong := np.flatnonzero(np.diff(indices.row_splits) != np.diff(values.row_splits))):
@@ -370,11 +318,6 @@ def flatten_partitioned(
     """Disassemble nested rows into their values and the entries of each partition.
 
     `of_values` encodes arrays as bytes values, one per row.
-
-    Raises
-    ------
-    RowError
-        If a partition cannot represent the rows: uniform rows of another length, or row ids with an empty last row.
     """
     # `ends`: offsets between groups (records, or steps), in items of the current level.
     assert isinstance(block, RaggedBlock)

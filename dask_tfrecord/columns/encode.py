@@ -46,26 +46,7 @@ _MOST = (1 << 31) - 1
 def source_columns(
     name: str, feature: Feature, columns: Container[str], own: Container[str], *, steps: bool
 ) -> tuple[str, ...] | None:
-    """Return the columns that a feature is written from.
-
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-    feature : Feature
-        Feature to write.
-    columns : container of str
-        Existing columns.
-    own : container of str
-        Names of all features: a column with one of these names belongs to that feature.
-    steps : bool
-        The feature is a feature list.
-
-    Returns
-    -------
-    tuple of str or None
-        Required columns and existing optional ones; None if a required column is missing.
-    """
+    """Return the columns that a feature is written from."""
     required, optional = [name], []
     if isinstance(feature, SparseFeature):
         required, optional = [f"{name}.indices", f"{name}.values"], [f"{name}.shape"]
@@ -78,19 +59,7 @@ def source_columns(
 
 @dataclass(frozen=True, slots=True)
 class _ColumnEncoding:
-    """Columns that one feature is written from.
-
-    Attributes
-    ----------
-    name, key : str
-        Name of the feature, and its key in a record.
-    feature : Feature
-        The feature.
-    columns : mapping of str to Feature
-        The columns, in the form that reading them returns.
-    unit : str
-        "step" of a feature list, "item" of a list of Examples, or "value".
-    """
+    """Columns that one feature is written from."""
 
     name: str
     key: str
@@ -100,22 +69,7 @@ class _ColumnEncoding:
 
 
 class Encoder:
-    """Encodes columns to the values of keys.
-
-    Parameters
-    ----------
-    schema : Schema
-        Features of the records.
-    columns : Schema
-        Features of the given columns.
-    encoding : mapping of str to ImageEncoding, optional
-        Encoding of image features; default PNG.
-
-    Raises
-    ------
-    SchemaError
-        A column belongs to no feature, or its dtype or shape does not match its feature.
-    """
+    """Encodes columns to the values of keys."""
 
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
@@ -132,22 +86,7 @@ class Encoder:
         return Encoder, (self.schema, self.columns, self.encoding)
 
     def keyed(self, blocks: Mapping[str, Block], location: Location) -> list[KeyedValues]:
-        """Return the values of each key.
-
-        Parameters
-        ----------
-        blocks : mapping of str to Block
-            Columns with the same number of rows.
-        location : Location
-            Location of the first row.
-
-        Raises
-        ------
-        FeatureError
-            A value does not fit its feature.
-        SchemaError
-            Two features share a key, but differ in its values.
-        """
+        """Return the values of each key."""
         found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
         first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
@@ -175,15 +114,7 @@ class Encoder:
 
 
 class RecordStream:
-    """Records of one shard, encoded from consecutive blocks.
-
-    Parameters
-    ----------
-    encoder : Encoder
-        Encoder of the columns.
-    file : str
-        Path of the shard, for errors.
-    """
+    """Records of one shard, encoded from consecutive blocks."""
 
     def __init__(self, encoder: Encoder, file: str) -> None:
         self.encoder, self.file = encoder, file
@@ -191,23 +122,7 @@ class RecordStream:
         self._buffer: NDArray[np.uint8] = np.empty(_BUFFER, np.uint8)
 
     def framed(self, blocks: Mapping[str, Block]) -> Iterator[memoryview]:
-        """Encode the records of the next rows.
-
-        Parameters
-        ----------
-        blocks : mapping of str to Block
-            Columns of the next rows.
-
-        Yields
-        ------
-        memoryview
-            Whole framed records; valid until the next iteration.
-
-        Raises
-        ------
-        FeatureError
-            A value does not fit its feature, or a record exceeds the limit of protobuf.
-        """
+        """Encode the records of the next rows."""
         rows = len(next(iter(blocks.values())))
         fields = [keyed.field() for keyed in self.encoder.keyed(blocks, Location(self.file, self.records))]
         native = _native.Encoder(fields, rows, MESSAGES[self.encoder.schema.message])
@@ -392,27 +307,7 @@ def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:
 
 
 def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
-    """Return the features that columns are written as.
-
-    Parameters
-    ----------
-    columns : Schema
-        The columns. A column without another feature is written as its feature here.
-    read : Schema or None
-        Schema that the columns were read by. Its features apply if all of their columns are present and unchanged.
-    given : Schema
-        Features of the user, which take precedence.
-
-    Returns
-    -------
-    Schema
-        In the order of the columns, with the groups of the user's Schema, or else of the columns.
-
-    Raises
-    ------
-    UnknownFeatureError
-        If the columns of a feature of the user are missing.
-    """
+    """Return the features that columns are written as."""
     message = given.message if given.message != "Example" or read is None else read.message
     own = {*given, *(read or {})}
     found: dict[str, tuple[Feature, bool]] = {}
@@ -464,13 +359,7 @@ def given_features(
     sequence_features: Mapping[str, Any] | None,
     example_features: Mapping[str, Any] | None = None,
 ) -> Schema:
-    """Return the schema of the arguments of a user: that of Examples without `sequence_features` or `example_features`.
-
-    Raises
-    ------
-    SchemaError
-        If an argument is not a mapping, or both kinds of steps are given.
-    """
+    """Return the schema of the arguments of a user; of Examples without `sequence_features` or `example_features`."""
     for argument, given in (
         ("features", features),
         ("sequence_features", sequence_features),
@@ -517,11 +406,6 @@ def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
     """Return the default features that arrays are written as: kinds that an Example lists.
 
     Integers and bool are listed as int64, float16 and bfloat16 as float32.
-
-    Raises
-    ------
-    SchemaError
-        If an Example cannot list the values: float64, complex numbers, arrays of different shapes.
     """
     return {name: _listed(name, feature) for name, feature in columns.items()}
 

@@ -62,17 +62,7 @@ def _field(tag: int, body: bytes) -> bytes:
 
 @lru_cache(4096)
 def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
-    """Serialize the fields that precede the content of a tensor of numbers.
-
-    Parameters
-    ----------
-    dtype : str
-        Dtype of the tensor.
-    shape : tuple of int
-        Shape of the tensor.
-    nbytes : int
-        Bytes of its content; without content, the field is omitted, as in proto3.
-    """
+    """Serialize the fields that precede the content of a tensor of numbers."""
     # proto3 omits a size of 0, too.
     sizes = b"".join(_field(_DIM, bytes([_SIZE]) + _varint(size) if size else b"") for size in shape)
     head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + _field(_SHAPE, sizes)
@@ -96,31 +86,7 @@ def read_tensors(
     out: NDArray[Any] | None,
     limit: MemoryLimit | None,
 ) -> NDArray[Any] | BytesBlock | ArraysBlock:
-    """Parse tensors; those of one shape straight into an array.
-
-    Parameters
-    ----------
-    feature : TensorFeature
-        Shape and dtype of each tensor.
-    messages : BytesBlock
-        One message per tensor.
-    row_splits : ndarray of int64
-        Splits of the tensors into rows, to name the row and the tensor of an error.
-    out : ndarray, optional
-        Array to write to.
-    limit : MemoryLimit, optional
-        Limit of the memory of the tensors.
-
-    Returns
-    -------
-    ndarray or BytesBlock of shape (messages, *shape), or ArraysBlock
-        `out`, or a new array; a BytesBlock for strings; an ArraysBlock if a size is open.
-
-    Raises
-    ------
-    RowError
-        If a message is not a tensor of this dtype and shape, or the limit is exceeded.
-    """
+    """Parse tensors; those of one shape straight into an array."""
     shape = (len(messages), *feature.shape)
     array = None
     if feature.dtype != "bytes" and not feature.own_shapes:
@@ -155,20 +121,7 @@ def read_tensors(
 
 
 def tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
-    """Serialize tensors of strings, or of different shapes.
-
-    Parameters
-    ----------
-    dtype : str
-        Dtype of the tensors.
-    block : ArraysBlock or BytesBlock
-        One tensor per row.
-
-    Returns
-    -------
-    BytesBlock
-        One message per row.
-    """
+    """Serialize tensors of strings, or of different shapes."""
     messages = list(_of_strings(block) if dtype == "bytes" else _of_numbers(dtype, block))
     splits = splits_of(np.array([len(message) for message in messages], np.int64))
     return BytesBlock(np.frombuffer(b"".join(messages), np.uint8), splits, (len(messages),))
@@ -200,29 +153,7 @@ def _of_strings(block: ArraysBlock | BytesBlock) -> Iterator[bytes]:
 def image_rows(
     feature: ImageFeature, files: BytesBlock, row_splits: NDArray[np.int64] | None, out: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Decode images of one shape.
-
-    Parameters
-    ----------
-    feature : ImageFeature
-        Shape, dtype, channels and size of each image.
-    files : BytesBlock
-        One file per image.
-    row_splits : ndarray of int64, or None
-        Splits of the images into rows, to name the row and the image of an error; None for one image per row.
-    out : ndarray, optional
-        Array to write to.
-
-    Returns
-    -------
-    ndarray of shape (files, height, width, channels)
-        `out`, or a new array.
-
-    Raises
-    ------
-    RowError
-        If a file is not an image, is damaged, or has another shape.
-    """
+    """Decode images of one shape."""
     array = np.empty((len(files), *feature.value_shape), feature.item_dtype) if out is None else out
     for number, file in enumerate(_iter_files(files)):
         with _naming_row(row_splits, number):
@@ -279,18 +210,7 @@ def _iter_files(files: BytesBlock) -> Iterator[memoryview]:
 
 
 def encode_images(encoding: ImageEncoding, block: Block) -> Block:
-    """Encode the images of a block, one or any number per row.
-
-    Returns
-    -------
-    BytesBlock or RaggedBlock
-        One file per image.
-
-    Raises
-    ------
-    RowError
-        If an image has no pixels, a number of channels that the format cannot store, or floats that are not levels.
-    """
+    """Encode the images of a block, one or any number per row."""
     if isinstance(block, RaggedBlock):
         files = _encode(encoding, block.values, block.row_splits)
         return RaggedBlock(files, block.row_splits)

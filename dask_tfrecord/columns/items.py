@@ -89,22 +89,7 @@ def _row_lengths(block: Block) -> NDArray[np.int64]:
 
 
 def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> Block:
-    """Return the items of all rows of a block as the rows of a block.
-
-    Parameters
-    ----------
-    block : Block
-        Ragged rows, arrays that differ along their first axis, or padded rows.
-    lengths : ndarray of int64, shape (rows,)
-        Items of each row.
-    feature : Feature
-        Feature of the items, see `item_feature`.
-
-    Returns
-    -------
-    Block
-        The items; it shares memory with the block unless rows are padded.
-    """
+    """Return the items of all rows of a block as the rows of a block."""
     if isinstance(block, RaggedBlock):
         values = block.values
         if isinstance(values, ArraysBlock) and not feature.own_shapes:
@@ -136,27 +121,13 @@ def _array_items(block: ArraysBlock, lengths: NDArray[np.int64], feature: Featur
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemPlan:
-    """Columns of items, and the columns of records that they are made of.
-
-    Attributes
-    ----------
-    group : tuple of str
-        Columns whose rows are divided into items.
-    repeated : tuple of str
-        Columns whose rows are repeated for each item.
-    records : Schema
-        Features of the columns of records.
-    schema : Schema
-        Features of the columns of items, `RECORD` included if records are numbered.
-    encoded : tuple of str
-        Columns of images that are read as bytes, so that only the images of the requested items are decoded.
-    """
+    """Columns of items, and the columns of records that they are made of."""
 
     group: tuple[str, ...]
     repeated: tuple[str, ...]
     records: Schema
     schema: Schema
-    encoded: tuple[str, ...] = ()
+    encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
@@ -187,21 +158,7 @@ class ItemPlan:
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64] = 0,
     ) -> dict[str, Block]:
-        """Return items of blocks of records; those of `encoded` columns as bytes.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Columns of items.
-        blocks : mapping of str to Block
-            Columns of records.
-        lengths : ndarray of int64, shape (records,)
-            Items of each record.
-        picked : slice or ndarray of int64
-            Items to return, counted from the first item of the blocks.
-        first_record : int or ndarray of int64
-            Number of the first record, or of each record.
-        """
+        """Return items of blocks of records; those of `encoded` columns as bytes."""
         made: dict[str, Block] = {}
         if any(name not in self.group for name in names):
             records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[picked]
@@ -225,20 +182,7 @@ class ItemPlan:
         }
 
     def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return the row lengths of the columns of the group among some blocks.
-
-        Parameters
-        ----------
-        blocks : mapping of str to Block
-            Columns of records.
-        expected : ndarray of int64 or None
-            Counted lengths.
-
-        Raises
-        ------
-        UnequalLengths
-            If two columns of a record differ in length, or a column from the counted lengths.
-        """
+        """Return the row lengths of the columns of the group among some blocks."""
         found = [(name, _row_lengths(blocks[at])) for name in self.group if (at := self.lengths_of(name)) in blocks]
         other = ""
         for name, lengths in found:
@@ -253,19 +197,7 @@ class ItemPlan:
 
 
 class UnequalLengths(RowError):
-    """Column of a group whose length differs in one row from another column, or from the counted length.
-
-    Parameters
-    ----------
-    row : int
-        Index of the row.
-    name : str
-        The column.
-    expected, found : int
-        Items of the other column, and of this one.
-    other : str
-        The other column; empty if `expected` was counted.
-    """
+    """Column of a group whose length differs in one row from another column, or from the counted length."""
 
     def __init__(self, row: int, name: str, expected: int, found: int, other: str) -> None:
         message = f"holds {plural(found, 'item')}; expected {expected:,}, "

@@ -44,13 +44,7 @@ def partitioned(
     out: NDArray[Any] | None,
     limit: MemoryLimit | None = None,
 ) -> Block:
-    """Assemble nested rows of values.
-
-    Raises
-    ------
-    RowError
-        If the partitions do not match the values of a record or step.
-    """
+    """Assemble nested rows of values."""
     assert isinstance(feature, RaggedFeature)
     values, *keyed = outputs
     groups = _Groups(values)

@@ -34,47 +34,23 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """Image whose header was read, and whose pixels are still encoded.
-
-    Attributes
-    ----------
-    format : str
-        "JPEG", "PNG", "GIF", "BMP" or "WebP".
-    height, width : int
-        In pixels.
-    channels : int
-        Channels of the decoded array: those requested, or those of the file.
-    decode : callable
-        ``decode(wide)`` returns the pixels, shape ``(height, width, channels)``, of uint8; of uint16 if `wide` and
-        the file has 16 bits per channel. Raises `ImageError`.
-    factor_to_uint16 : int
-        TensorFlow's factor from 8-bit levels to uint16: 257 in a PNG, otherwise 256.
-    decode_into : callable, optional
-        ``decode_into(out)`` writes the pixels to a contiguous array of their shape and `depth`. None if the decoder
-        allocates its own.
-    depth : int
-        Bits per channel of the file, 8 or 16: fewer count as 8.
-    """
+    """Image whose header was read, and whose pixels are still encoded."""
 
     format: str
     height: int
     width: int
     channels: int
+    # `decode(wide)` returns pixels of uint8, or of uint16 if `wide` and the file has 16 bits per channel.
     decode: Callable[[bool], Pixels]
-    factor_to_uint16: int = 256
+    factor_to_uint16: int = 256  # TensorFlow's factor from 8-bit levels: 257 in a PNG
+    # Writes the pixels to a contiguous array of their shape and `depth`; None if the decoder allocates its own.
     decode_into: Callable[[NDArray[Any]], None] | None = None
-    depth: int = 8
+    depth: int = 8  # bits per channel of the file: fewer than 8 count as 8
 
 
 @cache
 def require_pillow() -> ModuleType:
-    """Import and return `PIL.Image`.
-
-    Raises
-    ------
-    ImportError
-        Pillow is not installed; the text names the extra to install.
-    """
+    """Import and return `PIL.Image`."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -95,11 +71,6 @@ def check_pixel_count(format: str, height: int, width: int) -> None:
     Pillow warns past `PIL.Image.MAX_IMAGE_PIXELS` and raises past twice that number. Only the second limit applies
     here: large scenes are legitimate, and a warning on a worker does not reach the user. As in Pillow, None disables
     the limit.
-
-    Raises
-    ------
-    ImageError
-        The image has too few or too many pixels.
     """
     if height <= 0 or width <= 0:
         raise ImageError(f"a {format} image of {width} x {height} pixels")
@@ -114,33 +85,7 @@ def check_pixel_count(format: str, height: int, width: int) -> None:
 def decode_with_pillow(
     format: str, mode: str, size: tuple[int, int], data: bytes, codec: str, *args: object
 ) -> NDArray[np.uint8]:
-    """Decode compressed data with one of Pillow's decoders, which release the GIL.
-
-    Parameters
-    ----------
-    format : str
-        Format to name in errors.
-    mode : str
-        Pillow's mode of the pixels: a letter per channel.
-    size : tuple of int
-        Width and height.
-    data : bytes
-        Input of the decoder.
-    codec : str
-        Pillow's name of the decoder.
-    *args : object
-        Further arguments of the decoder.
-
-    Returns
-    -------
-    ndarray of uint8, shape (height, width, channels)
-        Read-only.
-
-    Raises
-    ------
-    ImageError
-        The data end early, or the decoder finds them damaged.
-    """
+    """Decode compressed data with one of Pillow's decoders, which release the GIL."""
     width, height = size
     try:
         image = require_pillow().frombytes(mode, size, data, codec, *args)
@@ -161,21 +106,7 @@ _END_OF_IMAGE, _SCAN, _ADOBE = 0xD9, 0xDA, 0xEE
 
 @dataclass(frozen=True, slots=True)
 class JPEGHeader:
-    """Frame header of a JPEG.
-
-    Attributes
-    ----------
-    precision : int
-        Bits per sample.
-    height, width : int
-        In pixels.
-    components : int
-        1 gray, 3 colours, 4 CMYK or YCCK.
-    has_adobe_marker : bool
-        An Adobe marker precedes the first scan: CMYK values are inverted.
-    scan : int
-        Offset of the first scan.
-    """
+    """Frame header of a JPEG."""
 
     precision: int
     height: int
@@ -189,11 +120,6 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
     """Read the segments before the first scan.
 
     Markers are searched as libjpeg does. Otherwise the decoder could find another size than the one allocated.
-
-    Raises
-    ------
-    ImageError
-        The file contains no frame or two, or ends before the first scan.
     """
     frame, adobe, at = b"", False, 2
     while True:
@@ -229,23 +155,6 @@ def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
 
     Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
     which treats the values as inverted if the file has an Adobe marker.
-
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    channels : int
-        1 or 3, or 0 for those of the file.
-    fast : bool
-        Use the fast DCT. Needs simplejpeg. Without it, simplejpeg decodes where it is installed, otherwise Pillow:
-        both return the same pixels.
-
-    Raises
-    ------
-    ImageError
-        The file lacks a frame or an end marker, its precision is not 8 bits, or TensorFlow refuses `channels`.
-    ImportError
-        simplejpeg is not installed, and `fast` needs it.
     """
     header = read_jpeg_header(data)
     if header.precision != 8:
@@ -321,21 +230,7 @@ _TRAILER, _IMAGE, _EXTENSION = 0x3B, 0x2C, 0x21
 
 @dataclass(frozen=True, slots=True)
 class GIFFrame:
-    """One frame of a GIF.
-
-    Attributes
-    ----------
-    left, top, width, height : int
-        Position and size on the canvas, in pixels.
-    interlaced : bool
-        Rows are stored in four passes.
-    palette : bytes
-        Three bytes per colour; empty without a palette.
-    transparent : int or None
-        Index of the transparent colour; -1 or None without one.
-    start : int
-        Offset of the image data, which begin with the width of the codes.
-    """
+    """One frame of a GIF."""
 
     left: int
     top: int
@@ -343,19 +238,14 @@ class GIFFrame:
     height: int
     interlaced: bool
     palette: bytes
-    transparent: int | None
-    start: int
+    transparent: int | None  # index of the transparent colour; -1 or None without one
+    start: int  # of the image data, which begin with the width of the codes
 
 
 def read_gif_frames(data: bytes) -> list[GIFFrame]:
     """Read the descriptors of all frames.
 
     A file that ends after a complete frame is accepted: all its pixels are present, only the trailer is missing.
-
-    Raises
-    ------
-    ImageError
-        The file ends within a frame, holds a block of unknown kind, or contains no frame.
     """
     frames: list[GIFFrame] = []
     transparent: int | None = None
@@ -405,11 +295,6 @@ def open_gif(data: bytes, channels: int) -> EncodedImage:
 
     As in TensorFlow, the canvas has the size of the largest frame. Pixels that the first frame does not cover, or
     where it is transparent, are black.
-
-    Raises
-    ------
-    ImageError
-        The file lacks a frame or a palette, ends within a frame, or `channels` is not 3.
     """
     check_channels("GIF", channels, (3,))
     frames = read_gif_frames(data)
@@ -450,30 +335,14 @@ _HEADER_SIZES = (40, 52, 56, 108, 124)
 
 @dataclass(frozen=True, slots=True)
 class BMPHeader:
-    """Header of a BMP.
+    """Header of a BMP."""
 
-    Attributes
-    ----------
-    start : int
-        Offset of the pixels.
-    size : int
-        Bytes of the header, without the 14 of the file header.
-    width, height : int
-        In pixels; a negative height means that the first row is the top one.
-    planes : int
-        1 in every valid file.
-    bits : int
-        Bits per pixel.
-    compression : int
-        0 if the pixels are stored as they are.
-    """
-
-    start: int
-    size: int
+    start: int  # offset of the pixels
+    size: int  # of the header, without the 14 bytes of the file header
     width: int
-    height: int
+    height: int  # negative if the first row is the top one
     planes: int
-    bits: int
+    bits: int  # per pixel
     compression: int
 
     @property
@@ -483,13 +352,7 @@ class BMPHeader:
 
 
 def read_bmp_header(data: bytes) -> BMPHeader:
-    """Read the header, unchecked.
-
-    Raises
-    ------
-    ImageError
-        The data end within it.
-    """
+    """Read the header, unchecked."""
     if len(data) < 54:
         raise ImageError("a truncated BMP image")
     return BMPHeader(*struct.unpack_from("<3i i HH I", data, 10))
@@ -500,11 +363,6 @@ def open_bmp(data: bytes, channels: int) -> EncodedImage:
 
     As in TensorFlow, pixels of 8 bits are returned as stored and the palette is ignored. The file must end with the
     last pixel, to the byte.
-
-    Raises
-    ------
-    ImageError
-        The depth, compression, order of colours or file size is not supported, or one channel is requested.
     """
     header = read_bmp_header(data)
     check_channels("BMP", channels, (3, 4))
@@ -541,13 +399,7 @@ _ALPHA, _ANIMATED = 0x10, 0x02
 
 
 def read_webp_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels (4 with alpha, otherwise 3), by the rules of `WebPGetFeatures`.
-
-    Raises
-    ------
-    ImageError
-        The file lacks a frame.
-    """
+    """Return height, width and channels (4 with alpha, otherwise 3), by the rules of `WebPGetFeatures`."""
     at, canvas, channels = 12, None, 3
     while at + 18 <= len(data):
         kind, length, body = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little"), at + 8
@@ -575,11 +427,6 @@ def open_webp(data: bytes, channels: int) -> EncodedImage:
 
     As in TensorFlow, alpha is neither added nor dropped. TensorFlow writes past the end of its tensor for an
     animation without alpha; here it has three channels.
-
-    Raises
-    ------
-    ImageError
-        The file is shorter than its header announces, lacks a frame, or has another number of channels.
     """
     end = 8 + int.from_bytes(data[4:8], "little")
     if len(data) < max(end, 30):

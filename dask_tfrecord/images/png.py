@@ -42,19 +42,7 @@ _SRGB_GAMMA = 45455
 
 @dataclass(frozen=True, slots=True)
 class PNGHeader:
-    """Content of the chunk IHDR.
-
-    Attributes
-    ----------
-    height, width : int
-        In pixels.
-    depth : int
-        Bits per sample.
-    colour : int
-        Colour type.
-    interlaced : bool
-        Rows come in the seven passes of Adam7.
-    """
+    """Content of the chunk IHDR."""
 
     height: int
     width: int
@@ -80,50 +68,23 @@ class PNGHeader:
 
 @dataclass(frozen=True, slots=True)
 class _Colours:
-    """Content of the chunks that change colours.
+    """Content of the chunks that change colours."""
 
-    Attributes
-    ----------
-    palette : ndarray of uint8, shape (256, 4)
-        Red, green, blue, alpha; black and opaque past the last colour of the file.
-    key : tuple of int or None
-        Sample values of the transparent colour; empty if the palette has alpha, None without transparency.
-    gamma : int
-        Exponent of the samples times 100,000; 0 if unknown.
-    """
-
-    palette: NDArray[np.uint8]
-    key: tuple[int, ...] | None
-    gamma: int
+    palette: NDArray[np.uint8]  # of shape (256, 4); black past the last colour of the file
+    key: tuple[int, ...] | None  # the transparent colour; empty if the palette has alpha, None without transparency
+    gamma: int  # exponent of the samples times 100,000; 0 if unknown
 
 
 def read_png_header(data: bytes) -> PNGHeader:
-    """Read the header of a PNG without checking its CRC.
-
-    Raises
-    ------
-    ImageError
-        The first chunk is not a valid IHDR.
-    """
+    """Read the header of a PNG without checking its CRC."""
     return _parse_header(data[12:16], data[16:29])
 
 
 def open_png(data: bytes, channels: int) -> EncodedImage:
     """Check all chunks of a PNG and prepare its decoding.
 
-    Parameters
-    ----------
-    data : bytes
-        The file; bytes after its last chunk are ignored.
-    channels : int
-        1, 3 or 4, or 0 for those of the file: 1 gray, 2 gray and alpha, 3 RGB, 4 RGBA; 3 for a palette, or 4 with
-        transparency. Gray is repeated for RGB. RGB is weighted for gray as libpng does, in linear light if the file
-        has a gamma. Alpha is dropped, derived from the transparent colour, or opaque.
-
-    Raises
-    ------
-    ImageError
-        The file is truncated, a CRC does not match, the header is invalid, or a critical chunk is unknown.
+    Without `channels`, those of the file: 3 of a palette, or 4 with transparency. Gray is repeated for RGB. RGB is
+    weighted for gray as libpng does, in linear light if the file has a gamma. Bytes after the last chunk are ignored.
     """
     chunks = list(_chunks(data))
     header = _parse_header(*chunks[0])
