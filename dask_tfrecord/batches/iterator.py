@@ -57,17 +57,6 @@ class BatchPipeline:
     """Batches after a position, made ahead in threads of this process after `start`.
 
     The threads hold no reference to the iterator, so that its collection can stop them.
-
-    Parameters
-    ----------
-    mixer : BatchMixer
-        Source of the batches.
-    position : Position
-        Position of the first batch.
-    threads : int
-        Threads that read units.
-    prefetch : int
-        Batches that are made ahead.
     """
 
     def __init__(self, mixer: BatchMixer, position: Position, threads: int, prefetch: int) -> None:
@@ -96,13 +85,7 @@ class BatchPipeline:
         return self._process == os.getpid()
 
     def next(self) -> tuple[Batch, Position] | None:
-        """Return the next batch and the position after it; None after the last one.
-
-        Raises
-        ------
-        Exception
-            The error of a record of the batch.
-        """
+        """Return the next batch and the position after it; None after the last one."""
         result = self._results.get()
         self._tokens.put(True)
         if isinstance(result, BaseException):

@@ -33,31 +33,13 @@ _ORDER, _DISTANCES = 0, 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Order of rows in all epochs.
+    """Order of rows in all epochs."""
 
-    Attributes
-    ----------
-    nrows : int or None
-        Rows of the data set; None if they are not counted.
-    borders : ndarray of int64
-        First row of each unit, and the number of rows. For rows that are not counted, numbers of chunks.
-    shuffle : False, "window" or "full"
-        Kind of shuffling.
-    window : int
-        Rows of the mixing window; 1 for a stream in order.
-    unit_rows : int
-        Rows of a unit of a permutation.
-    seed : int
-        Seed of all random numbers.
-    shard : tuple of int
-        Index and number of the shards that share an epoch.
-    """
-
-    nrows: int | None
-    borders: NDArray[np.int64]
+    nrows: int | None  # None if they are not counted
+    borders: NDArray[np.int64]  # of units; numbers of chunks if rows are not counted
     shuffle: Shuffle
-    window: int
-    unit_rows: int
+    window: int  # rows of the mixing window; 1 for a stream in order
+    unit_rows: int  # rows of a unit of a permutation
     seed: int
     shard: tuple[int, int]
 
@@ -92,25 +74,13 @@ class RowOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochUnits:
-    """Units of one epoch of a shard, in the order of the stream.
-
-    Attributes
-    ----------
-    order : RowOrder
-        Order of all epochs.
-    epoch : int
-        Number of the epoch.
-    starts, stops : ndarray of int64, shape (nunits,)
-        Rows of each unit, as positions in `rows` if that is given.
-    rows : ndarray of integers or None
-        Rows of a permutation.
-    """
+    """Units of one epoch of a shard, in the order of the stream."""
 
     order: RowOrder
     epoch: int
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # rows of each unit; positions in `rows` if that is given
     stops: NDArray[np.int64]
-    rows: NDArray[np.integer] | None
+    rows: NDArray[np.integer] | None  # of a permutation
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -200,39 +170,15 @@ class Pad:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPadding:
-    """Checked padding of one column.
-
-    Attributes
-    ----------
-    name : str
-        Name of the column.
-    lengths : tuple of int or None
-        Values of each level of rows, the outermost first; None is the longest row of the batch.
-    value : scalar
-        Padding in the dtype of the column.
-    truncate : bool
-        Cut longer rows.
-    """
+    """Checked padding of one column."""
 
     name: str
-    lengths: tuple[int | None, ...]
-    value: Any
+    lengths: tuple[int | None, ...]  # of each level of rows, outermost first; None is the longest row of the batch
+    value: Any  # in the dtype of the column
     truncate: bool
 
     def apply(self, block: RaggedBlock, describe: Callable[[int], str]) -> NDArray[Any]:
-        """Pad the rows of a batch.
-
-        Parameters
-        ----------
-        block : RaggedBlock
-            Rows of the batch.
-        describe : callable
-            Function from a row of the batch to its location, for errors.
-
-        Returns
-        -------
-        ndarray of shape (rows, *lengths, *inner)
-        """
+        """Pad the rows of a batch."""
         return self._fill(block, self.lengths, lambda row: row, describe)
 
     def _fill(
@@ -268,13 +214,7 @@ class ColumnPadding:
 
 
 def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, ColumnPadding]:
-    """Check the option `pad`.
-
-    Raises
-    ------
-    UnknownFeatureError, SchemaError, ValueError, TypeError
-        If a column does not exist or is not ragged, or a length or value does not fit it.
-    """
+    """Check the option `pad`."""
     if pad is None:
         return {}
     if not isinstance(pad, Mapping):
@@ -312,27 +252,13 @@ def _lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position between two batches.
-
-    Attributes
-    ----------
-    epoch : int
-        Number of the epoch.
-    batch : int
-        Batches of the epoch that were delivered.
-    unit : int
-        First unit of the epoch with rows that were not delivered.
-    start : int
-        Position of its first row in the stream.
-    key : int
-        Key of the last row that was delivered, see `EpochUnits.places`; -1 before the first row.
-    """
+    """Position between two batches."""
 
     epoch: int = 0
-    batch: int = 0
-    unit: int = 0
-    start: int = 0
-    key: int = -1
+    batch: int = 0  # batches of the epoch that were delivered
+    unit: int = 0  # first unit of the epoch with rows that were not delivered
+    start: int = 0  # position of its first row in the stream
+    key: int = -1  # of the last row that was delivered, see `EpochUnits.places`; -1 before the first one
 
 
 @dataclass(slots=True, eq=False)
@@ -360,29 +286,7 @@ class _HeldUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMixer:
-    """Batches of all epochs after a position.
-
-    Attributes
-    ----------
-    reader : RowReader
-        Reader of the rows.
-    order : RowOrder
-        Order of the rows.
-    paddings : mapping of str to ColumnPadding
-        Columns that are padded.
-    batch_size : int
-        Rows of a batch.
-    drop_remainder : bool
-        Leave out the last batch of an epoch if it is smaller.
-    batches_per_epoch : int or None
-        Number of batches; None if rows are not counted.
-    epochs : int or None
-        Number of epochs; None for any number.
-    ahead : int
-        Units that are read ahead.
-    scheduler : Any
-        Scheduler of existing chunks.
-    """
+    """Batches of all epochs after a position."""
 
     reader: RowReader
     order: RowOrder
@@ -391,8 +295,8 @@ class BatchMixer:
     drop_remainder: bool
     batches_per_epoch: int | None
     epochs: int | None
-    ahead: int
-    scheduler: Any
+    ahead: int  # units that are read ahead
+    scheduler: Any  # of existing chunks
 
     def batches(self, position: Position, pool: Executor) -> Generator[tuple[Batch, Position], None, None]:
         """Yield the batches after a position, each with the position after it.
@@ -483,17 +387,7 @@ class BatchMixer:
         return _HeldUnit(number, 0, size, size, key, order, blocks)
 
     def _gather(self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64]) -> Batch:
-        """Gather the rows of a batch, and pad its columns.
-
-        Parameters
-        ----------
-        held : list of _HeldUnit
-            Units that were read.
-        owners : ndarray of int64
-            Index in `held` of the unit of each row.
-        positions : ndarray of int64
-            Position of each row in the stream.
-        """
+        """Gather the rows of a batch, and pad its columns."""
         sorting = np.argsort(owners, kind="stable")
         borders = np.flatnonzero(np.diff(owners[sorting], prepend=-1, append=len(held)))
         places = [sorting[start:stop] for start, stop in pairwise(borders.tolist())]

@@ -22,11 +22,6 @@ class RowReader:
     """Reader of rows of a data set.
 
     A lazy source reads rows without dask. Existing chunks are computed, one dask graph for each read.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Rows and columns to read.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -36,19 +31,9 @@ class RowReader:
         self.is_lazy = self.backing.source is not None
 
     def read(self, key: int | slice | NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
-        """Read rows.
+        """Read rows, which may share memory with chunks that are kept.
 
-        Parameters
-        ----------
-        key : int, slice or ndarray of int64
-            Number of a chunk whose rows are not counted; else rows, as a slice or as ascending numbers.
-        scheduler : optional
-            Scheduler that computes existing chunks; see `chunk_scheduler`.
-
-        Returns
-        -------
-        dict of str to Block
-            Blocks in the order of the columns. They may share memory with chunks that are kept.
+        The key is the number of a chunk whose rows are not counted; else rows, as a slice or as ascending numbers.
         """
         if self.backing.source is not None:
             blocks = self.backing.source.read(self.names, key)

@@ -60,19 +60,9 @@ except ImportError as error:
 def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
     """Return the Arrow schema of columns.
 
-    Parameters
-    ----------
-    schema : Schema
-        Features of the columns.
-    tensors : bool, default True
-        Use the tensor type for shapes of several axes; otherwise nested lists.
-
-    Returns
-    -------
-    pyarrow.Schema
-        Each field has metadata: `feature` and `feature_class`, `dtype` (NumPy's name), `shape` of a row as JSON (-1
-        for a length that differs between rows), and `class_names` as JSON if they are known. The metadata of the schema
-        has `dask_tfrecord.schema`, the JSON of `Schema`.
+    Each field has metadata: `feature` and `feature_class`, `dtype` (NumPy's name), `shape` of a row as JSON (-1 for a
+    length that differs between rows), and `class_names` as JSON if they are known. The metadata of the schema has
+    `dask_tfrecord.schema`, the JSON of `Schema`.
     """
     for name in schema:
         if "\0" in name:
@@ -155,18 +145,10 @@ def number_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class BatchMaker:
-    """Conversion of chunks to record batches; it pickles.
-
-    Attributes
-    ----------
-    schema : Schema
-        Features of the columns.
-    tensors : bool
-        Use the tensor type for shapes of several axes.
-    """
+    """Conversion of chunks to record batches; it pickles."""
 
     schema: Schema
-    tensors: bool = True
+    tensors: bool = True  # the tensor type for shapes of several axes; otherwise nested lists
 
     @property
     def arrow(self) -> pa.Schema:
@@ -187,13 +169,7 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def check_columns(self, rows: int | None) -> None:
-        """Raise if rows have no column: a record batch without columns has no rows.
-
-        Raises
-        ------
-        SchemaError
-            If there are rows and no columns.
-        """
+        """Raise if rows have no column: a record batch without columns has no rows."""
         if not self.schema and rows != 0:
             raise SchemaError("rows without a column cannot be record batches: select one column or more")
 

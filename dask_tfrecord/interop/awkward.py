@@ -67,30 +67,14 @@ class AwkwardChunks(Iterator[Any]):
 
 @dataclass(frozen=True, slots=True)
 class _ArrayMaker:
-    """Conversion of chunks to record arrays; it pickles.
-
-    Attributes
-    ----------
-    schema : Schema
-        Features of the columns.
-    source : Source or None
-        Source of the rows; None for rows in memory.
-    borders : ndarray of int64 or None
-        First row of each chunk; None if rows are not counted.
-    """
+    """Conversion of chunks to record arrays; it pickles."""
 
     schema: Schema
-    source: Source | None
-    borders: NDArray[np.int64] | None
+    source: Source | None  # None for rows in memory
+    borders: NDArray[np.int64] | None  # first row of each chunk; None if rows are not counted
 
     def check_names(self) -> None:
-        """Raise if a group has the name of a column outside of it.
-
-        Raises
-        ------
-        SchemaError
-            If a group has one.
-        """
+        """Raise if a group has the name of a column outside of it."""
         for group, members in self.schema.groups.items():
             if group in self.schema and group not in members:
                 raise SchemaError(

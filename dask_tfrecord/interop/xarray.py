@@ -37,28 +37,12 @@ ROWS = "record"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VariableSpec:
-    """Variable of one column.
-
-    Attributes
-    ----------
-    column : str
-        Name of the column.
-    dims : tuple of str
-        Names of the axes; the first is that of rows.
-    shape : tuple of int
-        Shape.
-    dtype : dtype
-        Object for columns of bytes and for rows that differ in length or shape.
-    attributes : mapping of str to JSON values
-        Attributes.
-    is_coord : bool
-        True for a coordinate.
-    """
+    """Variable of one column."""
 
     column: str
-    dims: tuple[str, ...]
+    dims: tuple[str, ...]  # the first is that of rows
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # object for bytes and for rows that differ in length or shape
     attributes: Mapping[str, Any]
     is_coord: bool
 
@@ -75,30 +59,7 @@ def variable_specs(
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     labels: Labels | None = None,
 ) -> dict[str, VariableSpec]:
-    """Describe the variables of the columns of a schema, by the names of the variables.
-
-    Parameters
-    ----------
-    schema : Schema
-        Columns.
-    nrows : int or None
-        Number of rows; None if they are not counted.
-    coords : sequence of str
-        Columns that are coordinates.
-    dimension_names : mapping of str to sequence of str, optional
-        Names of the axes of a row, by column.
-    labels : Labels, optional
-        Labels of the shards, which the arguments override.
-
-    Raises
-    ------
-    UnknownFeatureError
-        If `coords` or `dimension_names` has another column.
-    ValueError
-        If rows are not counted, or names do not fit the axes.
-    SchemaError
-        If two columns have one name as variables.
-    """
+    """Describe the variables of the columns of a schema, by their names; the arguments override labels."""
     if nrows is None:
         raise ValueError(
             "dimensions of xarray have known sizes, and rows are not counted: open with counts='auto', not counts=None"
@@ -132,13 +93,7 @@ def variable_specs(
 
 
 def in_groups(specs: Mapping[str, VariableSpec]) -> dict[str, dict[str, VariableSpec]]:
-    """Divide variables among the groups that the names of their columns describe, by the paths of the groups.
-
-    Raises
-    ------
-    SchemaError
-        If a column has the name of a group.
-    """
+    """Divide variables among the groups that the names of their columns describe, by the paths of the groups."""
     groups: dict[str, dict[str, VariableSpec]] = {"/": {}}
     for name, spec in specs.items():
         *parents, leaf = [part for part in spec.column.split("/") if part] or [name]
@@ -253,17 +208,7 @@ def _boxed(array: NDArray[Any]) -> BoxedArray:
 
 
 def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> da.Array:
-    """Return a column of objects or text as a dask array of `BoxedArray`.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows.
-    name : str
-        Name of the column.
-    array : dask array, optional
-        Array of the column that is decoded with others; by default the column is decoded on its own.
-    """
+    """Return a column as a dask array of `BoxedArray`; `array` is given if it is decoded together with others."""
     feature = dataset.schema[name]
     dtype = feature.block_dtype if array is None else array.dtype
     meta: NDArray[Any] = np.empty((0,) * (1 + len(feature.block_shape)), dtype)
@@ -287,24 +232,7 @@ def flat_columns(dataset: Dataset) -> list[str]:
 def flat_variables(
     dataset: Dataset, rows: str, dimension_names: Mapping[str, Sequence[str]] | None, labels: Labels | None
 ) -> dict[str, xarray.Variable]:
-    """Count the values of columns, and return their flat arrays with the names and dimensions of `to_zarr`.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Columns of `flat_columns`.
-    rows : str
-        Name of the dimension of rows.
-    dimension_names : mapping of str to sequence of str, optional
-        Names of the axes of an item, by column.
-    labels : Labels, optional
-        Attributes of columns.
-
-    Raises
-    ------
-    FeatureError
-        If columns of a group differ in their numbers of items.
-    """
+    """Count the values of columns, and return their flat arrays with the names and dimensions of `to_zarr`."""
     schema, borders = dataset.schema, np.asarray(dataset.borders)
     nrows = int(borders[-1])
     most = max(1, int(np.diff(borders).max(initial=1)))
@@ -429,19 +357,7 @@ def assembled(
     labels: Labels | None,
     dropped: Container[str] = (),
 ) -> xarray.Dataset:
-    """Return a Dataset of variables, without indexes.
-
-    Parameters
-    ----------
-    variables : mapping of str to xarray.Variable
-        Variables of columns.
-    specs : mapping of str to VariableSpec
-        Their descriptions.
-    labels : Labels, optional
-        Labels of the shards: coordinates without rows, and attributes.
-    dropped : container of str
-        Coordinates without rows that are left out.
-    """
+    """Return a Dataset of variables, without indexes."""
     coords = {name for name, spec in specs.items() if spec.is_coord}
     found = dict(variables)
     if labels is not None:

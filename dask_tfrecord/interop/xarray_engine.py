@@ -30,19 +30,7 @@ _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 
 
 class IndexedColumn(BackendArray):
-    """Column that is read when it is indexed: the selected records only, with every value of a selected record.
-
-    Parameters
-    ----------
-    source : Source
-        Source of the rows.
-    column : str
-        Name of the column.
-    shape : tuple of int
-        Shape; the first axis counts rows.
-    dtype : dtype
-        The dtype.
-    """
+    """Column that is read when it is indexed: the selected records only, with every value of a selected record."""
 
     def __init__(self, source: Source, column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.source = source
@@ -181,21 +169,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Opened:
-    """Opened shards.
-
-    Attributes
-    ----------
-    given : object
-        Path or paths, as the caller gave them.
-    rows : Dataset
-        Columns that are not dropped, in one chunk per shard.
-    specs : dict of str to VariableSpec
-        Their variables.
-    labels : Labels or None
-        Labels of the shards.
-    dropped : frozenset of str
-        Names of dropped variables.
-    """
+    """Opened shards."""
 
     given: Any
     rows: Dataset
