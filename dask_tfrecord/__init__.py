@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.virtual.parser import TFRecordParser
     from dask_tfrecord.stores.virtual.references import VirtualZarr
     from dask_tfrecord.stores.virtual.scan import virtual_zarr
-    from dask_tfrecord.stores.zarr.api import to_zarr
-    from dask_tfrecord.stores.zarr.plan import ZarrPlan, plan_zarr
-    from dask_tfrecord.stores.zarr.reader import from_zarr
+    from dask_tfrecord.stores.zarr.api import ZarrPlan, plan_zarr, to_zarr
+    from dask_tfrecord.stores.zarr.read import from_zarr
 
 __all__ = [
     "BytesBlock",
@@ -113,15 +112,15 @@ _MODULES = {
     "TextFeature": "features",
     "VarLenFeature": "features",
     "VirtualZarr": "stores.virtual.references",
-    "ZarrPlan": "stores.zarr.plan",
+    "ZarrPlan": "stores.zarr.api",
     "build_index": "arrays.counting",
     "check_workers": "runtime.workers",
     "copy_tfrecord": "stores.files.copy",
     "from_dataframe": "stores.frames",
-    "from_zarr": "stores.zarr.reader",
+    "from_zarr": "stores.zarr.read",
     "infer_schema": "arrays.partitions",
     "inspect_records": "arrays.partitions",
-    "plan_zarr": "stores.zarr.plan",
+    "plan_zarr": "stores.zarr.api",
     "read_records": "records.framing",
     "read_schema": "metadata.schema_files",
     "read_tfrecord": "arrays.read",

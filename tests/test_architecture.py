@@ -52,7 +52,6 @@ OUTSIDE = {"__init__", "__main__"}
 WRITERS = {
     "arrays.dataset": {
         "stores.zarr.api",
-        "stores.zarr.plan",
         "stores.files.tfrecord",
         "interop.arrow",
         "stores.files.parquet",
@@ -84,7 +83,7 @@ ALLOWED = {
 
 
 def dotted(module: Path) -> str:
-    """Name of a module within the package, for example ``stores.zarr.plan``."""
+    """Name of a module within the package, for example ``stores.zarr.api``."""
     return ".".join(module.with_suffix("").parts).removesuffix(".__init__")
 
 

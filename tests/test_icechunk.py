@@ -16,7 +16,7 @@ from support.any_columns import FEATURES, dataset_of, listed, rows_like
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, SchemaError
-from dask_tfrecord.stores.zarr import icechunk_session
+from dask_tfrecord.stores.zarr import write
 
 icechunk = pytest.importorskip("icechunk")
 ROOT = Path(__file__).parents[1]
@@ -96,13 +96,13 @@ def test_shards_on_a_cluster(repository: Any, tmp_path: Path) -> None:
 
 
 def test_tasks_that_run_twice(repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = icechunk_session._write_in_fork
+    write_once = write._write_in_fork
 
     def twice(*arguments: Any) -> bytes:
-        write(*arguments)
-        return write(*arguments)
+        write_once(*arguments)
+        return write_once(*arguments)
 
-    monkeypatch.setattr(icechunk_session, "_write_in_fork", twice)
+    monkeypatch.setattr(write, "_write_in_fork", twice)
     ds = dtf.Dataset.from_arrays({"a": np.arange(50)})
     ds.to_zarr(repository.writable_session("main"), chunks=10)
     assert_equal(stored(repository), ds)
@@ -121,7 +121,8 @@ def test_a_failure_commits_nothing_and_leaves_the_session_clean(
         ds.map_blocks(fail, template).to_zarr(session)
     # Dask delivers the sessions of all tasks but one.
     with monkeypatch.context() as patch:
-        patch.setattr(icechunk_session, "_sessions", lambda forks: forks[1:])
+        write_all = write._write_forks
+        patch.setattr(write, "_write_forks", lambda *arguments: write_all(*arguments)[1:])
         with pytest.raises(IncompleteStoreError, match="'a' has 4 of 5 chunks after the merge: nothing is committed"):
             ds.to_zarr(session, chunks=10)
     assert not session.has_uncommitted_changes and len(messages(repository)) == 1

@@ -26,9 +26,18 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.rows import count_items
-from dask_tfrecord.stores.zarr import chunking, layout
-from dask_tfrecord.stores.zarr.layout import RowGrid, ZarrLayout, array_name, zarr_layout
-from dask_tfrecord.stores.zarr.write_units import WriteTask, WriteUnit, plan_single_tasks, plan_tasks, plan_units
+from dask_tfrecord.stores.zarr import layout, options
+from dask_tfrecord.stores.zarr.layout import (
+    RowGrid,
+    WriteTask,
+    WriteUnit,
+    ZarrLayout,
+    array_name,
+    plan_single_tasks,
+    plan_tasks,
+    plan_units,
+    zarr_layout,
+)
 
 PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes", "item_shapes")
 # Letters that names are confused by.
@@ -338,7 +347,7 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 
 def test_how_many_rows_a_unit_has() -> None:
     # The public functions choose rows from sizes that would need gigabytes of records.
-    default_rows, unit, most = chunking._default_rows, Limits().write_unit_nbytes, chunking.SPAN_NBYTES
+    default_rows, unit, most = options._default_rows, Limits().write_unit_nbytes, options.SPAN_NBYTES
     assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
     # Columns of a wide table share four units of memory, not one.
     assert default_rows(unit, 8, 800, 800) == 4 * unit // 800

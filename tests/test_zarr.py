@@ -28,7 +28,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.stores.zarr import write_units
+from dask_tfrecord.stores.zarr import layout
 from dask_tfrecord.stores.zarr.layout import ZarrLayout, array_name
 
 GOLDEN = (
@@ -394,13 +394,13 @@ def test_order_and_threads_do_not_change_the_store(
     wanted = files(tmp_path / "first.zarr")
     assert len(wanted) > 100
 
-    def shuffled(plan: ZarrLayout, missing: list[write_units.WriteUnit]) -> list[write_units.WriteTask]:
+    def shuffled(plan: ZarrLayout, missing: list[layout.WriteUnit]) -> list[layout.WriteTask]:
         # Units in shared tasks or in tasks of their own: the store is the same.
-        found = list(rng.choice([write_units.plan_tasks, write_units.plan_single_tasks])(plan, missing))
+        found = list(rng.choice([layout.plan_tasks, layout.plan_single_tasks])(plan, missing))
         rng.shuffle(found)
         return found
 
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.execute.plan_tasks", shuffled)
+    monkeypatch.setattr("dask_tfrecord.stores.zarr.write.plan_tasks", shuffled)
     for seed in range(4):
         rng = random.Random(seed)
         store = tmp_path / f"{seed}.zarr"

@@ -32,7 +32,7 @@ from dask_tfrecord.columns.blocks import BytesBlock
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.images.pixels import decode_image
 from dask_tfrecord.stores.rows import RowSizes
-from dask_tfrecord.stores.zarr.chunking import ChunkRequest
+from dask_tfrecord.stores.zarr.options import ChunkRequest
 
 SCHEMA = dtf.Schema(
     {

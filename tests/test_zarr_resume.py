@@ -24,8 +24,8 @@ from support.numbered_shards import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, ShardChangedError
-from dask_tfrecord.stores.zarr import checkpoint, execute
-from dask_tfrecord.stores.zarr.group import TargetGroup
+from dask_tfrecord.stores.zarr import checkpoint, write
+from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 120
 GRIDS: list[dict[str, Any]] = [
@@ -231,7 +231,7 @@ def test_an_interrupted_creation_is_resumed(ds: dtf.Dataset, store: Path, monkey
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoint.Checkpoint, "begin", stop)
-        patch.setattr(execute, "_clean_up", lambda *_: None)
+        patch.setattr(write, "_clean_up", lambda *_: None)
         ds.to_zarr(store, chunks=11)
     ds.to_zarr(store, resume=True, chunks=7)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))

@@ -45,7 +45,7 @@ class DatasetWriters(Mapping[str, da.Array]):
 
     def plan_zarr(self, **options: Any) -> Any:
         """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
-        from dask_tfrecord.stores.zarr.plan import plan_zarr
+        from dask_tfrecord.stores.zarr.api import plan_zarr
 
         return plan_zarr(self, **options)
 

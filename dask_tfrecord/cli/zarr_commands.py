@@ -61,7 +61,7 @@ def to_zarr(
 
     arguments = write_arguments(overwrite, **layout)
     if not planned:
-        from dask_tfrecord.stores.zarr.execute import open_target
+        from dask_tfrecord.stores.zarr.write import open_target
 
         # A wrong target is refused before records are read and counted.
         open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
@@ -71,7 +71,7 @@ def to_zarr(
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if planned:
-            from dask_tfrecord.stores.zarr.plan import text_plan
+            from dask_tfrecord.stores.zarr.api import text_plan
 
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             del arguments["mode"]
@@ -94,7 +94,7 @@ def to_tfrecord(
     TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
     By default each write unit of the store becomes a shard. Memory is bounded.
     """
-    from dask_tfrecord.stores.zarr.reader import from_zarr
+    from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
         dataset = from_zarr(store, component=component)

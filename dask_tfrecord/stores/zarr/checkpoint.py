@@ -21,9 +21,9 @@ from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.stores.flat_arrays import BorderCounts
 from dask_tfrecord.stores.write_progress import WriteReport
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.group import CHECKPOINT_FOLDER, TargetGroup
 from dask_tfrecord.stores.zarr.layout import ArraySpec, RowGrid, ZarrLayout
 from dask_tfrecord.stores.zarr.objects import GroupObjects
+from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, TargetGroup
 
 __all__ = ["Checkpoint", "CompletedUnit", "ResumableConversion", "find_resumable"]
 

@@ -1,398 +1,234 @@
-"""`plan_zarr`: plan of a conversion to Zarr, displayed as a table."""
+"""Plan of a conversion to Zarr: its inputs and options, counts, chunk grid, tasks and memory. Nothing is written."""
 
 from __future__ import annotations
 
-import json
-import textwrap
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from html import escape
-from typing import Any, Literal
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
 
-from dask.delayed import Delayed
-from dask.utils import format_bytes
+import numpy as np
 
-from dask_tfrecord.arrays.display import stack_columns
+from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked
-from dask_tfrecord.errors import plural, printable
-from dask_tfrecord.markup import fragment, table
-from dask_tfrecord.runtime.memory import MemoryBudget
-from dask_tfrecord.schema import align_columns
-from dask_tfrecord.stores.zarr.api import Groups, conversion_request
-from dask_tfrecord.stores.zarr.chunking import ChunkRequest
-from dask_tfrecord.stores.zarr.execute import Conversion, convert, open_target, plan_conversion
-from dask_tfrecord.stores.zarr.icechunk_session import session_of
-from dask_tfrecord.stores.zarr.options import Codecs, codec_documents, codec_names, json_value
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.runtime.cancellation import run_uninterrupted
+from dask_tfrecord.runtime.memory import MemoryBudget, Workers
+from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.settings import limits
+from dask_tfrecord.stores.inputs import Inputs
+from dask_tfrecord.stores.rows import RowSizes, RowTasks
+from dask_tfrecord.stores.zarr.compat import array_metadata
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.layout import ZarrLayout, count_tasks, zarr_layout
+from dask_tfrecord.stores.zarr.options import AxisNames, ChunkRequest, Codecs, FillValues, UserAttributes, ZarrOptions
 
-__all__ = ["ArrayPlan", "ZarrPlan", "plan_zarr", "text_plan"]
-
-_HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
-_RIGHT = [_HEADER.index("bytes")]
-# Columns that get lines of their own in a narrow terminal.
-_LONG = [_HEADER.index("dimensions"), _HEADER.index("codecs")]
+# Argument of users: for each group, a prefix or the features.
+Groups = Mapping[str, str | Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayPlan:
-    """One array that will be written.
-
-    Attributes
-    ----------
-    name : str
-        Name in the group.
-    feature : str
-        Feature that the array belongs to.
-    shape : tuple of int
-        Shape.
-    dtype : str
-        A NumPy dtype, or ``"string"``.
-    chunks : tuple of int
-        Shape of a chunk.
-    shards : tuple of int or None
-        Shape of a shard; None if the array is not sharded.
-    compressors, filters : tuple
-        Arguments of `zarr.create_array`.
-    dimensions : tuple of str
-        Names of the axes.
-    fill_value : scalar
-        Value of missing chunks.
-    nbytes : int
-        Decoded bytes.
-    exact : bool
-        `nbytes` is exact; that of text is estimated from the first rows.
-    """
-
-    name: str
-    feature: str
-    shape: tuple[int, ...]
-    dtype: str
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
-    compressors: tuple[Any, ...]
-    filters: tuple[Any, ...]
-    dimensions: tuple[str, ...]
-    fill_value: Any
-    nbytes: int
-    exact: bool
+# Bytes of a Python string besides its characters; Zarr's codec of strings takes Python strings.
+_STRING_NBYTES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ZarrPlan:
-    """Arrays, tasks and memory of a conversion to Zarr. `to_zarr` writes it.
-
-    Made by `plan_zarr`. Displayed as a table.
+class ConversionRequest:
+    """Validated inputs and options of a conversion.
 
     Attributes
     ----------
-    nrows : int
-        Rows.
-    unit_rows : int
-        Rows of a unit, which one task writes for all features.
-    write_units : int
-        Number of write units, of rows and of each flat array. A unit is written whole and recorded in the checkpoint.
-    tasks : int
-        Number of tasks that write. A task writes flat values with the rows that hold most of them, unless rows are in
-        memory.
-    arrays : tuple of ArrayPlan
-        Arrays that will be written.
+    dataset : Dataset
+        The rows, counted.
+    schema : Schema
+        Features of the rows, with the groups of the user.
+    options : ZarrOptions
+        Options of the user.
+    fingerprint : Fingerprint
+        Identity of inputs and options.
+    memory_limit : int, str or None
+        Argument of `to_zarr`.
+    """
+
+    dataset: Dataset
+    schema: Schema
+    options: ZarrOptions
+    fingerprint: Fingerprint
+    memory_limit: int | str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversion:
+    """A planned conversion.
+
+    Attributes
+    ----------
+    request : ConversionRequest
+        Inputs and options.
+    layout : ZarrLayout
+        Arrays and write units.
+    sizes : RowSizes
+        Decoded bytes of rows.
+    ntasks : int
+        Number of tasks that write.
     memory : MemoryBudget
-        Peak memory of a worker, as a sum.
+        Peak memory of a worker.
     memory_limit : int or None
         Memory of a worker in bytes; None without a limit.
     rechunks : tuple of Rechunked
-        Arrays that are rechunked, because their chunks differ from those of the rows.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> plan = dtf.read_tfrecord("train-*.tfrecord")[["label", "tokens"]].plan_zarr()
-    >>> [(array.name, array.shape) for array in plan.arrays]
-    [('label', (20,)), ('tokens.values', (90,)), ('tokens.row_splits', (21,))]
-    >>> plan.write_units, plan.nbytes
-    (2, 1048)
+        Arrays that are rechunked.
     """
 
-    nrows: int
-    unit_rows: int
-    write_units: int
-    tasks: int
-    arrays: tuple[ArrayPlan, ...]
+    request: ConversionRequest
+    layout: ZarrLayout
+    sizes: RowSizes
+    ntasks: int
     memory: MemoryBudget
     memory_limit: int | None
     rechunks: tuple[Rechunked, ...]
-    _conversion: Conversion = field(repr=False)
 
-    @classmethod
-    def from_conversion(cls, conversion: Conversion) -> ZarrPlan:
-        """Describe a planned conversion."""
-        layout, options = conversion.layout, conversion.request.options
-        created = options.create_arguments(layout, conversion.request.schema)
-        arrays = tuple(
-            ArrayPlan(
-                spec.name,
-                spec.feature,
-                spec.shape,
-                spec.dtype,
-                arguments["chunks"],
-                arguments["shards"],
-                arguments["compressors"],
-                arguments["filters"],
-                spec.dimensions,
-                arguments["fill_value"],
-                int(spec.shape[0] * spec.entry_nbytes(conversion.sizes.columns)),
-                exact=spec.dtype != "string",
-            )
-            for spec, arguments in zip(layout.arrays, created.values(), strict=True)
-        )
-        return cls(
-            layout.nrows,
-            layout.grid.unit,
-            layout.nunits,
-            conversion.ntasks,
-            arrays,
-            conversion.memory,
-            conversion.memory_limit,
-            conversion.rechunks,
-            conversion,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Decoded bytes of all arrays; the compressed size is unknown."""
-        return sum(array.nbytes for array in self.arrays)
-
-    @property
-    def fits(self) -> bool:
-        """True if a worker has enough memory."""
-        return self.memory.excess(self.memory_limit) is None
-
-    def check(self) -> None:
-        """Refuse a conversion that exceeds the memory of workers.
-
-        Raises
-        ------
-        ValueError
-            If it does; the message has the sum and the remedies.
-        """
-        self._conversion.check_memory()
-
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        resume: bool = False,
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write the planned arrays without counting again. See `dask_tfrecord.to_zarr` for arguments and errors.
-
-        Examples
-        --------
-        >>> import dask_tfrecord as dtf
-        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr(chunks=5)
-        >>> plan.to_zarr("planned.zarr")
-        >>> dtf.from_zarr("planned.zarr").npartitions
-        4
-        """
-        request = self._conversion.request
-        if session_of(store) is not None:
-            raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
-        target = open_target(store, component, storage_options, request.dataset.origin, mode=mode, resume=resume)
-        return convert(target, request, self._conversion, mode=mode, resume=resume, compute=compute)
-
-    def to_json(self) -> str:
-        """Return the plan as JSON, sizes in bytes.
-
-        Examples
-        --------
-        >>> import json
-        >>> import dask_tfrecord as dtf
-        >>> plan = dtf.read_tfrecord("train-*.tfrecord").plan_zarr()
-        >>> json.loads(plan.to_json())["nrows"]
-        20
-        """
-        arrays = []
-        for array in self.arrays:
-            values = {name: getattr(array, name) for name in ArrayPlan.__slots__}
-            values["compressors"] = codec_documents(array.compressors)
-            values["filters"] = codec_documents(array.filters)
-            values["fill_value"] = json_value(array.fill_value)
-            arrays.append(values)
-        return json.dumps(
-            {
-                "nrows": self.nrows,
-                "unit_rows": self.unit_rows,
-                "write_units": self.write_units,
-                "tasks": self.tasks,
-                "nbytes": self.nbytes,
-                "arrays": arrays,
-                "consolidated": self._conversion.request.options.consolidated,
-                "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
-                "memory_limit": self.memory_limit,
-                "rechunks": [
-                    {"name": each.name, "from": each.largest(each.before), "to": each.largest(each.after)}
-                    | {"held_nbytes": each.held_nbytes}
-                    for each in self.rechunks
-                ],
-            },
-            ensure_ascii=False,
-        )
-
-    def __repr__(self) -> str:
-        return text_plan(self)
-
-    def _repr_html_(self) -> str:
-        return _html_plan(self)
+    def check_memory(self) -> None:
+        """Raise `ValueError` if the conversion exceeds the memory of a worker."""
+        excess = self.memory.excess(self.memory_limit)
+        if excess is not None:
+            raise ValueError(excess)
 
 
-def plan_zarr(
-    arrays: Mapping[str, Any],
-    *,
-    chunks: int | str | Mapping[str, int] | None = None,
-    shards: int | str | Mapping[str, int] | None = None,
-    compressors: Any = "auto",
-    filters: Any = "auto",
-    groups: Groups | None = None,
-    dimension_names: Mapping[str, Sequence[str]] | None = None,
-    fill_values: Mapping[str, Any] | None = None,
-    consolidated: bool = True,
-    memory_limit: int | str | None = "auto",
-) -> ZarrPlan:
-    """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
+def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None) -> Conversion:
+    """Plan a conversion: count variable-length columns, choose the chunk grid, estimate the memory.
 
     Parameters
     ----------
-    arrays : Dataset or mapping of str to array-like
-        As for `to_zarr`.
-    chunks, shards : int, str or mapping of str to int, optional
-        As for `to_zarr`.
-    compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
-        As for `to_zarr`.
-    groups, dimension_names, fill_values : mapping, optional
-        As for `to_zarr`.
-    consolidated : bool, default True
-        As for `to_zarr`.
-    memory_limit : int, str or None, default "auto"
-        As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
+    request : ConversionRequest
+        Inputs and options.
+    layout : ZarrLayout, optional
+        Layout of an interrupted conversion; computed if it is not given.
+    """
+    dataset, options, schema = request.dataset, request.options, request.schema
+    workers = Workers.active().with_memory_limit(request.memory_limit)
+    row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
+    sizes = row_tasks.row_sizes()
+    if layout is None:
+        nrows = dataset.nrows or 0
+        grid, overrides = options.chunks.resolve(schema, nrows, sizes)
+        border_counts = row_tasks.count_borders(grid.unit, grid.most)
+        layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
+        arguments = options.create_arguments(layout, schema)
+        run_uninterrupted(lambda: array_metadata(arguments))
+    rechunks = dataset.merged().rechunked
+    read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
+    shares_reads = row_tasks.source is not None
+    ntasks = count_tasks(layout) if shares_reads else layout.nunits
+    memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
+    return Conversion(request, layout, sizes, ntasks, memory, workers.memory_limit, rechunks)
 
-    Returns
-    -------
-    ZarrPlan
-        Displayed as a table; ``plan.to_zarr(store)`` writes it.
+
+def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bool]]:
+    """Return the decoded bytes of each kind of unit, and whether it is a shard."""
+    row_nbytes, sharded, units = 0.0, False, {}
+    for spec in layout.arrays:
+        entry = spec.entry_nbytes(sizes.columns) + (_STRING_NBYTES if spec.dtype == "string" else 0)
+        if spec.by_rows:
+            stride = spec.unit // layout.grid.unit if spec.part == "row_splits" else 1
+            row_nbytes += min(layout.grid.unit * max(stride, 1), spec.shape[0]) * entry
+            sharded |= spec.unit != spec.chunk
+        else:
+            units[spec.name] = int(min(spec.unit, spec.shape[0]) * entry), spec.unit != spec.chunk
+    return {"rows": (int(row_nbytes), sharded), **units}
+
+
+def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threads: int) -> int:
+    """Return the decoded bytes of rows that a task holds: the block that it reads, and a copy of it."""
+    block = min(layout.grid.most, layout.nrows) * sizes.read
+    counts = layout.border_counts
+    if counts.items:
+        # A row is never split, so the rows between two borders may exceed the size of a block.
+        block = max(block, min(limits().read_nbytes, int(counts.sizes[-1])), int(np.diff(counts.sizes).max(initial=0)))
+    return int(2 * block + row_tasks.held_rows(layout.grid.unit, threads) * sizes.read)
+
+
+def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: str) -> dict[str, Any]:
+    """Return the attributes that this library writes to a group, besides those of its completion."""
+    try:
+        version = metadata.version("dask-tfrecord")
+    except metadata.PackageNotFoundError:
+        version = None  # the package is imported from a source folder
+    return {
+        "id": identity,
+        "version": version,
+        "unit_rows": layout.grid.unit,
+        **request.fingerprint.to_attributes(),
+    }
+
+
+def conversion_request(
+    arrays: Mapping[str, Any],
+    chunks: ChunkRequest,
+    codecs: Codecs,
+    groups: Groups | None,
+    dimension_names: Mapping[str, Sequence[str]] | None,
+    fill_values: Mapping[str, Any] | None,
+    consolidated: bool,
+    memory_limit: int | str | None,
+) -> ConversionRequest:
+    """Validate the inputs and options of a conversion, before any row is read."""
+    inputs = Inputs.from_arrays(arrays)
+    dataset = inputs.dataset
+    if dataset.nrows is None:
+        raise ValueError("rows must be counted before they are written: open with counts='auto'")
+    schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
+    _check_storable(schema)
+    names, attributes = AxisNames.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
+    inputs.warn_of_attributes(attributes.omitted)
+    options = ZarrOptions(chunks, codecs, names, FillValues(fill_values), consolidated, attributes)
+    options.check(schema)
+    fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
+    return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
+
+
+def _with_groups(schema: Schema, groups: Groups) -> Schema:
+    """Return the schema with the groups of the user.
+
+    Raises
+    ------
+    UnknownFeatureError
+        If a name is not a feature, or no ragged feature is below a prefix.
+    """
+    if not isinstance(groups, Mapping):
+        raise TypeError(f"groups maps names to a prefix or a list of features; got {groups!r:.100}")
+    ragged = [name for name in schema if schema[name].ragged_rank]
+    members: dict[str, Sequence[str]] = {}
+    for group, given in groups.items():
+        members[group] = list(given)
+        if isinstance(given, str):
+            prefix = given.rstrip("/")
+            members[group] = [name for name in ragged if name == prefix or name.startswith(f"{prefix}/")]
+            if not members[group]:
+                known = {*ragged, *(name[: name.rindex("/")] for name in ragged if "/" in name)}
+                raise UnknownFeatureError(
+                    f"group {group!r}: no ragged feature is named {prefix!r} or begins with '{prefix}/'"
+                    f"{near_misses(prefix, sorted(known))}"
+                )
+    return schema.with_groups(members)
+
+
+def _check_storable(schema: Schema) -> None:
+    """Refuse dtypes without a name in Zarr.
 
     Raises
     ------
     SchemaError
-        As for `to_zarr`.
-    UnknownFeatureError
-        If an option names neither a feature nor a flat array.
-    ValueError
-        If rows are not counted, or an option is invalid.
-
-    Notes
-    -----
-    Variable-length columns are read once to count their values; of images only the headers are read. The compressed
-    size is unknown. The workers are those of the scheduler that is active when the plan is made. Threads of this
-    process have no memory limit.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> plan = dtf.plan_zarr({"x": np.zeros((1000, 8))}, chunks=100)
-    >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
-    ((100, 8), 10, 64000)
+        If a column has one; the message has a conversion.
     """
-    chunk_request = ChunkRequest.from_arguments(chunks, shards)
-    codecs = Codecs(compressors, filters)
-    request = conversion_request(
-        arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
-    )
-    return ZarrPlan.from_conversion(plan_conversion(request))
-
-
-def text_plan(plan: ZarrPlan, width: int | None = None) -> str:
-    """Return a title, a line per array and the memory as text; cells are not broken in a terminal of `width`."""
-    rows = [_HEADER, *map(_cells, plan.arrays)]
-    lines = [f"  {line}" for line in align_columns(rows, _RIGHT)]
-    if width is None:
-        return "\n".join([_title(plan), *lines, *_memory(plan)])
-    if max(map(len, lines)) > width:
-        lines = stack_columns(_HEADER, rows[1:], width, _LONG)
-    title, *memory = (
-        textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-        for text in (_title(plan), *_memory(plan))
-    )
-    return "\n".join([title, *lines, *memory])
-
-
-def _html_plan(plan: ZarrPlan) -> str:
-    """Return the plan as HTML: a title in words, a line per array, the codecs, and the memory as a table."""
-    shown = [_HEADER.index(name) for name in ("array", "dtype", "shape", "chunks", "shards", "bytes")]
-    cells = [[escape(row[column]) for column in shown] for row in map(_cells, plan.arrays)]
-    header = [_HEADER[column] for column in shown]
-    by_codecs: dict[str, list[str]] = {}
-    for array in plan.arrays:
-        by_codecs.setdefault(codec_names((*array.filters, *array.compressors)), []).append(array.name)
-    notes = [
-        f"codecs{'' if len(by_codecs) == 1 else ' of ' + ', '.join(names)}: {codecs}"
-        for codecs, names in by_codecs.items()
-    ]
-    notes += _warnings(plan)
-    terms = [
-        (escape(printable(name)), "" if times == 1 else f"{times} times", format_bytes(nbytes))
-        for name, times, nbytes in plan.memory.terms()
-    ]
-    terms.append((f"peak of a worker, {_limit(plan)}", "", format_bytes(plan.memory.peak_nbytes)))
-    return fragment(
-        f'<p class="dtf-title">Zarr group: {", ".join(_title_words(plan))}</p>',
-        table(header, cells, [len(header) - 1]).replace("<td", '<td class="dtf-short"'),
-        *(f"<p>{escape(printable(note))}</p>" for note in notes),
-        table(["memory", "", "bytes"], terms, [1, 2]),
-    )
-
-
-def _title(plan: ZarrPlan) -> str:
-    return f"<dask_tfrecord.ZarrPlan: {', '.join(_title_words(plan))}>"
-
-
-def _title_words(plan: ZarrPlan) -> list[str]:
-    return [
-        plural(plan.nrows, "row"),
-        plural(len(plan.arrays), "array"),
-        f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
-        f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
-        f"in {plural(plan.tasks, 'task')}",
-    ]
-
-
-def _limit(plan: ZarrPlan) -> str:
-    return "no limit" if plan.memory_limit is None else f"limit {format_bytes(plan.memory_limit)}"
-
-
-def _memory(plan: ZarrPlan) -> list[str]:
-    return [printable(f"peak memory of a worker ({_limit(plan)}): {plan.memory.arithmetic()}"), *_warnings(plan)]
-
-
-def _warnings(plan: ZarrPlan) -> list[str]:
-    excess = plan.memory.excess(plan.memory_limit)
-    lines = [*(f"RECHUNK: {each}" for each in plan.rechunks), *([] if excess is None else [f"DOES NOT FIT: {excess}"])]
-    return list(map(printable, lines))
-
-
-def _cells(array: ArrayPlan) -> tuple[str, ...]:
-    return (
-        printable(array.name),
-        array.dtype,
-        _shape(array.shape),
-        printable(", ".join(array.dimensions)),
-        _shape(array.chunks),
-        "-" if array.shards is None else _shape(array.shards),
-        ("" if array.exact else "about ") + format_bytes(array.nbytes),
-        codec_names((*array.filters, *array.compressors)),
-    )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(f"{size:,}" for size in shape)
+    for name, feature in schema.items():
+        if feature.item_dtype.kind not in "biufcOT":
+            block = f"blocks[{name!r}]"
+            cast = f"{block}.astype('float32')"
+            if feature.ragged_rank == 1:
+                cast = f"RaggedBlock({block}.values.astype('float32'), {block}.row_splits)"
+            elif feature.block_dtype.kind == "O":
+                cast = f"[row.astype('float32') for row in {block}] and a template"
+            raise SchemaError(
+                f"cannot write column {name!r}: Zarr has no name for dtype {feature.item_dtype}; convert it to float32 "
+                f"with map_blocks and {cast}"
+            )

@@ -24,9 +24,9 @@ from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_row
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels
-from dask_tfrecord.stores.zarr.group import TargetGroup
 from dask_tfrecord.stores.zarr.layout import array_name, splits_name
 from dask_tfrecord.stores.zarr.objects import read_entries
+from dask_tfrecord.stores.zarr.store import TargetGroup
 
 __all__ = ["GroupAttributes", "ZarrSource", "from_zarr"]
 

@@ -1,0 +1,817 @@
+"""Conversion to Zarr, from a plan to a complete group, or to one commit of an Icechunk session.
+
+`convert` claims the group, plans the conversion or resumes an interrupted one, builds a task for each group of write
+units and computes them. Tasks record completed units in `dask_tfrecord.stores.zarr.checkpoint`. A task fills the
+entries of its units from the rows that it reads, and writes each unit once. The last task marks the group complete.
+
+In a session of Icechunk, the client creates group and arrays in a fork. Each task writes to a copy of the fork and
+returns it. The client merges the copies that dask delivers, verifies the number of chunks, and commits. A task that
+runs twice writes to two copies, and one of them is merged. A commit is atomic, so the group needs neither claims nor
+checkpoints: https://icechunk.io/en/stable/parallel/
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.sources import OutputBuffer, Source
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, SchemaError
+from dask_tfrecord.runtime.cancellation import (
+    add_path_to_errors,
+    cancel_on_failure,
+    remove_empty_directories,
+    run_uninterrupted,
+    run_write,
+)
+from dask_tfrecord.runtime.memory import release_freed
+from dask_tfrecord.runtime.progress import report_progress
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
+from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
+from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, peak_memory, show_progress
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit, find_resumable
+from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
+from dask_tfrecord.stores.zarr.layout import (
+    ArraySpec,
+    WriteTask,
+    WriteUnit,
+    ZarrLayout,
+    plan_single_tasks,
+    plan_tasks,
+    plan_units,
+)
+from dask_tfrecord.stores.zarr.plan import Conversion, ConversionRequest, group_attributes, plan_conversion
+from dask_tfrecord.stores.zarr.store import Put, TargetGroup
+
+_OTHER_PROCESSES = (
+    "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
+    "reach, or compute on threads"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ConversionRun:
+    """One run of a conversion.
+
+    Attributes
+    ----------
+    target : TargetGroup
+        The group.
+    conversion : Conversion
+        The plan.
+    row_tasks : RowTasks
+        Builder of the tasks; its token names the run.
+    keep : bool
+        Keep what is written if the run fails.
+    """
+
+    target: TargetGroup
+    conversion: Conversion
+    row_tasks: RowTasks
+    keep: bool
+
+
+def open_target(
+    store: Any,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    origin: Mapping[str, Any],
+    *,
+    mode: Literal["w", "w-"],
+    resume: bool,
+) -> TargetGroup:
+    """Locate the group and refuse one that cannot be written, before any row is read.
+
+    Parameters
+    ----------
+    store, component, storage_options
+        Arguments of `to_zarr`.
+    origin : mapping
+        Origin of the rows, which must not be replaced.
+    mode, resume
+        Arguments of `to_zarr`.
+    """
+    target = TargetGroup.from_arguments(store, component, storage_options)
+    target.check_rewritable()
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode must be 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
+    if resume and mode == "w":
+        raise ValueError("mode='w' replaces the group, and resume=True continues it: pass only one of them")
+    if resume:
+        target.check_format()
+    else:
+        target.claimable().check_unclaimed(lambda: target.check_free(mode, origin))
+    return target
+
+
+@contextmanager
+def _claimed(target: TargetGroup, *, resume: bool) -> Iterator[None]:
+    """Hold the claim on a group; a complete group that is resumed is not written to, and not claimed."""
+    if resume and target.stored_attributes().get("complete"):
+        yield
+        return
+    directory = target.directory
+    made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        with target.claimable().held():
+            yield
+    finally:
+        remove_empty_directories(made)
+
+
+def convert(
+    target: TargetGroup,
+    request: ConversionRequest,
+    planned: Conversion | None = None,
+    *,
+    mode: Literal["w", "w-"],
+    resume: bool,
+    compute: bool,
+) -> Delayed | None:
+    """Write a group, or resume an interrupted conversion.
+
+    Parameters
+    ----------
+    target : TargetGroup
+        The group, checked by `open_target`.
+    request : ConversionRequest
+        Inputs and options.
+    planned : Conversion, optional
+        Plan of the request; made if it is not given.
+    mode, resume, compute
+        Arguments of `to_zarr`.
+    """
+    with _claimed(target, resume=resume):
+        resumable = find_resumable(target, request.fingerprint) if resume else None
+        if resumable is not None and resumable.layout is None:
+            return _complete_written(target, resumable.identity, compute=compute)
+        layout = None if resumable is None else resumable.layout
+        if planned is None:
+            planned = plan_conversion(request, layout)
+            for rechunk in planned.rechunks:
+                warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=3)
+        elif layout is not None and layout.arrays != planned.layout.arrays:
+            raise ResumeError(
+                "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
+                target.location,
+            )
+        target.check_names([spec.name for spec in planned.layout.arrays])
+        if resumable is None:
+            # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
+            replaceable = resume and target.is_incomplete()
+            mode = target.check_free("w" if replaceable else mode, request.dataset.origin)
+        planned.check_memory()
+
+        run = _ConversionRun(target, planned, RowTasks(request.dataset, uuid.uuid4().hex, request.schema), resume)
+        # A failing run removes the group only if it has one of these identities: another run may have replaced it.
+        found = target.stored_attributes().get("id") if resumable is None else resumable.identity
+        identities = {run.row_tasks.token, found}
+        with cancel_on_failure(run.row_tasks.token, lambda: _clean_up(run, identities)):
+            # Arrays keep the codec pipeline that is configured when they are opened.
+            with add_path_to_errors(str(target)), write_sequentially():
+                context = run_uninterrupted(
+                    lambda: _create(run, mode) if resumable is None else _reopen(run, resumable.identity)
+                )
+            written, work = _build_tasks(run, context)
+            if not compute:
+                return written
+            with show_progress(work):
+                dask.compute(written)
+                if not target.stored_attributes().get("complete"):
+                    raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
+    return None
+
+
+def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
+    """Create the group and its arrays, and write the plan to the checkpoint."""
+    target, layout, identity = run.target, run.conversion.layout, run.row_tasks.token
+    request, schema = run.conversion.request, run.row_tasks.schema
+    attributes = {"id": identity, "complete": False, "written": False}
+    group = target.create(mode, attributes, request.options.attributes.of_group(schema))
+    arrays = target.create_arrays(group, request.options.create_arguments(layout, schema))
+    # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
+    target.update_attributes(identity, **group_attributes(request, layout, identity))
+    checkpoint = Checkpoint(target.objects(group), identity)
+    checkpoint.begin(layout)
+    return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays, str(target))
+
+
+def _reopen(run: _ConversionRun, identity: str) -> WriteContext:
+    """Open the group and the arrays of an interrupted conversion."""
+    target, layout, row_tasks = run.target, run.conversion.layout, run.row_tasks
+    group = target.open("r+")
+    arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in layout.arrays}
+    checkpoint = Checkpoint(target.objects(group), identity)
+    names = row_tasks.token, target, checkpoint, row_tasks.schema
+    return WriteContext(*names, layout.nrows, layout.arrays, arrays, str(target))
+
+
+def _build_tasks(run: _ConversionRun, context: WriteContext) -> tuple[Delayed, WriteWork]:
+    """Build tasks for the units that are not written; return them with a description of their work."""
+    row_tasks, layout, schema = run.row_tasks, run.conversion.layout, run.row_tasks.schema
+    shared = dask.delayed(context, name=f"tfrecord-writer-{row_tasks.token}", traverse=False)
+    first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{row_tasks.token}")
+    completed = context.checkpoint.verified()
+    units = list(plan_units(layout, schema))
+    make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
+    tasks = list(make_tasks(layout, [unit for unit in units if unit.number not in completed]))
+    written = row_tasks.build(
+        write_units,
+        ((task.rows, task.features(schema), (task,)) for task in tasks),
+        _finish,
+        (run.target, context.checkpoint, len(units)),
+        first,
+    )
+    all_rows = [task.rows for task in make_tasks(layout, units)] if completed else ()
+    return written, WriteWork(
+        str(run.target),
+        row_tasks.task_name(write_units),
+        layout.nrows,
+        len(schema),
+        ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], all_rows),
+        len(units),
+        list(completed.values()),
+    )
+
+
+def _check_group(context: WriteContext) -> WriteContext:
+    """Raise if the group was replaced since its tasks were built."""
+    context.target.update_attributes(context.checkpoint.identity)
+    return context
+
+
+def _complete_written(target: TargetGroup, identity: str, *, compute: bool) -> Delayed | None:
+    """Complete a group whose units are all written, if it is not complete."""
+    checkpoint = Checkpoint(target.objects(target.open("r+")), identity)
+    finished: Delayed = dask.delayed(_finish, pure=False)(target, checkpoint, 0, [])
+    if compute:
+        finished.compute(scheduler="sync")
+        return None
+    return finished
+
+
+def _finish(target: TargetGroup, checkpoint: Checkpoint, units: int, reports: Sequence[WriteReport]) -> None:
+    """Complete the group: the last task of a conversion."""
+    with add_path_to_errors(str(target)):
+        run_uninterrupted(lambda: _complete(target, checkpoint, units))
+
+
+def _complete(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
+    """Verify all units, remove the checkpoint, and mark the group complete.
+
+    A run that is interrupted between these steps is resumed after the last one that is recorded.
+    """
+    attributes = target.update_attributes(checkpoint.identity)
+    if not attributes["written"]:
+        # Tasks of a killed run may have written after their units were verified.
+        missing = units - len(checkpoint.verified())
+        if missing and target.is_in_memory:
+            raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
+        if missing:
+            raise IncompleteStoreError(
+                f"{missing:,} of {units:,} write units differ from what was written: another program changed the "
+                f"store. Pass resume=True to write them again",
+                target.location,
+            )
+    attributes = target.update_attributes(checkpoint.identity, written=True)
+    if attributes["complete"]:
+        return
+    checkpoint.close()
+    target.remove_torn()
+    if attributes["options"]["consolidated"]:
+        target.consolidate()
+    target.update_attributes(checkpoint.identity, complete=True)
+
+
+def _clean_up(run: _ConversionRun, identities: set[str | None]) -> None:
+    """Remove the group of a failed run; keep one that can be resumed, or belongs to another run."""
+    error, target = sys.exception(), run.target
+    attributes = target.stored_attributes()
+    if attributes.get("id", run.row_tasks.token) not in identities:
+        return
+    # An interrupted run keeps what is written: the user may resume it.
+    if run.keep or not isinstance(error, Exception):
+        has_plan = "id" in attributes and Checkpoint(target.objects(target.open("r")), attributes["id"]).has_plan()
+        if attributes.get("written") or has_plan:
+            if error is not None:
+                error.add_note("written units are kept: the same call with resume=True continues it")
+            return
+    target.remove()
+
+
+_log = logging.getLogger(__name__)
+
+
+_Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteContext:
+    """Values that all tasks of a conversion share; sent once to each worker.
+
+    Attributes
+    ----------
+    run : str
+        Name of this run, for cancellation.
+    target : TargetGroup
+        The group.
+    checkpoint : Checkpoint
+        Record of completed units.
+    schema : Schema
+        Features.
+    nrows : int
+        Rows.
+    specs : tuple of ArraySpec
+        Specifications of the arrays.
+    arrays : mapping of str to array-like
+        Arrays of the group, opened for writing.
+    place : str
+        The group, for errors.
+    """
+
+    run: str
+    target: TargetGroup
+    checkpoint: Checkpoint
+    schema: Schema
+    nrows: int
+    specs: tuple[ArraySpec, ...]
+    arrays: Mapping[str, Any]
+    place: str
+
+
+def write_units(context: WriteContext, task: WriteTask, source: Callable[..., Source], *rest: Any) -> WriteReport:
+    """Write the units of a task that are not recorded, from the rows of ``source(*rest)``."""
+    # The worker that wrote recorded units may be lost, and its reports with it.
+    completed = context.checkpoint.recorded(unit.number for unit in task.units)
+    units = [unit for unit in task.units if unit.number not in completed]
+    reports = list(completed.values())
+    if units and not _is_finished(context):
+        with write_sequentially(), context.target.writing() as put:
+            completions = _CheckpointBuffer(context)
+            writers = [_UnitWriter(context, put, completions, unit) for unit in units]
+            _write_spans(writers, task.spans, source(*rest))
+            completions.flush()
+        reports += [writer.report for writer in writers]
+    _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
+    report = replace(WriteReport.sum(reports), peak=peak_memory())
+    report_progress(report)
+    return report
+
+
+def _is_finished(context: WriteContext) -> bool:
+    """Return True if other copies of the tasks have written everything.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If another conversion has replaced the group.
+    """
+    if context.checkpoint.has_plan():
+        return False
+    return bool(context.target.update_attributes(context.checkpoint.identity)["written"])
+
+
+class _CheckpointBuffer:
+    """Record completed units, several MiB at once: a record takes as long to write as a small chunk."""
+
+    def __init__(self, context: WriteContext) -> None:
+        self._context, self._units, self._nbytes = context, list[tuple[_UnitWriter, CompletedUnit]](), 0
+
+    def add(self, writer: _UnitWriter, completed: CompletedUnit) -> None:
+        """Add a completed unit."""
+        self._units.append((writer, completed))
+        self._nbytes += completed.report.nbytes
+        if self._nbytes >= limits().write_unit_nbytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the record of all added units."""
+        context, units = self._context, {writer.unit.number: completed for writer, completed in self._units}
+
+        def record() -> None:
+            if not _is_finished(context):
+                reports = context.checkpoint.record(units)
+                for writer, _ in self._units:
+                    writer.report = reports[writer.unit.number]
+
+        if units:
+            run_write(context.run, context.place, record)
+        self._units, self._nbytes = [], 0
+
+
+class _UnitWriter:
+    """Writer of the entries of one unit."""
+
+    def __init__(self, context: WriteContext, put: Put, completions: _CheckpointBuffer, unit: WriteUnit) -> None:
+        self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
+        self._put, self._completions = put, completions
+        self._nbytes, self._objects = 0, list[str]()
+
+    def covers(self, span: _Span) -> bool:
+        """Return True if a span is inside the unit; a span is never partly inside."""
+        return self.unit.first <= span[0] < self.unit.past
+
+    def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
+        """Write entries of one array."""
+        self._nbytes += block_nbytes(entries)
+        if not entries.size:
+            # Zarr writes no object for an empty range.
+            return
+        array = self.context.arrays[spec.name]
+        units = range(start // spec.unit, -(-stop // spec.unit))
+        objects = [f"{spec.name}/{chunk_key(array, unit)}" for unit in units]
+
+        def write() -> None:
+            if spec.unit != spec.chunk or stop % spec.unit:
+                if _is_finished(self.context):
+                    # Another copy of the task has written the unit, and the group is complete.
+                    return
+                # zarr reads an existing shard, or an existing last chunk, before writing it; it may be truncated.
+                self.context.checkpoint.objects.drop(objects)
+            self._put(array, start, stop, entries)
+
+        run_write(self.context.run, self.context.place, write)
+        self._objects += objects
+
+    def close(self) -> None:
+        """Pass the unit to the checkpoint."""
+        records = 0 if self.unit.array else self.unit.stop - self.unit.start
+        self._completions.add(self, CompletedUnit(WriteReport(records, self._nbytes), self._objects))
+        release_freed(self._nbytes)
+
+
+def _write_spans(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: Source) -> None:
+    """Read the rows of units, each span once, and write each unit after its last rows."""
+    schema = writers[0].context.schema
+    rows = [_RowEntries(writer, sum(map(writer.covers, spans))) for writer in writers if writer.unit.array is None]
+    flat = [_FlatEntries(writer, writer.unit.array) for writer in writers if writer.unit.array is not None]
+
+    def unit_and_features(span: _Span) -> tuple[_RowEntries | None, tuple[str, ...]]:
+        """Return the unit of rows that holds a span, and the features to read."""
+        for unit in rows:
+            if unit.writer.covers(span):
+                return unit, tuple(schema)
+        features = {entries.spec.feature for entries in flat if entries.writer.covers(span)}
+        return None, tuple(name for name in schema if name in features)
+
+    for (unit, names), run in groupby(spans, unit_and_features):
+        read = list(run) if names else []
+        values = [entries for entries in flat if any(map(entries.writer.covers, read))]
+        receivers: list[_RowEntries | _FlatEntries] = [*values, *filter(None, [unit])]
+        # Splits need only the sizes of values.
+        reader = source if values else source.measure()
+        into: dict[str, NDArray[Any] | OutputBuffer] = {} if unit is None else dict(unit.arrays)
+        by_feature: dict[str, list[_FlatEntries]] = {}
+        for entries in values:
+            by_feature.setdefault(entries.spec.feature, []).append(entries)
+        into.update({name: partial(_output_buffer, entries) for name, entries in by_feature.items()})
+        for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
+            check_group_lengths(schema.groups, blocks, partial(source.locate, start=span[0]))
+            for receiver in receivers:
+                if receiver.writer.covers(span):
+                    receiver.add(blocks)
+                    if span[1] == receiver.writer.unit.past:
+                        receiver.close()
+    without_rows: list[_RowEntries | _FlatEntries] = [*rows, *flat]
+    for receiver in without_rows:
+        if receiver.writer.unit.first == receiver.writer.unit.past:
+            receiver.close()
+
+
+def _output_buffer(values: Sequence[_FlatEntries], span: _Span) -> NDArray[Any] | None:
+    """Return memory for the values of the next rows: the buffer of the unit that they continue."""
+    buffers = (entries.output_buffer() for entries in values if entries.writer.covers(span))
+    return next((buffer for buffer in buffers if buffer is not None), None)
+
+
+class _RowEntries:
+    """Entries of all arrays that are chunked along rows: dense rows, splits and shapes."""
+
+    def __init__(self, writer: _UnitWriter, nspans: int) -> None:
+        self.writer, self._nspans = writer, nspans
+        specs = writer.context.specs
+        self._dense = [spec for spec in specs if spec.part == "dense"]
+        self._splits = [_FlatEntries(writer, spec) for spec in specs if spec.by_rows and spec.part != "dense"]
+        self._blocks: dict[str, list[Block]] = {spec.feature: [] for spec in self._dense}
+        self._arrays: dict[str, NDArray[Any]] | None = None
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Output arrays of dense features that are read in several spans."""
+        if self._arrays is None:
+            schema, unit = self.writer.context.schema, self.writer.unit
+            several = [name for name in self._blocks if self._nspans > 1 and schema[name].is_dense]
+            self._arrays = {
+                name: np.empty((unit.stop - unit.start, *schema[name].block_shape), schema[name].block_dtype)
+                for name in several
+            }
+        return self._arrays
+
+    def add(self, blocks: Mapping[str, Block]) -> None:
+        """Add the next rows."""
+        for name, found in self._blocks.items():
+            if name not in self.arrays:
+                found.append(blocks[name])
+        for entries in self._splits:
+            entries.add(blocks)
+
+    def close(self) -> None:
+        """Write the remaining entries and complete the unit."""
+        for entries in self._splits:
+            entries.end()
+        unit, arrays = self.writer.unit, self.arrays
+        for spec in self._dense:
+            parts = self._blocks.pop(spec.feature) or [zero_rows(self.writer.context.schema[spec.feature])]
+            rows = arrays[spec.feature] if spec.feature in arrays else concatenate(parts)
+            self.writer.put(spec, unit.start, unit.stop, np.asarray(rows))
+        self._arrays = {}
+        self.writer.close()
+
+
+class _FlatEntries:
+    """Entries of a flat array: filled from consecutive blocks, and written when complete."""
+
+    def __init__(self, writer: _UnitWriter, spec: ArraySpec) -> None:
+        self.writer, self.spec = writer, spec
+        context, unit = writer.context, writer.unit
+        self._levels = Levels.from_feature(context.schema[spec.feature])
+        self._level, self._stride = self._levels.level_and_stride(spec.part)
+        self._start, self._stop = unit.start, unit.stop
+        if unit.array is None:
+            # The last unit also writes the final split.
+            end = 1 if spec.part in self._levels.splits and unit.stop == context.nrows else 0
+            self._start, self._stop = unit.start * self._stride, unit.stop * self._stride + end
+        self._items = unit.before[spec.feature]
+        self._buffer: NDArray[Any] | None = None
+
+    def add(self, blocks: Mapping[str, Block]) -> None:
+        """Add the entries of the next rows."""
+        block = blocks[self.spec.feature]
+        splits, values = flatten_block(block)
+        entries: NDArray[Any] = values
+        if self.spec.part == self._levels.shapes:
+            entries = shapes_of(block)
+        elif self.spec.part in self._levels.splits:
+            entries = splits[self._level][:-1] + self._items[self._level + 1]
+        at = self._items[self._level] * self._stride
+        low, high = max(at, self._start), min(at + len(entries), self._stop)
+        if low < high:
+            self._fill(low, entries[low - at : high - at])
+        added = (len(block), *(int(ends[-1]) for ends in splits))
+        self._items = tuple(before + more for before, more in zip(self._items, added, strict=True))
+
+    def output_buffer(self) -> NDArray[Any] | None:
+        """Return memory for the next values, if they belong to the unit."""
+        at = self._items[self._level] * self._stride
+        if self.spec.part != "values" or self.spec.dtype == "string" or not self._start <= at < self._stop:
+            return None
+        return self._memory()[at - self._start :]
+
+    def end(self) -> None:
+        """Write the final split.
+
+        Raises
+        ------
+        SchemaError
+            If the number of entries differs from the count.
+        """
+        name, spec = self.spec.feature, self.spec
+        if self._items != self.writer.unit.after[name]:
+            raise SchemaError(
+                f"the number of values of feature {name!r} differs from the earlier count: a file has changed, or "
+                f"a function passed to map_blocks returns another result when it is called again"
+            )
+        if spec.part in self._levels.splits and self._start < self._stop == spec.shape[0]:
+            self._fill(self._stop - 1, np.array([self._items[self._level + 1]]))
+
+    def close(self) -> None:
+        """Write the remaining entries and complete the unit."""
+        self.end()
+        self.writer.close()
+
+    def _memory(self) -> NDArray[Any]:
+        if self._buffer is None:
+            dtype = np.dtypes.StringDType() if self.spec.dtype == "string" else np.dtype(self.spec.dtype)
+            self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), dtype)
+        return self._buffer
+
+    def _fill(self, start: int, entries: NDArray[Any]) -> None:
+        memory, past = self._memory(), start + len(entries)
+        # The decoder may have written the entries into this buffer.
+        if entries.base is not memory:
+            memory[start - self._start : past - self._start] = entries
+        if past == self._stop:
+            self._buffer = None
+            self.writer.put(self.spec, self._start, self._stop, memory)
+
+
+def session_of(store: Any) -> Any:
+    """Return a session of Icechunk, or the session of its store; None for others. Icechunk is not imported for it."""
+    if type(store).__module__.partition(".")[0] != "icechunk":
+        return None
+    session = getattr(store, "session", store)
+    return session if hasattr(session, "fork") and hasattr(session, "commit") else None
+
+
+def check_session(session: Any, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None) -> None:
+    """Refuse options that a session does not have, and a session that cannot be written.
+
+    Raises
+    ------
+    ValueError
+        If there is one.
+    """
+    if resume:
+        raise ValueError("resume=True continues a group with a checkpoint; an Icechunk session commits all or nothing")
+    if not compute:
+        raise ValueError("compute=False returns tasks; the client merges and commits an Icechunk session: compute now")
+    if storage_options:
+        raise ValueError("storage_options are for URLs; pass the options of storage to the Icechunk repository")
+    if session.read_only:
+        raise ValueError("the Icechunk session is read-only: pass repository.writable_session(branch)")
+    if session.has_uncommitted_changes:
+        raise ValueError("the Icechunk session has uncommitted changes, and cannot be forked: commit them before")
+
+
+def convert_in_session(
+    session: Any, component: str | None, request: ConversionRequest, *, mode: Literal["w", "w-"]
+) -> None:
+    """Write a group within a session, and commit it.
+
+    Parameters
+    ----------
+    session : icechunk.Session
+        Writable session, checked by `check_session`.
+    component : str or None
+        Path of the group within the store.
+    request : ConversionRequest
+        Inputs and options.
+    mode : {"w", "w-"}
+        As in `to_zarr`.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If a chunk is missing after the merge; nothing is committed.
+    """
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode must be 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
+    fork = session.fork()
+    target = TargetGroup.from_arguments(fork.store, component, None)
+    component = target.component
+    mode = target.check_free(mode, request.dataset.origin)
+    conversion = plan_conversion(request)
+    for rechunk in conversion.rechunks:
+        warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=3)
+    conversion.check_memory()
+    layout, row_tasks = conversion.layout, RowTasks(request.dataset, uuid.uuid4().hex, request.schema)
+
+    def create() -> None:
+        attributes = {"id": row_tasks.token, "complete": True, "written": True}
+        group = target.create(mode, attributes, request.options.attributes.of_group(request.schema))
+        target.create_arrays(group, request.options.create_arguments(layout, request.schema))
+        target.update_attributes(row_tasks.token, **group_attributes(request, layout, row_tasks.token))
+
+    with write_sequentially():
+        run_uninterrupted(create)
+    fork_data, token, place = pickle.dumps(fork), row_tasks.token, f"Icechunk, branch {session.branch}"
+    origin = _ForkOrigin(fork_data, component, token, row_tasks.schema, layout, place)
+
+    def merge() -> None:
+        session.merge(*forks)
+        try:
+            _check_chunks(session, component, layout)
+        except BaseException:
+            session.discard_changes()
+            raise
+        session.commit(f"Write {layout.nrows:,} records of {len(request.schema)} features with dask_tfrecord")
+
+    with cancel_on_failure(token, lambda: None):
+        forks = [fork, *_write_forks(row_tasks, origin)]
+        run_uninterrupted(merge)
+
+
+def _write_forks(row_tasks: RowTasks, origin: _ForkOrigin) -> list[Any]:
+    """Compute the tasks; return their sessions."""
+    layout, schema = origin.layout, row_tasks.schema
+    units = list(plan_units(layout, schema))
+    tasks = list((plan_tasks if row_tasks.source is not None else plan_single_tasks)(layout, units))
+    shared = dask.delayed(origin, name=f"tfrecord-writer-{row_tasks.token}", traverse=False)
+    arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
+    written = row_tasks.build(_write_in_fork, arguments, list, (), shared)
+    work = WriteWork(
+        origin.place,
+        row_tasks.task_name(_write_in_fork),
+        layout.nrows,
+        len(schema),
+        ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], ()),
+        len(units),
+    )
+    with show_progress(work):
+        return [pickle.loads(data) for data in dask.compute(written)[0]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ForkOrigin:
+    """Fork with empty arrays, which each task copies; sent once to each worker.
+
+    Attributes
+    ----------
+    fork : bytes
+        The fork, pickled: copies are separate, also in one process.
+    component : str or None
+        Path of the group.
+    run : str
+        Name of the run, for cancellation.
+    schema : Schema
+        Features.
+    layout : ZarrLayout
+        Arrays and write units.
+    place : str
+        Name of the store, for errors.
+    """
+
+    fork: bytes
+    component: str | None
+    run: str
+    schema: Schema
+    layout: ZarrLayout
+    place: str
+
+
+class _NoCheckpoint(Checkpoint):
+    """Checkpoint of a task in a fork: nothing is recorded, because a commit is atomic."""
+
+    __slots__ = ()
+
+    def has_plan(self) -> bool:
+        """Return True: the group is not complete before the commit."""
+        return True
+
+    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
+        """Return no reports."""
+        return {}
+
+    def record(self, units: Mapping[int, CompletedUnit]) -> dict[int, WriteReport]:
+        """Return the reports of the units."""
+        return {number: unit.report for number, unit in units.items()}
+
+
+def _write_in_fork(origin: _ForkOrigin, task: WriteTask, source: Callable[..., Source], *rest: Any) -> bytes:
+    """Write the units of a task to a copy of the fork; return the copy, pickled."""
+    fork = pickle.loads(origin.fork)
+    target = TargetGroup(fork.store, origin.component, None)
+    with write_sequentially():
+        group = target.open("r+")
+        arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in origin.layout.arrays}
+    checkpoint = _NoCheckpoint(target.objects(group), origin.run)
+    names = origin.run, target, checkpoint, origin.schema
+    write_units(
+        WriteContext(*names, origin.layout.nrows, origin.layout.arrays, arrays, origin.place), task, source, *rest
+    )
+    return pickle.dumps(fork)
+
+
+def _check_chunks(session: Any, component: str | None, layout: ZarrLayout) -> None:
+    """Compare the number of written chunks, or shards, of each array with the layout.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If one is missing.
+    """
+    target = TargetGroup(session.store, component, None)
+    group = target.open("r")
+    for spec in layout.arrays:
+        array: Any = group[spec.name]
+        expected = -(-spec.shape[0] // spec.unit) if 0 not in spec.shape else 0
+        found = run_sync(_count_chunks(session, f"/{array.path}"))
+        if found != expected:
+            raise IncompleteStoreError(
+                f"{spec.name!r} has {found:,} of {expected:,} chunks after the merge: nothing is committed; call "
+                f"to_zarr again",
+                target.location,
+            )
+
+
+async def _count_chunks(session: Any, path: str) -> int:
+    # An uncommitted chunk is listed twice.
+    return len({tuple(index) async for index in session.chunk_coordinates(path)})
