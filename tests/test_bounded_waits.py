@@ -18,9 +18,9 @@ from oracle import write_oracle
 from support import servers
 from support.object_stores import Store, make_store
 from support.waiting import PATIENCE
+from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.errors import ShardNotFoundError, StorageError
 from dask_tfrecord.settings import replaced_limits
 
@@ -34,12 +34,7 @@ FEATURES = {"label": dtf.FixedLenFeature((), "int64")}
 def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("bounded") / "x"
 
-    def example(record: int) -> bytes:
-        message = messages.Example()
-        message.features.feature["label"].int64_list.value.append(record)
-        return bytes(message.SerializeToString(deterministic=True))
-
-    write_oracle(path, map(example, range(ROWS)))
+    write_oracle(path, (example(label=[record]) for record in range(ROWS)))
     return path.read_bytes()
 
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import dask
 import pytest
-from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads
-from support.bits import bits
 from support.corpus import BASKERVILLE, EMPTY, EXAMPLES, FOREIGN, TFX
 from support.few import mostly_slow
+from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
 from dask_tfrecord.messages import Example
-
-
-def check(found: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> None:
-    assert set(found) == set(wanted)
-    for name, array in wanted.items():
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
-        assert bits(found[name]) == bits(array), name
 
 
 def test_every_file_of_the_corpus_has_its_test(corpus: Path) -> None:
@@ -45,10 +35,10 @@ def test_inferred_columns_equal_what_protobuf_parses(corpus: Path, name: str) ->
     for counts, chunks in [("auto", "auto"), ("auto", rows), (None, "auto")]:
         ds = dtf.read_tfrecord(path, schema, counts=counts, chunks=chunks)
         assert ds.count() == len(payloads) == EXAMPLES[name]
-        check(ds.compute(), wanted)
-        check(dask.compute(ds)[0], wanted)
+        assert_same(ds.compute(), wanted)
+        assert_same(dask.compute(ds)[0], wanted)
     together = ds[tuple(schema)]
-    check(dict(zip(schema, dask.compute(*together), strict=True)), wanted)
+    assert_same(dict(zip(schema, dask.compute(*together), strict=True)), wanted)
 
 
 def keys_of(payload: bytes) -> set[str]:
@@ -67,7 +57,7 @@ def test_files_read_with_default_arguments(corpus: Path, name: str) -> None:
         assert error.place.record >= 256
         assert "infer_schema(urlpath, sample=None) reads all of them" in str(error)
         found = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None)).compute()
-    check(found, expected_columns(read_payloads(path), dtf.infer_schema(path, sample=None)))
+    assert_same(found, expected_columns(read_payloads(path), dtf.infer_schema(path, sample=None)))
 
 
 def test_shards_of_one_collection_are_one(corpus: Path) -> None:
@@ -77,10 +67,10 @@ def test_shards_of_one_collection_are_one(corpus: Path) -> None:
     wanted = expected_columns((payload for path in paths for payload in read_payloads(path)), schema)
     ds = dtf.read_tfrecord(pattern, schema, chunks=1000)
     assert (ds.nrows, ds.npartitions) == (9909, 10)
-    check(ds.compute(), wanted)
+    assert_same(ds.compute(), wanted)
     picked = [9908, 0, 825, 826, 5000]
-    check(ds.rows[picked].compute(), {name: array[picked] for name, array in wanted.items()})
-    check(ds.rows[-3:].compute(), {name: array[-3:] for name, array in wanted.items()})
+    assert_same(ds.rows[picked].compute(), {name: array[picked] for name, array in wanted.items()})
+    assert_same(ds.rows[-3:].compute(), {name: array[-3:] for name, array in wanted.items()})
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -109,7 +99,7 @@ def test_a_shard_without_records(corpus: Path) -> None:
     for paths in ([corpus / EMPTY, full], [full, corpus / EMPTY], [corpus / EMPTY, full, corpus / EMPTY]):
         ds = dtf.read_tfrecord(paths)
         assert (ds.nrows, ds.chunks) == (4, (4,))
-        check(ds.compute(), dtf.read_tfrecord(full).compute())
+        assert_same(ds.compute(), dtf.read_tfrecord(full).compute())
         assert dtf.read_tfrecord(paths, counts=None)["sequence"].compute().shape == (4,)
 
 

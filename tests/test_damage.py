@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from oracle import read_payloads
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
@@ -33,25 +34,20 @@ def framed(payload: bytes) -> bytes:
     return length + struct.pack("<I", masked(length)) + payload + struct.pack("<I", masked(payload))
 
 
-def example(number: int, text: bytes) -> bytes:
-    message = Example()
-    message.features.feature["number"].int64_list.value.append(number)
-    message.features.feature["text"].bytes_list.value.append(text)
-    return bytes(message.SerializeToString())
-
-
 def file_of(draw: random.Random) -> bytes:
     """Return a TFRecord file to embed in a record."""
     return b"".join(framed(draw.randbytes(draw.choice([0, 3, 10, 20, 40]))) for _ in range(draw.randrange(1, 5)))
 
 
 PAYLOADS: dict[str, Callable[[random.Random, int], bytes]] = {
-    "examples": lambda draw, number: example(number, draw.randbytes(draw.choice([0, 3, 20]))),
+    "examples": lambda draw, number: example(number=[number], text=[draw.randbytes(draw.choice([0, 3, 20]))]),
     "equal": lambda draw, number: b"the same",
     "empty": lambda draw, number: b"",
     "zeros": lambda draw, number: bytes(draw.choice([0, 5, 30])),
     "files": lambda draw, number: file_of(draw),
-    "examples of files": lambda draw, number: example(number, file_of(draw)) + draw.randbytes(draw.randrange(60)),
+    "examples of files": lambda draw, number: (
+        example(number=[number], text=[file_of(draw)]) + draw.randbytes(draw.randrange(60))
+    ),
 }
 
 
@@ -300,7 +296,7 @@ def test_all_damaged_data_that_inflates_is_read(compression: str, tmp_path: Path
     texts = [draw.randbytes(50) for _ in range(3000)]
     with dtf.RecordWriter(path, compression=compression) as writer:
         for number, text in enumerate(texts):
-            writer.write(example(number, text))
+            writer.write(example(number=[number], text=[text]))
     stored = path.read_bytes()
     for place in range(5000, len(stored), len(stored) // 5):
         damaged = bytearray(stored)
@@ -320,7 +316,9 @@ def test_all_damaged_data_that_inflates_is_read(compression: str, tmp_path: Path
 def damaged_shards(folder: Path) -> Path:
     """Write three shards of 400 records, and damage the beginning, the middle and the end."""
     for shard in range(3):
-        records = [framed(example(1000 * shard + number, b"x" * (number % 50))) for number in range(400)]
+        records = [
+            framed(example(number=[1000 * shard + number], text=[b"x" * (number % 50)])) for number in range(400)
+        ]
         data = bytearray(b"".join(records))
         borders = np.cumsum([0, *map(len, records)]).tolist()
         for number in (0, 100, 101, 250, 399):
@@ -406,7 +404,7 @@ def test_features_are_inferred_from_intact_records(tmp_path: Path) -> None:
 
 def test_an_intact_record_that_cannot_be_decoded_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(framed(example(1, b"")) + framed(b"no Example"))
+    path.write_bytes(framed(example(number=[1], text=[b""])) + framed(b"no Example"))
     for errors in ("skip", "fill"):
         with pytest.raises(dtf.FeatureError, match="record 1"):
             dtf.read_tfrecord(path, FEATURES, errors=errors).compute()

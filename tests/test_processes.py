@@ -16,10 +16,10 @@ import psutil
 import pytest
 from oracle import write_oracle
 from support.waiting import PATIENCE, wait_until
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.messages import Example
 from dask_tfrecord.storage import interrupt
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
@@ -31,18 +31,11 @@ MEMBERS = 2_000
 SECONDS_TO_STOP = 2.0
 
 
-def example(number: int) -> bytes:
-    message = Example()
-    message.features.feature["label"].int64_list.value.append(number)
-    message.features.feature["x"].float_list.value.extend(500 * [number / 4])
-    return message.SerializeToString(deterministic=True)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A gzip file of thousands of members, some gigabytes inflated, and as many names of a small shard."""
     folder = tmp_path_factory.mktemp("processes")
-    write_oracle(folder / "one", [example(number) for number in range(500)])
+    write_oracle(folder / "one", [example(label=[number], x=500 * [number / 4]) for number in range(500)])
     (folder / "large.gz").write_bytes(gzip.compress((folder / "one").read_bytes(), 6) * MEMBERS)
     (folder / "many").mkdir()
     for number in range(MEMBERS):

@@ -31,9 +31,9 @@ from hypothesis import strategies as st
 from support.notebooks import executed, needs_jupyter
 from support.terminals import Terminal
 from support.waiting import in_background, wait_until
+from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.sources import RecordSource
@@ -47,12 +47,8 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
 COMPRESS = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 
 
-def example(rng: random.Random, row: int) -> bytes:
-    message = messages.Example()
-    held = message.features.feature
-    held["label"].int64_list.value.append(row)
-    held["tokens"].int64_list.value.extend(rng.randrange(1000) for _ in range(rng.randrange(200)))
-    return message.SerializeToString()
+def record(rng: random.Random, row: int) -> bytes:
+    return example(label=[row], tokens=[rng.randrange(1000) for _ in range(rng.randrange(200))])
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +56,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("shards"), random.Random(3)
     for number in range(3):
         rows = range(200 * number, 200 * number + 200)
-        oracle.write_oracle(folder / f"part-{number}.tfrecord", [example(rng, row) for row in rows])
+        oracle.write_oracle(folder / f"part-{number}.tfrecord", [record(rng, row) for row in rows])
     return folder
 
 

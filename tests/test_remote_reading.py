@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from oracle import write_oracle
 from support.object_stores import Store, make_store
+from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.settings import Limits, read_nbytes
 
 pytestmark = pytest.mark.integration
@@ -20,19 +20,11 @@ RECORDS = 3_000
 RANGE = read_nbytes("storage.range-size")
 
 
-def example(record: int, size: int) -> bytes:
-    message = messages.Example()
-    feature = message.features.feature
-    feature["label"].int64_list.value.append(record)
-    feature["image"].bytes_list.value.append(random.Random(record).randbytes(size))
-    return bytes(message.SerializeToString(deterministic=True))
-
-
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Shard of about 18 MB: slightly more than two ranges."""
     path = tmp_path_factory.mktemp("remote") / "x"
-    write_oracle(path, (example(record, 6_000) for record in range(RECORDS)))
+    write_oracle(path, (example(label=[row], image=[random.Random(row).randbytes(6_000)]) for row in range(RECORDS)))
     return path.read_bytes()
 
 

@@ -24,6 +24,7 @@ from support.bits import bits
 from support.corpus import EMPTY, EXAMPLES, ROUND_TRIPS, SEQUENCES
 from support.few import mostly_slow, rising
 from support.golden import CASES, check, expected, shard, spec
+from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
@@ -37,13 +38,6 @@ LARGE = [name for name in ROUND_TRIPS if EXAMPLES.get(name, SOME + 1) > SOME]
 ALIKE = [name for name in ROUND_TRIPS if "csv_example_gen" in name][2:]
 
 Columns = Mapping[str, NDArray[Any]]
-
-
-def assert_same(found: Columns, wanted: Columns) -> None:
-    """Assert that both have the same columns in the same order, bit for bit."""
-    assert list(found) == list(wanted)
-    for name, array in wanted.items():
-        assert bits(found[name]) == bits(array), name
 
 
 def payloads(folder: Path) -> list[bytes]:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import read_payloads, write_oracle
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import counting
@@ -49,14 +50,6 @@ CORPUS = [
 FEATURES = {"id": dtf.FixedLenFeature((), "int64"), "inner": dtf.FixedLenFeature((), "bytes", default_value=b"")}
 
 
-def example(number: int, inner: bytes) -> bytes:
-    """Return an Example with a bytes feature between other features."""
-    message = Example()
-    message.features.feature["id"].int64_list.value.append(number)
-    message.features.feature["inner"].bytes_list.value.append(inner)
-    return message.SerializeToString(deterministic=True)
-
-
 def framed(payloads: list[bytes], path: Path) -> bytes:
     write_oracle(path, payloads)
     return path.read_bytes()
@@ -66,9 +59,17 @@ def framed(payloads: list[bytes], path: Path) -> bytes:
 def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shard whose payloads are TFRecord files, or Examples with nested TFRecord files."""
     folder = tmp_path_factory.mktemp("nested")
-    inmost = framed([example(300 + number, b"") for number in range(3)], folder / "inmost")
-    inner = framed([example(200 + number, inmost) for number in range(3)], folder / "inner")
-    payloads = [inner, example(100, inner), example(101, b"plain"), inner + inner, example(102, inmost), b"", inner]
+    inmost = framed([example(id=[300 + number], inner=[b""]) for number in range(3)], folder / "inmost")
+    inner = framed([example(id=[200 + number], inner=[inmost]) for number in range(3)], folder / "inner")
+    payloads = [
+        inner,
+        example(id=[100], inner=[inner]),
+        example(id=[101], inner=[b"plain"]),
+        inner + inner,
+        example(id=[102], inner=[inmost]),
+        b"",
+        inner,
+    ]
     write_oracle(folder / "nested.tfrecord", payloads)
     return folder / "nested.tfrecord"
 
@@ -77,8 +78,10 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shard of Examples; some contain TFRecord files of Examples with the same schema."""
     folder = tmp_path_factory.mktemp("examples")
-    inner = framed([example(200 + number, b"inner") for number in range(5)], folder / "inner")
-    write_oracle(folder / "examples.tfrecord", [example(n, inner if n % 3 else b"x" * n) for n in range(12)])
+    inner = framed([example(id=[200 + number], inner=[b"inner"]) for number in range(5)], folder / "inner")
+    write_oracle(
+        folder / "examples.tfrecord", [example(id=[n], inner=[inner if n % 3 else b"x" * n]) for n in range(12)]
+    )
     return folder / "examples.tfrecord"
 
 
@@ -177,8 +180,8 @@ def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.Dat
 
 def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
     set_limits(verified_nbytes=64)
-    inner = framed([example(number, b"") for number in range(100)], tmp_path / "inner")
-    write_oracle(tmp_path / "a", [example(0, inner), example(1, b"")])
+    inner = framed([example(id=[number], inner=[b""]) for number in range(100)], tmp_path / "inner")
+    write_oracle(tmp_path / "a", [example(id=[0], inner=[inner]), example(id=[1], inner=[b""])])
     size = (tmp_path / "a").stat().st_size
     source = source_of(tmp_path / "a", [0, 500, 1500, size])
     with pytest.raises(TFRecordError, match=r"a: byte \d+: the payload contains records throughout bytes 500 to"):
@@ -264,7 +267,7 @@ def test_a_compressed_shard_stays_one_chunk(examples: Path, tmp_path: Path) -> N
 
 def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
     stored, borders = path.read_bytes(), borders_of(path)
     size = len(stored)
     for byte in range(0, size, 3):
@@ -278,7 +281,7 @@ def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(tmp_path:
 
 def test_truncated_shards_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
     stored, borders = path.read_bytes(), borders_of(path)
     for size in range(1, len(stored)):
         path.write_bytes(stored[:size])
@@ -302,7 +305,7 @@ def test_no_record_fits_the_schema_and_the_error_has_its_number(examples: Path) 
 
 def test_damaged_entries_are_refused_like_by_a_scan(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_oracle(path, [example(number, b"y" * 30) for number in range(20)])
+    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
     stored = path.read_bytes()
     for byte in range(0, len(stored), 5):
         path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x10]) + stored[byte + 1 :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dask_tfrecord import messages
@@ -22,7 +22,7 @@ def entry(key: bytes, feature: bytes) -> bytes:
     return delimited(1, delimited(1, key) + delimited(2, feature))
 
 
-def example(**features: list[Any]) -> bytes:
+def example(**features: Sequence[Any]) -> bytes:
     """Serialize an Example of ints, floats and bytes; a Feature of an empty list is left unset."""
     message = messages.Example()
     message.features.SetInParent()
@@ -31,7 +31,7 @@ def example(**features: list[Any]) -> bytes:
         if values:
             lists = {int: held.int64_list, float: held.float_list, bytes: held.bytes_list}
             lists[type(values[0])].value.extend(values)
-    return message.SerializeToString(deterministic=True)
+    return bytes(message.SerializeToString(deterministic=True))
 
 
 def wire_fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
