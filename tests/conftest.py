@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support.numbered_shards import write_shards
-from support.object_stores import bucket, moto, s3
+from support.object_stores import bucket, gcs, moto, s3
 
 from dask_tfrecord import Dataset, read_tfrecord
 from dask_tfrecord.settings import Limits, replaced_limits
 
-__all__ = ["bucket", "moto", "s3"]
+__all__ = ["bucket", "gcs", "moto", "s3"]
 
 # Every run draws the same examples, so a change fails only on its own defects; `--hypothesis-profile=nightly` draws
 # others, and more of them. A failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.

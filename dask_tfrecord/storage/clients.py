@@ -118,6 +118,9 @@ def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> t
     protocol = "" if "::" in url else url.partition("://")[0]
     if protocol in ("http", "https") and not given_timeout(options):
         options["timeout"] = http_timeout(time_limit())
+    if protocol in ("gs", "gcs") and "requests_timeout" not in options:
+        # gcsfs repeats a request up to five times itself, without an option for it.
+        options["requests_timeout"] = http_timeout(time_limit())
     if protocol not in ("s3", "s3a"):
         return url_to_fs(url, **options)
     given = options.get("config_kwargs") or {}

@@ -5,13 +5,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.server import ThreadingHTTPServer
 from typing import Any
 
+import fsspec
 import pytest
 
 from support import servers
+
+# gcsfs reads it when it is imported. Otherwise it asks a second service by gRPC, which no emulator has.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
 class Store:
@@ -50,13 +58,39 @@ def bucket(moto: int) -> Iterator[tuple[Any, str, servers.Log]]:
         yield direct, address, log
 
 
+@contextmanager
+def gcs_server() -> Iterator[int]:
+    """Run an emulator of Google Cloud Storage in a thread, and yield its port."""
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    storage = emulator.Storage(use_memory_fs=True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(emulator.RequestHandler, storage))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[tuple[str, servers.Log]]:
+    """Yield the address and the log of a proxy in front of an emulator with an empty bucket."""
+    gcsfs = pytest.importorskip("gcsfs")
+    with gcs_server() as port, servers.running(servers.Proxy, port=port) as (address, log):
+        gcsfs.GCSFileSystem(token="anon", endpoint_url=address).mkdir("bucket")
+        yield address, log
+
+
 def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> Store:
     """Return an empty directory of a store.
 
     Parameters
     ----------
-    kind : {"s3", "http", "rangeless"}
-        S3, or HTTP with or without support of ranges.
+    kind : {"s3", "gcs", "http", "rangeless"}
+        S3, Google Cloud Storage, or HTTP with or without support of ranges.
     request : pytest.FixtureRequest
         Request of the fixture that calls this function.
     stack : ExitStack
@@ -74,6 +108,15 @@ def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> S
             "config_kwargs": {"retries": {"max_attempts": 0}},
         }
         return Store("s3://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
+    if kind == "gcs":
+        address, log = request.getfixturevalue("gcs")
+        log.fault = lambda number: None
+        options = {"token": "anon", "endpoint_url": address}
+        direct = fsspec.filesystem("gs", **options)
+        direct.invalidate_cache()
+        if direct.exists("bucket/d"):
+            direct.rm("bucket/d", recursive=True)
+        return Store("gs://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
     files: dict[str, bytes] = {}
     etags: dict[str, str] = {}
     handler: dict[str, Any] = {"files": files, "etags": etags, "ranges": kind == "http"}

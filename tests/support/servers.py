@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "drop" or asked.sent < len(content):
             self.close_connection = True
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = serve
+    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = serve
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
