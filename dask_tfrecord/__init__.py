@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.files.copy import copy_tfrecord
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord
     from dask_tfrecord.stores.frames import from_dataframe
-    from dask_tfrecord.stores.virtual.parser import TFRecordParser
-    from dask_tfrecord.stores.virtual.references import VirtualZarr
-    from dask_tfrecord.stores.virtual.scan import virtual_zarr
+    from dask_tfrecord.stores.virtual.references import TFRecordParser, VirtualZarr, virtual_zarr
     from dask_tfrecord.stores.zarr.api import ZarrPlan, plan_zarr, to_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
 
@@ -107,7 +105,7 @@ _MODULES = {
     "SchemaError": "errors",
     "SparseFeature": "features",
     "TFRecordError": "errors",
-    "TFRecordParser": "stores.virtual.parser",
+    "TFRecordParser": "stores.virtual.references",
     "TensorFeature": "features",
     "TextFeature": "features",
     "VarLenFeature": "features",
@@ -130,7 +128,7 @@ _MODULES = {
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",
     "verify": "arrays.verification",
-    "virtual_zarr": "stores.virtual.scan",
+    "virtual_zarr": "stores.virtual.references",
 }
 # Modules that are attributes of the package before they are imported.
 _SUBMODULES = frozenset({"errors", "features", "messages", "schema"})

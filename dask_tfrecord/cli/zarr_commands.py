@@ -117,8 +117,7 @@ def virtual(
     fixed size.
     """
     from dask_tfrecord.runtime.progress import show_immediately
-    from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target
-    from dask_tfrecord.stores.virtual.scan import virtual_zarr
+    from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target, virtual_zarr
 
     # Report a wrong target before all records are read.
     check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))

@@ -23,8 +23,6 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 
-__all__ = ["BorderCounts", "Levels", "check_group_lengths", "flat_levels", "flatten_block", "is_flat", "shapes_of"]
-
 _Ints = NDArray[np.int64]
 
 

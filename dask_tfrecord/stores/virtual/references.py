@@ -1,7 +1,9 @@
-"""References: a Zarr group whose chunks are byte ranges of other files, as kerchunk JSON or Parquet.
+"""Zarr references to values within uncompressed shards: `virtual_zarr`, its kerchunk output, and a VirtualiZarr parser.
 
-The metadata are Zarr v2, the only version that kerchunk's Parquet form and its xarray engine support; zarr 3 reads it.
-Formats: https://fsspec.github.io/kerchunk/spec.html. pandas is imported when Parquet is written.
+A reference is the byte range of a value; each record is one chunk. The metadata are Zarr v2, the only version that
+kerchunk's Parquet form and its xarray engine support; zarr 3 reads it. Formats:
+https://fsspec.github.io/kerchunk/spec.html. pandas is imported when Parquet is written, VirtualiZarr, and zarr with it,
+when the parser is called.
 """
 
 from __future__ import annotations
@@ -11,21 +13,36 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import dask
+import fsspec
 import numpy as np
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, printable, redact_url
+from dask_tfrecord.arrays.collection import Collection, row_numbers
+from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.columns.decoder import Decoder, location_nbytes, why_not_located
+from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
+from dask_tfrecord.features import Feature, RawFeature
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.clients import url_to_fs
+from dask_tfrecord.storage.shard import Shard, Shards, is_local
 from dask_tfrecord.storage.streams import write_file
-
-__all__ = ["JSON_SUFFIXES", "PARQUET_SUFFIXES", "VirtualArray", "VirtualZarr", "check_target"]
+from dask_tfrecord.stores.flat_arrays import BorderCounts
+from dask_tfrecord.stores.zarr.layout import RowGrid, zarr_layout
 
 # Readers choose the format by these suffixes.
 JSON_SUFFIXES = (".json",)
+
+
 PARQUET_SUFFIXES = (".parquet", ".parq")
+
 
 _CONSOLIDATED = ".zmetadata"
 
@@ -274,3 +291,253 @@ def check_target(
     if fs.exists(path):
         raise FileExistsError(f"{shown} exists: remove it, or give another path")
     return fs, path
+
+
+# First bytes of a shard, enough to detect its compression.
+_HEAD_NBYTES = 512
+
+
+def virtual_zarr(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
+    *,
+    sequence_features: Mapping[str, Feature] | None = None,
+    columns: Sequence[str] | None = None,
+    split: str | None = None,
+    counts: str | Sequence[int] = "auto",
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> VirtualZarr:
+    """Refer to the values within TFRecord shards as a Zarr group, without copying them.
+
+    Every record is one chunk, a byte range of its shard. This requires uncompressed shards, and values that are one
+    byte range of the same length in every record: `FixedLenFeature` of float32, which writers pack, and `RawFeature` of
+    a known shape.
+
+    Parameters
+    ----------
+    urlpath, features, sequence_features, columns, split, counts, compression, storage_options
+        As in `read_tfrecord`; records must be counted. Use `columns` to leave out features without these byte ranges.
+
+    Returns
+    -------
+    VirtualZarr
+        `VirtualZarr.to_json` and `VirtualZarr.to_parquet` write it.
+
+    Raises
+    ------
+    SchemaError
+        If features lack these byte ranges (the error lists them, each with the reason), or a shard is compressed.
+    FeatureError
+        If a record lacks a feature, has another number of values, or stores them in several runs.
+    CorruptRecordError
+        If a CRC does not match. Every record is read on the active scheduler, and both of its CRCs are checked.
+    ValueError
+        If shards are in several file systems, or are specified by chained URLs.
+
+    Notes
+    -----
+    The references are valid as long as the shards do not change; the attributes hold the sizes and versions of the
+    shards. Each record is read by its own request, so that a pass over all records is slower than with `read_tfrecord`
+    or with a store written by `to_zarr`. Values keep the byte order of the file. Options of fsspec are not stored;
+    readers specify them as ``remote_options``.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
+    <VirtualZarr: 20 records of 2 files: image>
+    """
+    if counts is None:
+        raise ValueError("a chunk for each record needs counted records: counts is 'auto', 'scan' or a sequence")
+    dataset = read_tfrecord(
+        urlpath,
+        features,
+        sequence_features=sequence_features,
+        columns=columns,
+        split=split,
+        chunks="shard",
+        counts=counts,
+        compression=compression,
+        storage_options=storage_options,
+    )
+    source = dataset.source
+    if not isinstance(source, RecordSource):
+        raise TypeError(f"expected records; got {type(source).__name__}")
+    shards, schema = source.collection.shards, source.decoder.schema
+    _check_features(schema)
+    _check_files(shards)
+    files = tuple(map(redact_url, shards.paths))
+    _check_distinct(files, shards.paths)
+    offsets = _offsets(source, np.asarray(dataset.borders))
+    rows = row_numbers(source.rows)
+    numbers = _shard_numbers(source.collection, rows)
+    attributes = {"dask_tfrecord": {"schema": json.loads(schema.to_json()), "source": dict(source.origin)}}
+    return VirtualZarr(files, numbers, tuple(_arrays(schema, offsets, len(rows))), attributes)
+
+
+def _shard_numbers(collection: Collection, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the shard of each row."""
+    return np.searchsorted(collection.starts, rows, side="right") - 1
+
+
+def _arrays(schema: Schema, offsets: Mapping[str, NDArray[np.int64]], rows: int) -> list[VirtualArray]:
+    # The layout of `to_zarr`, except for dtypes: the byte order is that of the file.
+    layout = zarr_layout(schema, rows, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
+    arrays = []
+    for array in layout.arrays:
+        feature = schema[array.feature]
+        dtype = feature.stored_dtype.str if isinstance(feature, RawFeature) else array.dtype
+        nbytes = location_nbytes(feature)
+        arrays.append(VirtualArray(array.name, array.shape, dtype, array.dimensions, nbytes, offsets[array.feature]))
+    return arrays
+
+
+def _check_features(schema: Schema) -> None:
+    """Raise if a feature lacks a byte range; the error lists all of them, and the remaining features."""
+    reasons = {name: _why_not(name, schema) for name in schema}
+    refused = [f"{name!r}: {reason}" for name, reason in reasons.items() if reason is not None]
+    if refused:
+        left = [name for name, reason in reasons.items() if reason is None]
+        hint = f"columns={left} refers to the others" if left else "to_zarr copies them"
+        raise SchemaError(f"no byte range of a record is the value of {'; of '.join(refused)}. {hint}")
+
+
+def _why_not(name: str, schema: Schema) -> str | None:
+    feature = schema[name]
+    if isinstance(feature, RawFeature) and feature.dtype == "bfloat16":
+        return "Zarr has no name for bfloat16: RawFeature(shape, '<u2') refers to its bits"
+    return why_not_located(name, schema)
+
+
+def _check_files(shards: Shards) -> None:
+    """Raise if references can't address the files: readers support one file system, and no compression."""
+    protocols = set()
+    for shard in shards:
+        local = is_local(shard.path)
+        if ("://" if local else "::") in shard.path:
+            raise ValueError(
+                f"{redact_url(shard.path)}: readers of references take a plain path, or a URL of one file system"
+            )
+        protocols.add("file" if local else fsspec.core.split_protocol(shard.path)[0])
+        if shard.compression != "infer":
+            _check_uncompressed(shard, shard.compression)
+    if len(protocols) > 1:
+        raise ValueError(f"readers of references have one file system; the shards are in {sorted(protocols)}")
+
+
+def _check_distinct(files: Sequence[str], paths: Sequence[str]) -> None:
+    """Raise if URLs differ only in user info or query, which references do not store."""
+    known: dict[str, str] = {}
+    for file, path in zip(files, paths, strict=True):
+        if known.setdefault(file, path) != path:
+            raise ValueError(
+                f"{file}: several shards have this URL and differ in user info or query, which references do not hold "
+                f"because they may be credentials; refer to shards by URLs that differ in their paths"
+            )
+
+
+def _check_uncompressed(shard: Shard, compression: str | None) -> None:
+    if compression is not None:
+        raise SchemaError(
+            f"the shard is compressed ({compression}), so no byte range of it is a value: to_zarr copies the values",
+            Location(shard.path),
+        )
+
+
+def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Return the offset of the value in every record for each feature; computed on the active scheduler."""
+    decoder = Decoder(source.decoder.schema, "offsets")
+    locations = RecordSource.from_collection(source.collection, decoder, source.rows, check_crc=True)
+    node = dask.delayed(locations, traverse=False)
+    task = dask.delayed(_scan_rows, pure=False)
+    cuts = source.refine(borders, limits().scan_task_nbytes).tolist()
+    found = dask.compute(*(task(node, start, stop) for start, stop in pairwise(cuts)))
+    return {name: np.concatenate([np.zeros(0, np.int64), *(rows[name] for rows in found)]) for name in decoder.columns}
+
+
+def _scan_rows(source: RecordSource, start: int, stop: int) -> dict[str, NDArray[np.int64]]:
+    """Return the offsets of the values of some rows."""
+    rows, collection = slice(start, stop), source.collection
+    for number in np.unique(_shard_numbers(collection, row_numbers(source.rows[rows]))).tolist():
+        shard = collection.shards[number]
+        # With counts from the user, the compression has not been detected.
+        if shard.compression == "infer":
+            with Window(shard, block_size=_HEAD_NBYTES) as window:
+                _check_uncompressed(shard, window.compression)
+    blocks = source.read(tuple(source.schema), rows)
+    return {name: np.asarray(block, np.int64) for name, block in blocks.items()}
+
+
+class TFRecordParser:
+    """Parser of TFRecord shards for `virtualizarr.open_virtual_dataset`.
+
+    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``.
+
+    Parameters
+    ----------
+    features, columns, storage_options
+        As in `virtual_zarr`; by default features are inferred. Records are scanned through fsspec, with
+        `storage_options`. Values are read through the stores of VirtualiZarr's registry.
+    """
+
+    def __init__(
+        self,
+        features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.features, self.columns, self.storage_options = features, columns, storage_options
+
+    def __call__(self, url: str, registry: Any) -> Any:
+        """Scan the records of shards and return references to their values.
+
+        Parameters
+        ----------
+        url : str
+            A path, URL, glob, directory or template of shards.
+        registry : obspec_utils.registry.ObjectStoreRegistry
+            Object stores of the shards.
+
+        Returns
+        -------
+        virtualizarr.manifests.ManifestStore
+
+        Raises
+        ------
+        SchemaError, FeatureError, CorruptRecordError, ValueError
+            As in `virtual_zarr`. ValueError also if a file name has a ``?`` or ``#``, which VirtualiZarr does not find.
+        """
+        from virtualizarr.manifests import ManifestGroup, ManifestStore
+
+        virtual = virtual_zarr(url, self.features, columns=self.columns, storage_options=self.storage_options)
+        odd = next((path for path in virtual.files if set(path) & set("?#")), None)
+        if odd is not None:
+            raise ValueError(f"{odd}: VirtualiZarr reads ? and # in a file name as parts of a URL; rename the file")
+        # VirtualiZarr identifies files by URLs, without escapes.
+        files = [f"file://{path}" if is_local(path) else path for path in virtual.files]
+        paths = np.array(files, np.dtypes.StringDType())[virtual.file_numbers]
+        arrays = {array.name: _manifest_array(array, paths) for array in virtual.arrays}
+        return ManifestStore(ManifestGroup(arrays=arrays, attributes=dict(virtual.attributes)), registry=registry)
+
+
+def _manifest_array(array: VirtualArray, paths: NDArray[Any]) -> Any:
+    from virtualizarr.manifests import ChunkManifest, ManifestArray
+    from virtualizarr.manifests.utils import create_v3_array_metadata
+
+    # One chunk per record; the chunk spans all other axes.
+    grid = (array.shape[0], *(1 for _ in array.shape[1:]))
+    metadata = create_v3_array_metadata(
+        shape=array.shape,
+        data_type=np.dtype(array.dtype),
+        chunk_shape=(1, *array.shape[1:]),
+        dimension_names=array.dimensions,
+    )
+    manifest = ChunkManifest.from_arrays(
+        paths=paths.reshape(grid),
+        offsets=array.offsets.astype(np.uint64).reshape(grid),
+        lengths=np.full(grid, array.nbytes, np.uint64),
+        validate_paths=False,
+    )
+    return ManifestArray(metadata=metadata, chunkmanifest=manifest)

@@ -21,17 +21,6 @@ from zarr.storage._common import make_store_path
 from dask_tfrecord.errors import without_credentials
 from dask_tfrecord.storage.objects import CONDITIONAL
 
-__all__ = [
-    "array_metadata",
-    "calling_thread_loop",
-    "chunk_key",
-    "create_if_absent",
-    "open_for_writing",
-    "run_sync",
-    "store_and_path",
-    "write_sequentially",
-]
-
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 

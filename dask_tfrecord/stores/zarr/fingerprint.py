@@ -23,8 +23,6 @@ from dask_tfrecord.arrays.sources import MappedSource
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Fingerprint", "function_parts"]
-
 # Differences of a kind that are listed.
 _LISTED = 3
 

@@ -28,8 +28,6 @@ from dask_tfrecord.stores.zarr.layout import array_name, splits_name
 from dask_tfrecord.stores.zarr.objects import read_entries
 from dask_tfrecord.stores.zarr.store import TargetGroup
 
-__all__ = ["GroupAttributes", "ZarrSource", "from_zarr"]
-
 # Most units of a group that is opened: each takes some bytes.
 _MAX_UNITS = 1 << 26
 _INT64 = np.iinfo(np.int64).max

@@ -40,8 +40,6 @@ from dask_tfrecord.stores.zarr.objects import (
     objects_at,
 )
 
-__all__ = ["CHECKPOINT_FOLDER", "FORMAT_VERSION", "Put", "TargetGroup"]
-
 _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups.
 FORMAT_VERSION = 2
