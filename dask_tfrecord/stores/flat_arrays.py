@@ -28,26 +28,17 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The flat arrays of a column.
+    """The flat arrays of a column."""
 
-    Attributes
-    ----------
-    splits : tuple of str
-        Suffixes of the splits, outermost first; none if the column is one array.
-    strides : tuple of int
-        Entries of each of them per item of its level; an item of a shape has several bytes values.
-    item_nbytes : int
-        Decoded bytes of an item of the last level.
-    axes : int
-        Axes of arrays with shapes of their own; else 0.
-    shapes_level : int
-        Level whose items have these shapes: 0 if rows are arrays, 1 if rows are lists of arrays.
-    """
-
+    # Suffixes of the splits, outermost first; none if the column is one array.
     splits: tuple[str, ...]
+    # Entries of each of them per item of its level; an item of a shape has several bytes values.
     strides: tuple[int, ...]
+    # Decoded bytes of an item of the last level.
     item_nbytes: int
+    # Axes of arrays with shapes of their own; else 0.
     axes: int
+    # Level whose items have these shapes: 0 if rows are arrays, 1 if rows are lists of arrays.
     shapes_level: int
 
     @property
@@ -207,20 +198,13 @@ def _row_splits(block: Block) -> _Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BorderCounts:
-    """Items of the flat features before some borders between rows.
+    """Items of the flat features before some borders between rows."""
 
-    Attributes
-    ----------
-    rows : ndarray of int64, shape (nborders,)
-        The borders, ascending: the first row, the first row of each unit, the number of rows.
-    items : dict of str to ndarray of int64, shape (nborders, levels)
-        Items of each level of a feature before each border, rows first.
-    sizes : ndarray of int64, shape (nborders,)
-        Decoded bytes of all flat features before each border.
-    """
-
+    # The borders, ascending: the first row, the first row of each unit, the number of rows.
     rows: NDArray[np.int64]
+    # Items of each level of a feature before each border, rows first.
     items: dict[str, NDArray[np.int64]]
+    # Decoded bytes of all flat features before each border.
     sizes: NDArray[np.int64]
 
     @classmethod

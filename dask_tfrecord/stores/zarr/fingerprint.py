@@ -29,23 +29,7 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identity of a conversion, as JSON values.
-
-    Attributes
-    ----------
-    source : mapping
-        Origin of the rows: files, their sizes and versions.
-    schema : mapping
-        Features.
-    records : int
-        Rows.
-    options : mapping
-        Options of the user.
-    rows : str
-        Token of the rows: which rows of the files, and how they are read.
-    functions : sequence of mapping
-        Digests of the parts of each function passed to `map_blocks`, the last function first.
-    """
+    """Identity of a conversion, as JSON values."""
 
     source: Mapping[str, Any]
     schema: Mapping[str, Any]

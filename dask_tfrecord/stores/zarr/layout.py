@@ -49,17 +49,7 @@ _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dimensions:
-    """Names of the dimensions of a store.
-
-    Attributes
-    ----------
-    given : mapping of str to sequence of str, or None
-        Names of the axes of a row of a dense feature, or of an item of a ragged one, by feature.
-    rows : str
-        Name of the dimension of rows.
-    indexed : bool
-        The feature of that name is the coordinate of the rows.
-    """
+    """Names of the dimensions of a store."""
 
     given: Mapping[str, Sequence[str]] | None = None
     rows: str = "record"
@@ -68,39 +58,25 @@ class Dimensions:
 
 @dataclass(frozen=True, slots=True)
 class RowGrid:
-    """Chunk grid along rows.
+    """Chunk grid along rows."""
 
-    Attributes
-    ----------
-    chunk : int
-        Rows of a chunk.
-    unit : int
-        Rows of a write unit: a chunk, or a shard of chunks.
-    most : int
-        Most rows that a task reads at once.
-    """
-
+    # Rows of a chunk.
     chunk: int
+    # Rows of a write unit: a chunk, or a shard of chunks.
     unit: int
+    # Most rows that a task reads at once.
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class GridOverrides:
-    """Chunks and shards of arrays that differ from the grid of rows and the default sizes.
+    """Chunks and shards of arrays that differ from the grid of rows and the default sizes."""
 
-    Attributes
-    ----------
-    rows : dict of str to (int, int)
-        Rows of a chunk and of a shard (of the chunk if there is no shard), by feature. A unit is a multiple of each.
-    entries : dict of str to (int, int)
-        Entries of a chunk and of a shard, by the name of a flat array.
-    chunk_nbytes, shard_nbytes : int or None
-        Decoded bytes of a chunk and of a shard of flat arrays.
-    """
-
+    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature. A unit is a multiple of each.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Entries of a chunk and of a shard, by the name of a flat array.
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Decoded bytes of a chunk and of a shard of flat arrays.
     chunk_nbytes: int | None = None
     shard_nbytes: int | None = None
 
@@ -132,39 +108,25 @@ def _even(length: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One array of the group.
+    """One array of the group."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the group.
-    feature : str
-        Feature that the array belongs to.
-    part : str
-        ``"dense"``, or the suffix of the name: ``"values"``, ``"row_splits"``, ``"row_splits_1"`` and so on,
-        ``"byte_splits"``, ``"shapes"``, ``"item_shapes"``.
-    shape : tuple of int
-        Shape.
-    dtype : str
-        A NumPy dtype, or ``"string"``.
-    chunk : int
-        Length of a chunk along the first axis; other axes are whole.
-    unit : int
-        Length of a write unit: a shard, or the chunk.
-    dimensions : tuple of str
-        Names of the axes.
-    group : str or None
-        Group whose splits the array holds; `feature` is the first feature of that group.
-    """
-
+    # Name in the group.
     name: str
+    # Feature that the array belongs to.
     feature: str
+    # "dense", or the suffix of the name: "values", "row_splits", "row_splits_1" and so on, "byte_splits", "shapes",
+    # "item_shapes".
     part: str
     shape: tuple[int, ...]
+    # A NumPy dtype, or "string".
     dtype: str
+    # Length of a chunk along the first axis; other axes are whole.
     chunk: int
+    # Length of a write unit: a shard, or the chunk.
     unit: int
+    # Names of the axes.
     dimensions: tuple[str, ...]
+    # Group whose splits the array holds; `feature` is the first feature of that group.
     group: str | None = None
 
     @property
@@ -187,19 +149,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZarrLayout:
-    """Arrays of a group, and counts for its write units.
-
-    Attributes
-    ----------
-    nrows : int
-        Rows.
-    grid : RowGrid
-        Chunk grid along rows.
-    arrays : tuple of ArraySpec
-        Arrays, in the order of the features.
-    border_counts : BorderCounts
-        Item counts of the flat features at borders between rows.
-    """
+    """Arrays of a group, and counts for its write units."""
 
     nrows: int
     grid: RowGrid
@@ -320,25 +270,7 @@ def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iter
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FlatLayout:
-    """Layout of the flat arrays of ragged and bytes features.
-
-    Attributes
-    ----------
-    schema : Schema
-        Features.
-    nrows : int
-        Rows.
-    grid : RowGrid
-        Chunk grid along rows.
-    border_counts : BorderCounts
-        Item counts of the flat features.
-    overrides : GridOverrides
-        Grids of arrays that differ from the grid of rows.
-    rows_name : str
-        Name of the dimension of rows.
-    items_grids : dict of str to (int, int)
-        Grids of items by group, computed once for all of its features.
-    """
+    """Layout of the flat arrays of ragged and bytes features."""
 
     schema: Schema
     nrows: int
@@ -448,45 +380,30 @@ _MAX_ROW_UNITS = 8
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """Entries that one task writes, and the rows that it reads for them.
+    """Entries that one task writes, and the rows that it reads for them."""
 
-    Attributes
-    ----------
-    number : int
-        Number within the layout.
-    array : ArraySpec or None
-        Flat array; None for a unit of rows, of all arrays that are chunked along rows.
-    start, stop : int
-        Range of entries of that array, or of rows.
-    first, past : int
-        Range of rows that are read for it.
-    before, after : dict of str to tuple of int
-        Items of each level of the flat features, rows first, before the first row and after the last one.
-    """
-
+    # Number within the layout.
     number: int
+    # Flat array; None for a unit of rows, of all arrays that are chunked along rows.
     array: ArraySpec | None
+    # Range of entries of that array, or of rows.
     start: int
     stop: int
+    # Range of rows that are read for it.
     first: int
     past: int
+    # Items of each level of the flat features, rows first, before the first row and after the last one.
     before: Mapping[str, tuple[int, ...]]
     after: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Units that one task writes, and the rows that it reads.
+    """Units that one task writes, and the rows that it reads."""
 
-    Attributes
-    ----------
-    units : tuple of WriteUnit
-        Units, those of rows first.
-    spans : tuple of (int, int)
-        Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit.
-    """
-
+    # Units, those of rows first.
     units: tuple[WriteUnit, ...]
+    # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit.
     spans: tuple[tuple[int, int], ...]
 
     @property

@@ -251,13 +251,7 @@ _AUTO = ({"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuff
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codecs:
-    """Compressors and filters.
-
-    Attributes
-    ----------
-    compressors, filters : object
-        ``"auto"``, None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array.
-    """
+    """Compressors and filters."""
 
     compressors: Any = "auto"
     filters: Any = "auto"
@@ -428,13 +422,7 @@ _FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FillValues:
-    """Fill values by feature or flat array.
-
-    Attributes
-    ----------
-    given : mapping of str to scalar, or None
-        Values that differ from the defaults.
-    """
+    """Fill values by feature or flat array."""
 
     given: Mapping[str, Any] | None = None
 
@@ -505,19 +493,7 @@ _RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordi
 
 @dataclass(frozen=True, slots=True)
 class UserAttributes:
-    """Attributes and coordinates of what is written, as JSON values.
-
-    Attributes
-    ----------
-    arrays : mapping of str to mapping
-        Attributes by feature.
-    group : mapping
-        Attributes of the group.
-    coords : tuple of str
-        Features that are coordinates.
-    omitted : tuple of str
-        Attributes that cannot be written.
-    """
+    """Attributes and coordinates of what is written, as JSON values."""
 
     arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     group: Mapping[str, Any] = field(default_factory=dict)
@@ -572,23 +548,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZarrOptions:
-    """Options of a conversion.
-
-    Attributes
-    ----------
-    chunks : ChunkRequest
-        Chunk and shard sizes.
-    codecs : Codecs
-        Compressors and filters.
-    names : AxisNames
-        Names of the axes after rows.
-    fill_values : FillValues
-        Values of missing chunks.
-    consolidated : bool
-        Store the metadata of all arrays in that of the group.
-    attributes : UserAttributes
-        Attributes and coordinates.
-    """
+    """Options of a conversion."""
 
     chunks: ChunkRequest = field(default_factory=ChunkRequest)
     codecs: Codecs = field(default_factory=Codecs)

@@ -34,21 +34,7 @@ _STRING_NBYTES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConversionRequest:
-    """Validated inputs and options of a conversion.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        The rows, counted.
-    schema : Schema
-        Features of the rows, with the groups of the user.
-    options : ZarrOptions
-        Options of the user.
-    fingerprint : Fingerprint
-        Identity of inputs and options.
-    memory_limit : int, str or None
-        Argument of `to_zarr`.
-    """
+    """Validated inputs and options of a conversion."""
 
     dataset: Dataset
     schema: Schema
@@ -59,25 +45,7 @@ class ConversionRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """A planned conversion.
-
-    Attributes
-    ----------
-    request : ConversionRequest
-        Inputs and options.
-    layout : ZarrLayout
-        Arrays and write units.
-    sizes : RowSizes
-        Decoded bytes of rows.
-    ntasks : int
-        Number of tasks that write.
-    memory : MemoryBudget
-        Peak memory of a worker.
-    memory_limit : int or None
-        Memory of a worker in bytes; None without a limit.
-    rechunks : tuple of Rechunked
-        Arrays that are rechunked.
-    """
+    """A planned conversion."""
 
     request: ConversionRequest
     layout: ZarrLayout

@@ -80,21 +80,7 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
 
 @dataclass(frozen=True, slots=True)
 class GroupAttributes:
-    """Validated attributes of a complete group.
-
-    Attributes
-    ----------
-    identity : str
-        Identity of the conversion.
-    schema : Schema
-        Features.
-    records : int
-        Rows.
-    unit_rows : int
-        Rows of a write unit.
-    read_by : mapping or None
-        JSON of the schema that read the rows from records; None for other rows.
-    """
+    """Validated attributes of a complete group."""
 
     identity: str
     schema: Schema
@@ -225,29 +211,17 @@ def _invalid(target: TargetGroup, name: str, found: str, expected: str) -> Incom
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZarrSource(Source):
-    """Source of rows of a group that `to_zarr` wrote.
-
-    Attributes
-    ----------
-    target : TargetGroup
-        The group.
-    identity : str
-        Identity of the conversion; another identity means other data.
-    schema : Schema
-        Features.
-    rows : range or ndarray of int64
-        Rows of the group that the source returns.
-    unit_rows : int
-        Rows of a write unit.
-    read_by : mapping or None
-        JSON of the schema that read the rows from records; None for other rows.
-    """
+    """Source of rows of a group that `to_zarr` wrote."""
 
     target: TargetGroup
+    # Identity of the conversion; another identity means other data.
     identity: str
     schema: Schema
+    # Rows of the group that the source returns.
     rows: RowNumbers
+    # Rows of a write unit.
     unit_rows: int
+    # JSON of the schema that read the rows from records; None for other rows.
     read_by: Mapping[str, Any] | None
 
     def __dask_tokenize__(self) -> object:

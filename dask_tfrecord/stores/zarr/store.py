@@ -69,17 +69,7 @@ Put = Callable[[Any, int, int, NDArray[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """Location of a Zarr group, sent to workers.
-
-    Attributes
-    ----------
-    store : object
-        A path, a URL or a zarr store.
-    component : str or None
-        Path of the group in the store.
-    storage_options : dict or None
-        Options for a URL.
-    """
+    """Location of a Zarr group, sent to workers."""
 
     store: Any
     component: str | None

@@ -69,19 +69,7 @@ _OTHER_PROCESSES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ConversionRun:
-    """One run of a conversion.
-
-    Attributes
-    ----------
-    target : TargetGroup
-        The group.
-    conversion : Conversion
-        The plan.
-    row_tasks : RowTasks
-        Builder of the tasks; its token names the run.
-    keep : bool
-        Keep what is written if the run fails.
-    """
+    """One run of a conversion."""
 
     target: TargetGroup
     conversion: Conversion
@@ -325,27 +313,7 @@ _Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteContext:
-    """Values that all tasks of a conversion share; sent once to each worker.
-
-    Attributes
-    ----------
-    run : str
-        Name of this run, for cancellation.
-    target : TargetGroup
-        The group.
-    checkpoint : Checkpoint
-        Record of completed units.
-    schema : Schema
-        Features.
-    nrows : int
-        Rows.
-    specs : tuple of ArraySpec
-        Specifications of the arrays.
-    arrays : mapping of str to array-like
-        Arrays of the group, opened for writing.
-    place : str
-        The group, for errors.
-    """
+    """Values that all tasks of a conversion share; sent once to each worker."""
 
     run: str
     target: TargetGroup
@@ -731,23 +699,7 @@ def _write_forks(row_tasks: RowTasks, origin: _ForkOrigin) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ForkOrigin:
-    """Fork with empty arrays, which each task copies; sent once to each worker.
-
-    Attributes
-    ----------
-    fork : bytes
-        The fork, pickled: copies are separate, also in one process.
-    component : str or None
-        Path of the group.
-    run : str
-        Name of the run, for cancellation.
-    schema : Schema
-        Features.
-    layout : ZarrLayout
-        Arrays and write units.
-    place : str
-        Name of the store, for errors.
-    """
+    """Fork with empty arrays, which each task copies; sent once to each worker."""
 
     fork: bytes
     component: str | None
