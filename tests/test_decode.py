@@ -24,6 +24,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import assert_blocks_equal
+from support.few import mostly_slow
 from support.wire import delimited, entry, example, mutate, wire_fields
 
 import dask_tfrecord as dtf
@@ -111,7 +112,7 @@ def compare_encodings(features: st.SearchStrategy[Feature], path: Path, nmessage
     run()
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", mostly_slow(COLUMNS, 2))
 def test_every_encoding_is_read_as_protobuf_reads_it(column: str, tmp_path: Path) -> None:
     compare_encodings(COLUMNS[column], tmp_path / "x", 200)
 

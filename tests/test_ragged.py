@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from oracle import write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Chunk
@@ -197,7 +198,7 @@ FLAT = [
 ]
 
 
-@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("name", mostly_slow(FLAT, 3))
 def test_blocks_pickle_as_their_buffers(name: str) -> None:
     feature = FEATURES[name]
     for rows in (50, 3000):

@@ -57,7 +57,7 @@ def through_zarr(dataset: dtf.Dataset, folder: Path, grid: Mapping[str, int], **
 # ------------------------------------------------------------------------------------------------- golden and corpus
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_slow(CASES, 3))
 def test_golden_files(golden: Path, case: str, tmp_path: Path) -> None:
     features = spec(golden, case)
     ds = dtf.read_tfrecord(shard(golden, case), **features)

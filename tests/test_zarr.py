@@ -22,6 +22,7 @@ import zarr
 import zarr.storage
 from dask.callbacks import Callback
 from dask.delayed import Delayed
+from support.few import mostly_slow
 from support.store_round_trip import assert_identity, assert_same, assert_same_array
 
 import dask_tfrecord as dtf
@@ -361,7 +362,7 @@ class Busy(Callback):  # type: ignore[misc]
         self.seen = now
 
 
-@pytest.mark.parametrize("jobs", [1, 4, 256])
+@pytest.mark.parametrize("jobs", mostly_slow([1, 4, 256], 2))
 @pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 6}, {"chunks": 31}], ids=str)
 def test_every_chunk_is_written_once_by_one_task(
     ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, set_limits: Callable[..., Limits]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from support.few import mostly_slow
 from support.numbered_shards import write_shards
 
 import dask_tfrecord as dtf
@@ -50,16 +51,19 @@ def test_an_unchanged_store_is_read(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        *(("records", value) for value in (-1, 10**15, 2**70, ROWS - 1, "20", 20.0, None, True, [20])),
-        *(("unit_rows", value) for value in (0, -7, 2**70, "7", None, True)),
-        *(("schema", value) for value in (None, [], "x", {}, {"features": 3}, {"features": [{"name": "label"}]})),
-        ("schema", {"features": [{"name": "label", "class": "Schema"}]}),
-        ("schema", {"features": [{"name": "label", "class": "FixedLenFeature", "shape": [-3], "dtype": "int64"}]}),
-        *(("source", value) for value in (None, [], "x", 3, {"schema": 3}, {"schema": {"features": [1]}})),
-        *(("complete", value) for value in ("yes", 1, None, [])),
-        *(("id", value) for value in (None, 3, {})),
-    ],
+    mostly_slow(
+        [
+            *(("records", value) for value in (-1, 10**15, 2**70, ROWS - 1, "20", 20.0, None, True, [20])),
+            *(("unit_rows", value) for value in (0, -7, 2**70, "7", None, True)),
+            *(("schema", value) for value in (None, [], "x", {}, {"features": 3}, {"features": [{"name": "label"}]})),
+            ("schema", {"features": [{"name": "label", "class": "Schema"}]}),
+            ("schema", {"features": [{"name": "label", "class": "FixedLenFeature", "shape": [-3], "dtype": "int64"}]}),
+            *(("source", value) for value in (None, [], "x", 3, {"schema": 3}, {"schema": {"features": [1]}})),
+            *(("complete", value) for value in ("yes", 1, None, [])),
+            *(("id", value) for value in (None, 3, {})),
+        ],
+        5,
+    ),
 )
 def test_a_wrong_attribute_is_reported(store: Path, name: str, value: Any) -> None:
     change(store, lambda document: document["attributes"]["dask_tfrecord"].update({name: value}))

@@ -23,6 +23,7 @@ from dask.distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -91,7 +92,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", mostly_slow(OPTIONS, 3), ids=str)
 def test_what_is_planned_is_what_is_written(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any]) -> None:
     plan = ds.plan_zarr(**options)
     plan.to_zarr(tmp_path / "planned.zarr")
