@@ -22,6 +22,7 @@ from dask_tfrecord.columns.blocks import (
     BytesBlock,
     RaggedBlock,
     RowError,
+    place,
     splits_of,
     take_rows,
     weightless,
@@ -315,7 +316,7 @@ def sorted_indices(feature: Feature, outputs: Sequence[KeyOutput]) -> Sequence[K
     indices = np.stack([np.asarray(flat_values(axis, np.dtype(np.int64))) for axis in axes], axis=1)
     outside = np.flatnonzero(((indices < 0) | (indices >= np.array(feature.size))).any(axis=1))
     if len(outside):
-        row = int(np.searchsorted(splits, outside[0], side="right")) - 1
+        row = place(splits, int(outside[0]))[0]
         raise RowError(row, f"holds an index {tuple(indices[outside[0]].tolist())} outside of size {feature.size}")
     if not feature.already_sorted:
         order = np.empty(len(indices), np.int64)

@@ -70,8 +70,7 @@ def _within(values: Any, row_splits: NDArray[np.int64], dtype: np.dtype[Any]) ->
     try:
         return cast(values, dtype)
     except RowError as error:
-        row = int(np.searchsorted(row_splits, error.row, side="right")) - 1
-        raise RowError(row, error.message) from None
+        raise RowError(place(row_splits, error.row)[0], error.message) from None
 
 
 def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
@@ -180,7 +179,7 @@ def _rows_of(key: str, block: RaggedBlock) -> KeyedValues:
     try:
         flat = _flat(key, block.flat_values)
     except RowError as error:
-        raise RowError(int(np.searchsorted(block.row_splits, error.row, side="right")) - 1, error.message) from None
+        raise RowError(place(block.row_splits, error.row)[0], error.message) from None
     inner = math.prod(block.flat_values.shape[1:])
     return replace(flat, row_splits=block.row_splits * inner if inner != 1 else np.ascontiguousarray(block.row_splits))
 
@@ -203,8 +202,8 @@ def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> 
     try:
         inside = of_steps(block.values)
     except RowError as error:
-        row = int(np.searchsorted(block.row_splits, error.row, side="right")) - 1
-        raise RowError(row, error.message, error.row - int(block.row_splits[row])) from None
+        row, step = place(block.row_splits, error.row)
+        raise RowError(row, error.message, step) from None
     splits = np.ascontiguousarray(block.row_splits)
     return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
 
@@ -299,7 +298,7 @@ def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> li
     coordinates: Any = np.asarray(indices.values)
     size = np.array(feature.size)
     if len(wrong := np.flatnonzero(((coordinates < 0) | (coordinates >= size)).any(axis=1))):
-        row = int(np.searchsorted(indices.row_splits, wrong[0], side="right")) - 1
+        row = place(indices.row_splits, int(wrong[0]))[0]
         raise RowError(row, f"holds an index {tuple(coordinates[wrong[0]].tolist())} outside of size {feature.size}")
     shape = blocks.get(f"{name}.shape")
     if shape is not None and len(wrong := np.flatnonzero((np.asarray(shape) != size).any(axis=1))):
@@ -330,7 +329,7 @@ def flatten_partitioned(
             entries, offsets = _ENTRIES[type(partition)](splits, ends)
             result.append(KeyedValues(partition.key, entries, row_splits=offsets))
         elif len(other := np.flatnonzero(np.diff(splits) != partition.length)):  # type: ignore[attr-defined]
-            row = int(np.searchsorted(ends, other[0], side="right")) - 1
+            row = place(ends, int(other[0]))[0]
             raise RowError(
                 row, f"holds a row of {np.diff(splits)[other[0]]} items, which {partition!r} cannot represent"
             )

@@ -382,7 +382,7 @@ def raw_rows(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDA
     if outputs[0].values is None:
         return RaggedBlock(weightless(feature.item_dtype, (int(ends[-1]), *item_shape)), ends)
     if feature.stored_dtype.kind == "b" and (wrong := np.flatnonzero(values > 1)).size:
-        row = int(np.searchsorted(splits, wrong[0], side="right")) - 1
+        row = place(splits, int(wrong[0]))[0]
         raise RowError(row, f"holds a byte {values[wrong[0]]}; {feature} accepts 0 and 1")
     numbers = values.view(feature.stored_dtype).astype(feature.item_dtype, copy=False)
     return RaggedBlock(numbers.reshape(-1, *item_shape), ends)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.columns.assemble import KeyOutput, flat_values, row_splits_of
-from dask_tfrecord.columns.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, splits_of
+from dask_tfrecord.columns.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, place, splits_of
 from dask_tfrecord.columns.encoded_values import raw_values, text_values, values_assembler
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
@@ -100,8 +100,8 @@ class _Groups:
         group = int(wrong[0])
         if not self.steps:
             raise RowError(group, describe(group))
-        row = int(np.searchsorted(self.row_splits, group, side="right")) - 1
-        raise RowError(row, describe(group), group - int(self.row_splits[row]))
+        row, step = place(self.row_splits, group)
+        raise RowError(row, describe(group), step)
 
     def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:
         """Return the number of rows per group, for rows of one length."""
