@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import dask
 import dask.array as da
@@ -234,6 +234,27 @@ def _chunk_rows(chunk: Chunk) -> NDArray[np.int64]:
 
 
 Result = TypeVar("Result")
+
+
+class ChunkIterator(Iterator[Result]):
+    """Results of a function for each chunk of columns, made ahead; nothing without columns."""
+
+    def __init__(self, rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> None:
+        self._results = iterate_chunks(rows, names, step) if names else iter(())
+
+    def __next__(self) -> Result:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Stop the tasks."""
+        if hasattr(self._results, "close"):
+            self._results.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def iterate_chunks(rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Iterator[Result]:

@@ -35,12 +35,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.compute import iterate_chunks
+from dask_tfrecord.arrays.compute import ChunkIterator
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
@@ -226,7 +226,7 @@ def _buffer(array: NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(array))
 
 
-class ArrowBatches(Iterator[pa.RecordBatch]):
+class ArrowBatches(ChunkIterator[pa.RecordBatch]):
     """Iterator of record batches, one per chunk, decoded ahead.
 
     It is closed at its end, by `close`, by ``with``, and when it is deleted. It exports itself as an Arrow stream too,
@@ -244,28 +244,12 @@ class ArrowBatches(Iterator[pa.RecordBatch]):
         make = BatchMaker(dataset.schema, tensors)
         make.check_columns(dataset.nrows)
         self._schema = make.arrow
-        self._batches = (
-            iterate_chunks(dataset.merged(), tuple(dataset), partial(_batch, make)) if make.schema else iter(())
-        )
+        super().__init__(dataset.merged(), tuple(dataset), partial(_batch, make))
 
     @property
     def schema(self) -> pa.Schema:
         """Schema of the batches."""
         return self._schema
-
-    def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Stop the tasks."""
-        if hasattr(self._batches, "close"):
-            self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the remaining batches by the PyCapsule protocol.

@@ -6,15 +6,15 @@ contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.compute import iterate_chunks
+from dask_tfrecord.arrays.compute import ChunkIterator
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import Source
@@ -26,7 +26,7 @@ from dask_tfrecord.stores.flat_arrays import check_group_lengths
 __all__ = ["AwkwardChunks"]
 
 
-class AwkwardChunks(Iterator[Any]):
+class AwkwardChunks(ChunkIterator[Any]):
     """Iterator of record arrays, one per chunk, decoded ahead.
 
     It is closed at its end, by `close`, by ``with``, and when it is deleted.
@@ -48,21 +48,7 @@ class AwkwardChunks(Iterator[Any]):
         make.check_names()
         if not dataset.schema and dataset.nrows != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
-        self._arrays = iterate_chunks(dataset.merged(), tuple(dataset), make) if dataset.schema else iter(())
-
-    def __next__(self) -> Any:
-        return next(self._arrays)
-
-    def close(self) -> None:
-        """Stop the tasks."""
-        if hasattr(self._arrays, "close"):
-            self._arrays.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        super().__init__(dataset.merged(), tuple(dataset), make)
 
 
 @dataclass(frozen=True, slots=True)
