@@ -29,17 +29,14 @@ if TYPE_CHECKING:
         TextFeature,
         VarLenFeature,
     )
-    from dask_tfrecord.inspection.report import Report
-    from dask_tfrecord.metadata.schema_files import read_schema
-    from dask_tfrecord.metadata.tfmd_writing import to_tfmd
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.files.copy import copy_tfrecord
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord
     from dask_tfrecord.stores.frames import from_dataframe
-    from dask_tfrecord.stores.virtual.references import TFRecordParser, VirtualZarr, virtual_zarr
-    from dask_tfrecord.stores.zarr.api import ZarrPlan, plan_zarr, to_zarr
+    from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
+    from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
 
 __all__ = [
@@ -55,7 +52,6 @@ __all__ = [
     "RaggedFeature",
     "RawFeature",
     "RecordWriter",
-    "Report",
     "Schema",
     "SchemaError",
     "SparseFeature",
@@ -64,8 +60,6 @@ __all__ = [
     "TensorFeature",
     "TextFeature",
     "VarLenFeature",
-    "VirtualZarr",
-    "ZarrPlan",
     "build_index",
     "check_workers",
     "copy_tfrecord",
@@ -76,10 +70,8 @@ __all__ = [
     "plan_zarr",
     "read_bag",
     "read_records",
-    "read_schema",
     "read_tfrecord",
     "repair",
-    "to_tfmd",
     "to_tfrecord",
     "to_zarr",
     "verify",
@@ -100,7 +92,6 @@ _MODULES = {
     "RaggedFeature": "features",
     "RawFeature": "features",
     "RecordWriter": "records.framing",
-    "Report": "inspection.report",
     "Schema": "schema",
     "SchemaError": "errors",
     "SparseFeature": "features",
@@ -109,8 +100,6 @@ _MODULES = {
     "TensorFeature": "features",
     "TextFeature": "features",
     "VarLenFeature": "features",
-    "VirtualZarr": "stores.virtual.references",
-    "ZarrPlan": "stores.zarr.api",
     "build_index": "arrays.counting",
     "check_workers": "runtime.workers",
     "copy_tfrecord": "stores.files.copy",
@@ -120,11 +109,9 @@ _MODULES = {
     "inspect_records": "arrays.partitions",
     "plan_zarr": "stores.zarr.api",
     "read_records": "records.framing",
-    "read_schema": "metadata.schema_files",
     "read_tfrecord": "arrays.read",
     "repair": "arrays.verification",
     "read_bag": "arrays.partitions",
-    "to_tfmd": "metadata.tfmd_writing",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",
     "verify": "arrays.verification",

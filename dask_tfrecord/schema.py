@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
@@ -324,6 +325,85 @@ class Schema(Mapping[str, Feature]):
             raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
         object.__setattr__(made, "_features", {name: made[name] for name in order})
         return made
+
+    @classmethod
+    def read(cls, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Schema:
+        """Read a schema from a file.
+
+        The format is detected from the text: the JSON of `to_json`, a `schema.pbtxt` of TensorFlow Metadata, or a
+        `features.json` of TensorFlow Datasets. TFDS stores the names of classes in files of their own;
+        ``read_tfrecord(directory)`` reads these too. ``read_tfrecord(…, features=path)`` reads a schema as this method
+        does.
+
+        In a `schema.pbtxt`, a feature that every record has (presence with `min_fraction` 1) becomes a
+        `FixedLenFeature` if its shape or its number of values is fixed. Every other feature becomes a `VarLenFeature`.
+        The struct ``##SEQUENCE##`` becomes the feature lists of a SequenceExample. Sparse features and tensor
+        representations become a `SparseFeature`, a `RaggedFeature` or a default value. Domains are ignored. These are
+        the rules of TFX.
+
+        Parameters
+        ----------
+        urlpath : str or os.PathLike
+            Path or fsspec URL.
+        storage_options : mapping, optional
+            Options of the fsspec file system.
+
+        Returns
+        -------
+        Schema
+            Features of the file; for a `features.json`, without the names of classes that other files hold.
+
+        Raises
+        ------
+        ShardNotFoundError
+            If the file does not exist. Also a `FileNotFoundError`.
+        SchemaError
+            If the text is in none of the three formats, or a feature can't be read as a column.
+
+        Examples
+        --------
+        >>> schema = dtf.infer_schema("train-*.tfrecord")
+        >>> schema.to_pbtxt("schema.pbtxt")
+        >>> dtf.Schema.read("schema.pbtxt") == schema
+        True
+        """
+        from dask_tfrecord.metadata.schema_files import read_schema
+
+        return read_schema(urlpath, storage_options)
+
+    def to_pbtxt(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Write the schema as a `schema.pbtxt` of TensorFlow Metadata, which replaces an older file.
+
+        The text describes the stored values: kind, shape, presence, default values, and the composition of ragged and
+        sparse tensors. TensorFlow Metadata can't express how values are read, so casts, padding and the decoding of
+        bytes are left out; a narrower integer, an image or text is written as a domain. `to_json` keeps everything,
+        including the names of classes.
+
+        Parameters
+        ----------
+        urlpath : str or os.PathLike
+            Path or fsspec URL.
+        storage_options : mapping, optional
+            Options of the fsspec file system.
+
+        Raises
+        ------
+        SchemaError
+            If TensorFlow Metadata can't express a feature.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> dtf.Schema({"tokens": dtf.VarLenFeature("int64")}).to_pbtxt("schema.pbtxt")
+        >>> print(pathlib.Path("schema.pbtxt").read_text(), end="")
+        feature {
+          name: "tokens"
+          type: INT
+        }
+        """
+        from dask_tfrecord.metadata.schema_files import write_pbtxt
+
+        write_pbtxt(self, urlpath, storage_options)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return rows of a table: feature, class, dtype, shape, and number of sampled records that have it."""

@@ -48,8 +48,9 @@ ORDER = [
 ]
 # `__init__` imports everything, `__main__` the command line.
 OUTSIDE = {"__init__", "__main__"}
-# Methods of `Dataset` import their writer when they are called.
+# Methods of `Dataset` and `Schema` import their reader or writer when they are called.
 WRITERS = {
+    "schema": {"metadata.schema_files"},
     "arrays.dataset": {
         "stores.zarr.api",
         "stores.files.tfrecord",

@@ -142,7 +142,7 @@ def test_resets_while_metadata_is_read_are_retried(shard: bytes) -> None:
         servers.running(servers.FileServer, files={"x": shard, "schema.json": schema}, etags={}) as (address, _),
         Gate(int(address.rpartition(":")[2]), resets=2) as gate,
     ):
-        assert dict(dtf.read_schema(f"{gate.url}/schema.json")) == FEATURES
+        assert dict(dtf.Schema.read(f"{gate.url}/schema.json")) == FEATURES
 
 
 @pytest.mark.integration

@@ -184,7 +184,7 @@ def failing(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
         lambda: dtf.read_tfrecord(
             guarded.url("x.tfrecord"), {"x": dtf.FixedLenFeature((3,), "float32")}, storage_options=options
         ).compute(),
-        lambda: dtf.read_schema(guarded.url("x.tfrecord"), storage_options=options),
+        lambda: dtf.Schema.read(guarded.url("x.tfrecord"), storage_options=options),
         lambda: dtf.build_index(guarded.url("x.tfrecord"), storage_options=options),
         lambda: guarded.read().to_tfrecord(guarded.url("x.tfrecord")),
         lambda: guarded.read().to_zarr(guarded.url("x.zarr"), storage_options=options),

@@ -18,6 +18,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
 from dask_tfrecord.metadata.schema_code import schema_code
+from dask_tfrecord.metadata.tfmd_writing import pbtxt
 from dask_tfrecord.schema import Schema
 
 CONTEXT = {"query": dtf.TextFeature(), "length": dtf.FixedLenFeature((), "int16")}
@@ -372,7 +373,7 @@ def test_messages_without_features_are_decided_by_other_records(tmp_path: Path) 
 def test_metadata_and_code_of_schemas(shards: list[str], tmp_path: Path) -> None:
     schema = Schema(CONTEXT, example_features=ITEM)
     with pytest.raises(SchemaError, match="not lists of Examples"):
-        dtf.to_tfmd(schema)
+        pbtxt(schema)
     with pytest.raises(SchemaError, match="TFDS reads Examples only, and these records are ExampleListWithContexts"):
         read(shards).to_tfrecord(tmp_path / "tfds", tfds={"name": "x", "version": "1.0.0", "split": "train"})
     names: dict[str, Any] = {}

@@ -30,7 +30,7 @@ for attempt in (
     lambda: dtf.read_tfrecord(f"{url}/*.tfrecord"),
     lambda: dtf.RecordWriter(f"{url}/new.tfrecord"),
     lambda: ds.to_tfrecord(f"{url}/new.tfrecord"),
-    lambda: dtf.read_schema(f"{url}/schema.pbtxt"),
+    lambda: dtf.Schema.read(f"{url}/schema.pbtxt"),
     lambda: ds.to_zarr(f"{url}.zarr"),
     lambda: dtf.from_zarr(f"{url}.zarr"),
 ):

@@ -61,7 +61,7 @@ def test_every_format_of_schema_is_read_back(shard: Path, tmp_path: Path) -> Non
         text = run("schema", shard, "--format", format).stdout
         assert all(line.isprintable() for line in text.splitlines())
         (tmp_path / name).write_text(text, "utf-8")
-        assert dtf.read_schema(tmp_path / name) == expected
+        assert dtf.Schema.read(tmp_path / name) == expected
     # The file is an argument of the next command.
     again = run("schema", shard, "--features", tmp_path / "schema.json", "--format", "python").stdout
     assert pasted(again) == expected

@@ -98,7 +98,7 @@ def test_no_more_is_read_than_the_range(
 
 def test_text_files_are_read_up_to_a_bound(store: Store) -> None:
     store.put("schema.json", dtf.Schema(FEATURES).to_json().encode())
-    read = lambda: dtf.read_schema(f"{store.url}/schema.json", storage_options=store.options)  # noqa: E731
+    read = lambda: dtf.Schema.read(f"{store.url}/schema.json", storage_options=store.options)  # noqa: E731
     assert dict(read()) == FEATURES
     store.log.alter = longer_body
     with replaced_limits(text_nbytes=1 << 20), pytest.raises(TFRecordError, match="a text file of at most 1,048,576"):
@@ -111,7 +111,7 @@ def test_encoded_text_is_refused(shard: bytes) -> None:
     with servers.running(servers.FileServer, files={"schema.json": text}, etags={}) as (address, log):
         log.alter = encoded
         with pytest.raises(StorageError, match="Content-Encoding 'gzip'"):
-            dtf.read_schema(f"{address}/schema.json")
+            dtf.Schema.read(f"{address}/schema.json")
 
 
 class Redirects(servers.FileServer):
@@ -133,7 +133,7 @@ def test_headers_of_the_caller_do_not_follow_redirects_to_other_hosts(shard: byt
         servers.running(Redirects, files={}, etags={}, target=other) as (address, first),
     ):
         if name == "schema.json":
-            assert dict(dtf.read_schema(f"{address}/{name}", storage_options=options)) == FEATURES
+            assert dict(dtf.Schema.read(f"{address}/{name}", storage_options=options)) == FEATURES
         else:
             ds = dtf.read_tfrecord(f"{address}/{name}", FEATURES, storage_options=options)
             np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
@@ -185,7 +185,7 @@ def test_retries_log_no_credentials(shard: bytes, name: str, caplog: pytest.LogC
         if name == "x":
             ds.compute()
         else:
-            dtf.read_schema(f"{address}/schema.json", storage_options=options)
+            dtf.Schema.read(f"{address}/schema.json", storage_options=options)
     retried = [record.getMessage() for record in caplog.records if record.name == "dask_tfrecord.storage.retry"]
     assert retried
     assert all("503" in text and f"{address}/{name}" in text for text in retried)
@@ -200,7 +200,7 @@ def test_a_range_of_one_byte_at_a_time_ends_at_the_time_limit(shard: bytes) -> N
             with pytest.raises(StorageError, match=r"could not read bytes .* limits the time, now to 2 s"):
                 ds["x"].compute()
             with pytest.raises(StorageError, match="limits the time, now to 2 s"):
-                dtf.read_schema(f"{address}/x")
+                dtf.Schema.read(f"{address}/x")
 
 
 class AnswersAll(servers.FileServer):

@@ -608,7 +608,7 @@ def test_arguments_override_the_metadata(copy: Callable[..., Path], tmp_path: Pa
     ds = dtf.read_tfrecord(folder, {"label": scalar("int64"), "text": scalar("bytes")}, split="test")
     assert ds.schema == {"label": scalar("int64"), "text": scalar("bytes")}
     assert list(dtf.read_tfrecord(folder, split="test", columns=["text", "label"])) == ["text", "label"]
-    (tmp_path / "own.pbtxt").write_text(dtf.to_tfmd({"label": scalar("int64")}))
+    dtf.Schema({"label": scalar("int64")}).to_pbtxt(tmp_path / "own.pbtxt")
     by_file = dtf.read_tfrecord(folder, tmp_path / "own.pbtxt", split="test")
     assert np.array_equal(by_file["label"].compute(), ds["label"].compute())
     # An invalid features.json is ignored if features are given.

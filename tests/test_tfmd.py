@@ -32,9 +32,8 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.metadata.tfmd import from_tfmd
-from dask_tfrecord.metadata.tfmd_writing import to_tfmd
+from dask_tfrecord.metadata.tfmd_writing import pbtxt
 from dask_tfrecord.schema import Schema
 
 TFX = "tensorflow__tfx/tfx/components/testdata"
@@ -221,7 +220,7 @@ def test_the_text_is_what_tfx_writes() -> None:
         classes={"label": ["cat", "dog"]},
     )
     assert (
-        to_tfmd(schema)
+        pbtxt(schema)
         == """feature {
   name: "x"
   type: INT
@@ -291,13 +290,13 @@ ROUND: dict[str, Feature] = {
 
 
 def test_what_is_written_is_read_again() -> None:
-    again = from_tfmd(to_tfmd(ROUND))
+    again = from_tfmd(pbtxt(Schema(ROUND)))
     assert again == ROUND
-    assert from_tfmd(to_tfmd(again)) == again
+    assert from_tfmd(pbtxt(again)) == again
     lists = Schema({"c": FixedLenFeature((), "int64")}, sequence_features={
         "steps": VarLenFeature("float32"), "r": RaggedFeature("bytes"), "renamed": RaggedFeature("int64", "key")
     })  # fmt: skip
-    assert from_tfmd(to_tfmd(lists)) == lists
+    assert from_tfmd(pbtxt(lists)) == lists
 
 
 # Features that lose information when written: the feature, the feature that is read back, and the text.
@@ -327,7 +326,7 @@ LESS: dict[str, tuple[Feature, Feature, str]] = {
 @pytest.mark.parametrize("case", LESS)
 def test_reading_options_are_not_written(case: str) -> None:
     feature, again, text = LESS[case]
-    written = to_tfmd({"x": feature})
+    written = pbtxt(Schema({"x": feature}))
     assert text in written
     assert from_tfmd(written) == {"x": again}
 
@@ -349,7 +348,7 @@ def test_reading_options_are_not_written(case: str) -> None:
 )
 def test_features_that_can_not_be_expressed_are_refused(schema: Schema, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
-        to_tfmd(schema)
+        pbtxt(schema)
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -377,7 +376,7 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 @given(schemas())
 def test_any_schema_is_read_as_it_was_written(schema: Schema) -> None:
-    assert from_tfmd(to_tfmd(schema)) == schema
+    assert from_tfmd(pbtxt(schema)) == schema
 
 
 # -- files
@@ -386,12 +385,12 @@ def test_any_schema_is_read_as_it_was_written(schema: Schema) -> None:
 def test_the_format_of_a_file_is_detected(tmp_path: Path) -> None:
     schema = Schema({"x": FixedLenFeature((), "int64"), "y": RawFeature((2,), "float64")}, classes={"x": ["a", "b"]})
     (tmp_path / "schema.json").write_text(schema.to_json())
-    again = read_schema(tmp_path / "schema.json")
+    again = Schema.read(tmp_path / "schema.json")
     assert (again, dict(again.classes)) == (schema, {"x": ("a", "b")})
-    (tmp_path / "schema.pbtxt").write_text("# by hand\n" + to_tfmd(schema))
-    assert read_schema(str(tmp_path / "schema.pbtxt")) == {"x": schema["x"], "y": FixedLenFeature((), "bytes")}
+    (tmp_path / "schema.pbtxt").write_text("# by hand\n" + pbtxt(schema))
+    assert Schema.read(str(tmp_path / "schema.pbtxt")) == {"x": schema["x"], "y": FixedLenFeature((), "bytes")}
     every = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0" / "features.json"
-    assert read_schema(every)["tensor"] == FixedLenFeature((2, 3), "float32")
+    assert Schema.read(every)["tensor"] == FixedLenFeature((2, 3), "float32")
 
 
 @pytest.mark.parametrize(
@@ -402,18 +401,18 @@ def test_files_without_a_schema_are_reported(tmp_path: Path, text: str, reason: 
     path = tmp_path / "schema"
     path.write_text(text)
     with pytest.raises(SchemaError, match=reason) as caught:
-        read_schema(path)
+        Schema.read(path)
     assert caught.value.place is not None
     assert caught.value.place.file == str(path)
 
 
 def test_no_file() -> None:
     with pytest.raises(ShardNotFoundError, match="not_there: features names a schema file that does not exist"):
-        read_schema("not_there")
+        Schema.read("not_there")
 
 
 def test_schemas_of_tfx(corpus: Path) -> None:
-    schema = read_schema(corpus / TFX / "schema_gen" / "schema.pbtxt")
+    schema = Schema.read(corpus / TFX / "schema_gen" / "schema.pbtxt")
     assert len(schema) == 18
     scalars = {name: feature.dtype for name, feature in schema.items() if feature == FixedLenFeature((), feature.dtype)}
     assert scalars == {
@@ -421,7 +420,7 @@ def test_schemas_of_tfx(corpus: Path) -> None:
         "trip_start_day": "int64", "trip_start_hour": "int64", "trip_start_month": "int64",
         "trip_start_timestamp": "int64",
     }  # fmt: skip
-    lists = read_schema(corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
+    lists = Schema.read(corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
     assert lists == Schema(
         {"f": VarLenFeature("float32"), "i": VarLenFeature("int64")},
         sequence_features={"seq_s": RaggedFeature("bytes", "s")},
@@ -465,7 +464,7 @@ def test_taxi_shards_by_their_schema_equal_the_table_beside_them(corpus: Path) -
         corpus / TFX / "csv_example_gen" / "Split-train" / "data_tfrecord-*.gz",
         corpus / TFX / "schema_gen" / "schema.pbtxt",
     )
-    assert ds.schema == read_schema(corpus / TFX / "schema_gen" / "schema.pbtxt")
+    assert ds.schema == Schema.read(corpus / TFX / "schema_gen" / "schema.pbtxt")
     rows = table(corpus / TFX / "external" / "csv" / "data.csv")
     names = list(rows[0])
     assert set(names) == set(ds)

@@ -32,6 +32,7 @@ from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.settings import Limits
+from dask_tfrecord.stores.virtual.references import VirtualZarr
 
 COUNTER = itertools.count()
 FEATURES: dict[str, Any] = {
@@ -98,7 +99,7 @@ def read_xarray(fo: Any, *, consolidated: bool | None = None, **options: Any) ->
         return {str(name): array.values for name, array in dataset.items()}
 
 
-def check(virtual: dtf.VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
+def check(virtual: VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
     """Compare arrays bit by bit, including NaN payloads and signs of zeros, independent of the byte order."""
     names = {name.replace("/", ".") or "%": bits(array) for name, array in wanted.items()}
     for read in (read_zarr, read_xarray):
@@ -465,10 +466,10 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(*args: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(dtf.VirtualZarr, "_parquet_file", fail)
+    monkeypatch.setattr(VirtualZarr, "_parquet_file", fail)
     with pytest.raises(OSError, match="no space left"):
         virtual.to_parquet(tmp_path / "refs.parquet")
-    monkeypatch.setattr(dtf.VirtualZarr, "references", fail)
+    monkeypatch.setattr(VirtualZarr, "references", fail)
     with pytest.raises(OSError, match="no space left"):
         virtual.to_json(tmp_path / "refs.json")
     assert sorted(tmp_path.iterdir()) == before

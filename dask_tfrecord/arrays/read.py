@@ -36,7 +36,6 @@ from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, Shar
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
-from dask_tfrecord.metadata.schema_files import read_schema
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
@@ -304,7 +303,7 @@ def read_tfrecord(
         ``…/mnist`` with a single version) is read by its metadata.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
         Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
-        schema file, as for `read_schema` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
+        schema file, as for `Schema.read` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
         `to_tfrecord` stored next to the shards of an xarray Dataset, or features inferred from the first records of
         some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
     sequence_features : mapping of str to feature, optional
@@ -378,7 +377,7 @@ def read_tfrecord(
     _check_errors(errors, fill_values, check_crc, counts)
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
-        features = read_schema(features, storage_options=storage_options)
+        features = Schema.read(features, storage_options=storage_options)
     given = _given_schema(features, sequence_features, example_features)
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)

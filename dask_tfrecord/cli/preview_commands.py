@@ -43,9 +43,9 @@ def schema(
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
-        from dask_tfrecord.metadata.tfmd_writing import to_tfmd
+        from dask_tfrecord.metadata.tfmd_writing import pbtxt
 
-        click.echo(to_tfmd(found), nl=False)
+        click.echo(pbtxt(found), nl=False)
     elif format == "python":
         from dask_tfrecord.metadata.schema_code import schema_code
 
@@ -135,9 +135,9 @@ def _known_schema(
     """Return the features that a conversion with these options would use."""
     found = find_schema(pattern, features, sample, split, compression, threads)
     if isinstance(found, str):
-        from dask_tfrecord.metadata.schema_files import read_schema
+        from dask_tfrecord.schema import Schema
 
-        return read_schema(found)
+        return Schema.read(found)
     if found is None:
         from dask_tfrecord.arrays.read import resolve_collection
 

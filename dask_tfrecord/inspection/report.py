@@ -17,7 +17,6 @@ from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFea
 from dask_tfrecord.inspection.suggestions import Suggestion, suggestions
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, Survey
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
-from dask_tfrecord.metadata.tfmd_writing import to_tfmd
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 
 __all__ = ["FeatureReport", "KindReport", "Report"]
@@ -332,10 +331,6 @@ class Report:
             "features": [_to_json_values(feature) for feature in self.features],
         }
         return json.dumps(document, ensure_ascii=False)
-
-    def to_tfmd(self) -> str:
-        """Format the inferred schema as the text of a `schema.pbtxt` of TensorFlow Metadata; see `to_tfmd`."""
-        return to_tfmd(self.schema)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """List the features as table rows of text: name, kinds, records that set it, numbers of values, suggestions."""

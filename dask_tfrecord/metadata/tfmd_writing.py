@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import (
     Encoded,
-    Feature,
     FixedLenSequenceFeature,
     ImageFeature,
     RaggedFeature,
@@ -24,47 +22,15 @@ from dask_tfrecord.messages import MetadataSchema, metadata_text
 from dask_tfrecord.metadata.tfmd import DEFAULTS, SEQUENCE, TYPES, feature_errors
 from dask_tfrecord.schema import Schema
 
-__all__ = ["to_tfmd"]
-
 _NUMBERS = {"bytes": TYPES.index("BYTES"), "int64": TYPES.index("INT"), "float32": TYPES.index("FLOAT")}
 _STRUCT = TYPES.index("STRUCT")
 
 
-def to_tfmd(schema: Mapping[str, Feature]) -> str:
-    """Format a schema as the text of a `schema.pbtxt`.
-
-    The text describes the stored values: kind, shape, presence, default values, and the composition of ragged and
-    sparse tensors. TensorFlow Metadata can't express how values are read, so casts, padding and the decoding of bytes
-    are left out; a narrower integer, an image or text is written as a domain. `Schema.to_json` keeps everything,
-    including the names of classes.
-
-    Parameters
-    ----------
-    schema : Schema or mapping of str to feature
-        Schema to format.
-
-    Returns
-    -------
-    str
-        Text that `read_schema` reads from a file.
-
-    Raises
-    ------
-    SchemaError
-        If TensorFlow Metadata can't express a feature.
-
-    Examples
-    --------
-    >>> print(dtf.to_tfmd({"tokens": dtf.VarLenFeature("int64")}), end="")
-    feature {
-      name: "tokens"
-      type: INT
-    }
-    """
-    known = schema if isinstance(schema, Schema) else Schema(schema)
-    if known.message == "ExampleListWithContext":
+def pbtxt(schema: Schema) -> str:
+    """Format a schema as the text of a `schema.pbtxt`: see `Schema.to_pbtxt`."""
+    if schema.message == "ExampleListWithContext":
         raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
-    return metadata_text(_TFMDWriter(known).message)
+    return metadata_text(_TFMDWriter(schema).message)
 
 
 class _TFMDWriter:
