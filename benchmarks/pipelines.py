@@ -498,7 +498,7 @@ def least_seconds(repeats: int, work: Callable[[], object]) -> float:
 
 def read_chunks(ds: dtf.Dataset, names: Sequence[str]) -> None:
     """Decode all chunks, one after the other."""
-    source, borders = ds.source, ds.borders
+    source, borders = ds._source, ds._borders
     assert source is not None and borders is not None
     for start, stop in pairwise(borders.tolist()):
         source.read(names, slice(start, stop))

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.files.copy import copy_tfrecord
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord
-    from dask_tfrecord.stores.frames import from_dataframe
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
     from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
@@ -63,7 +62,6 @@ __all__ = [
     "build_index",
     "check_workers",
     "copy_tfrecord",
-    "from_dataframe",
     "from_zarr",
     "infer_schema",
     "inspect_records",
@@ -103,7 +101,6 @@ _MODULES = {
     "build_index": "arrays.counting",
     "check_workers": "runtime.workers",
     "copy_tfrecord": "stores.files.copy",
-    "from_dataframe": "stores.frames",
     "from_zarr": "stores.zarr.read",
     "infer_schema": "arrays.partitions",
     "inspect_records": "arrays.partitions",

@@ -36,6 +36,7 @@ ORDER = [
     "columns",
     "runtime",
     "arrays",
+    "inputs",
     "interop.arrow",
     "stores",
     "stores.zarr",
@@ -52,6 +53,8 @@ OUTSIDE = {"__init__", "__main__"}
 WRITERS = {
     "schema": {"metadata.schema_files"},
     "arrays.dataset": {
+        "inputs.array_likes",
+        "inputs.inputs",
         "stores.zarr.api",
         "stores.files.tfrecord",
         "interop.arrow",
@@ -66,13 +69,13 @@ WRITERS = {
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {"settings", "runtime", "arrays", "stores", "batches", "interop", "preview", "cli"},
+    "dask": {"settings", "runtime", "arrays", "inputs", "stores", "batches", "interop", "preview", "cli"},
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
-    "pyarrow": {"interop/arrow.py", "stores/files/parquet.py", "stores/frames.py"},
+    "pyarrow": {"interop/arrow.py", "stores/files/parquet.py", "inputs/frames.py"},
     "awkward": {"interop/awkward.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"interop", "arrays/dataset.py"},

@@ -84,7 +84,7 @@ def compare(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_golden_files(golden: Path, case: str) -> None:
     ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
-    source, nrows = ds.source, ds.nrows or 0
+    source, nrows = ds._source, ds.nrows or 0
     assert source is not None
     names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
     pieces = zip(source.measure().read_spans(names, spans), source.read_spans(names, spans), strict=True)
@@ -113,7 +113,7 @@ def test_records_of_every_class(part: str, tmp_path: Path, nexamples: int) -> No
 
 @pytest.mark.parametrize("case", ["varlen", "ragged_partitions", "sequence_example", "serialized_tensors", "scalars"])
 def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
-    source = dtf.read_tfrecord(shard(golden, case), **spec(golden, case)).source
+    source = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))._source
     assert isinstance(source, RecordSource)
     payloads, rng = oracle.read_payloads(shard(golden, case)), random.Random(case)
     refused = 0
@@ -228,9 +228,9 @@ def test_bytes_that_are_to_be_booleans_are_looked_at(tmp_path: Path) -> None:
 
 def test_images_have_their_headers_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": ImageFeature()})
-    assert ds.source is not None
-    blocks = ds.source.measure().read(["jpeg"], slice(None))
-    assert sizes(blocks["jpeg"]) == sizes(ds.source.read(["jpeg"], slice(None))["jpeg"])
+    assert ds._source is not None
+    blocks = ds._source.measure().read(["jpeg"], slice(None))
+    assert sizes(blocks["jpeg"]) == sizes(ds._source.read(["jpeg"], slice(None))["jpeg"])
     assert not any(flat(blocks["jpeg"]).strides)
 
 
@@ -242,7 +242,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
     payloads = [example(i=[row] * (row % 5), b=[b"x" * row] * (row % 3), n=[row]) for row in range(20)]
     oracle.write_oracle(tmp_path / "x", payloads)
     order = np.array([5, 3, 3, 19, 0])
-    source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order].source
+    source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order]._source
     assert source is not None
     counted, read = source.measure().read(list(schema), slice(None)), source.read(list(schema), slice(None))
     for name in schema:

@@ -237,7 +237,7 @@ def uneven_array(folder: Path) -> dtf.Dataset:
 def uneven_frame(folder: Path) -> dtf.Dataset:
     pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     parts = [pandas.DataFrame({"v": rows}, dtype="int64") for rows in ([], [10, 11, 12], [], [13])]
-    return dtf.from_dataframe(frames.from_delayed([dask.delayed(part) for part in parts], meta=parts[0]))
+    return dtf.Dataset.from_arrays(frames.from_delayed([dask.delayed(part) for part in parts], meta=parts[0]))
 
 
 def uneven_assigned(folder: Path) -> dtf.Dataset:

@@ -89,9 +89,9 @@ def test_every_feature_class_reads_the_same_again(
     folder = tmp_path_factory.mktemp("round")
     write_oracle(folder / "old", [record.SerializeToString() for record in made])
     ds = dtf.read_tfrecord(folder / "old", schema)
-    assert ds.source is not None
-    read = ds.source.decoder.schema  # type: ignore[attr-defined]
-    blocks = ds.source.read(tuple(ds), slice(None))
+    assert ds._source is not None
+    read = ds._source.decoder.schema  # type: ignore[attr-defined]
+    blocks = ds._source.read(tuple(ds), slice(None))
     (folder / "new").write_bytes(framed(read, blocks, ds.schema))
     wanted, found = ds.compute(), expected_columns(read_payloads(folder / "new"), read)
     again = dtf.read_tfrecord(folder / "new", read).compute()

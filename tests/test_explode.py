@@ -534,7 +534,7 @@ def test_any_lengths_chunks_and_spans(tmp_path_factory: pytest.TempPathFactory, 
     # Spans of a writer: ascending, adjacent, some of them within one record.
     cuts = sorted(data.draw(st.lists(st.integers(0, len(expected)), max_size=6), "cuts"))
     spans = list(pairwise([0, *cuts, len(expected)]))
-    source = steps.source
+    source = steps._source
     assert source is not None
     dense = [name for name in names if steps.schema[name].is_dense]
     filled = {name: np.zeros_like(steps[name].compute()) for name in dense}
@@ -556,7 +556,7 @@ def test_a_record_that_several_spans_divide_is_decoded_once(tmp_path: Path) -> N
         return dict(blocks)
 
     ds = dtf.read_tfrecord(tmp_path, FEATURES_OF_EPISODES).map_blocks(note, FEATURES_OF_EPISODES)
-    source = ds.explode(["steps/reward"]).source
+    source = ds.explode(["steps/reward"])._source
     assert source is not None
     seen.clear()
     spans = [(start, start + 10) for start in range(0, 120, 10)]

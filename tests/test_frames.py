@@ -41,22 +41,22 @@ def test_rows_come_back_from_a_dataframe() -> None:
     frame = plain.to_dataframe()
     assert frame.divisions == (0, 4, 8)
     assert all(isinstance(dtype, pd.ArrowDtype) for dtype in frame.dtypes)
-    back = dtf.from_dataframe(frame)
+    back = dtf.Dataset.from_arrays(frame)
     assert back.chunks == (4, 5)
     check_equal(back, plain)
-    check_equal(dtf.from_dataframe(frame.compute()), plain)
+    check_equal(dtf.Dataset.from_arrays(frame.compute()), plain)
     assert frame.compute().index.tolist() == list(range(9))
     assert frame.loc[3:5].compute()["text"].tolist() == list(plain["text"].compute()[3:6])
     empty = every_column(0, (0,))[["dense", "ragged"]]
     assert len(empty.to_dataframe().compute()) == 0
-    check_equal(dtf.from_dataframe(empty.to_dataframe()), empty)
+    check_equal(dtf.Dataset.from_arrays(empty.to_dataframe()), empty)
 
 
 @pytest.mark.parametrize("case", ["scalars", "varlen", "fixed_shapes", "sequence_example"])
 def test_golden_files_through_dataframes(golden: Path, case: str) -> None:
     assert case in CASES
     ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=13)
-    check_equal(dtf.from_dataframe(ds.to_dataframe()), ds)
+    check_equal(dtf.Dataset.from_arrays(ds.to_dataframe()), ds)
     if case == "sequence_example":
         return  # its padded columns need counted records
     uncounted = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), counts=None).to_dataframe()
@@ -78,7 +78,7 @@ def test_dtypes_are_kept() -> None:
         }
     )
     for given in (frame, dd.from_pandas(frame, npartitions=2)):
-        ds = dtf.from_dataframe(given)
+        ds = dtf.Dataset.from_arrays(given)
         columns = ds.compute()
         kinds = {name: columns[name].dtype.name for name in ("int8", "half", "flag", "arrow")}
         assert kinds == {"int8": "int8", "half": "float16", "flag": "bool", "arrow": "float64"}
@@ -102,35 +102,35 @@ def test_missing_values_are_refused_with_column_and_row() -> None:
         frame = pd.DataFrame({"good": np.arange(4), "bad": values})
         wanted = rf"'bad' has missing values in row {row}, which records do not have: fill"
         with pytest.raises(SchemaError, match=wanted):
-            dtf.from_dataframe(frame)
+            dtf.Dataset.from_arrays(frame)
         with pytest.raises(SchemaError, match=wanted):
-            dtf.from_dataframe(dd.from_pandas(frame, npartitions=2)).compute(scheduler="threads")
+            dtf.Dataset.from_arrays(dd.from_pandas(frame, npartitions=2)).compute(scheduler="threads")
 
 
 def test_frames_that_are_refused() -> None:
     frame = pd.DataFrame({"x": [1, 2, 3, 4]})
     with pytest.raises(SchemaError, match="index of the DataFrame would be lost"):
-        dtf.from_dataframe(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
-    with pytest.raises(SchemaError, match="expected a DataFrame of pandas or dask; got dict"):
-        dtf.from_dataframe({"x": [1]})
+        dtf.Dataset.from_arrays(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
+    with pytest.raises(SchemaError, match=r"arrays must be a Dataset, .* or a DataFrame; got list"):
+        dtf.Dataset.from_arrays([1])
     table = pytest.importorskip("pyarrow").table({"x": [1]})
     with pytest.raises(SchemaError, match=r"got pyarrow.lib.Table: its method to_pandas converts it"):
-        dtf.from_dataframe(table)
-    assert dtf.from_dataframe(table.to_pandas())["x"].compute().tolist() == [1]
+        dtf.Dataset.from_arrays(table)
+    assert dtf.Dataset.from_arrays(table.to_pandas())["x"].compute().tolist() == [1]
     with dask.config.set({"dataframe.convert-string": False}):
         objects = dd.from_pandas(pd.DataFrame({"x": [b"a", b"b"]}), npartitions=1)
         with pytest.raises(SchemaError, match="column 'x' is of objects"):
-            dtf.from_dataframe(objects)
-        ds = dtf.from_dataframe(objects, {"x": dtf.FixedLenFeature((), "bytes")})
+            dtf.Dataset.from_arrays(objects)
+        ds = dtf.Dataset.from_arrays(objects, {"x": dtf.FixedLenFeature((), "bytes")})
     assert ds["x"].compute().tolist() == [b"a", b"b"]
     nested = pd.DataFrame(
         {"x": pd.array([[{"a": 1}], [{"a": 2}]], pd.ArrowDtype(pa.list_(pa.struct([("a", pa.int64())]))))}
     )
     with pytest.raises(SchemaError, match="array 'x'"):
-        dtf.from_dataframe(nested)
+        dtf.Dataset.from_arrays(nested)
     times = pd.DataFrame({"x": pd.to_datetime(["2024-01-01"])})
     with pytest.raises(SchemaError, match=r"astype\('int64'\) keeps its number of time units"):
-        dtf.from_dataframe(times)
+        dtf.Dataset.from_arrays(times)
 
 
 def test_tensors_and_shapes_that_contradict_their_values_are_refused() -> None:
@@ -146,9 +146,9 @@ def test_tensors_and_shapes_that_contradict_their_values_are_refused() -> None:
     ]:
         frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(array)})
         with pytest.raises(SchemaError, match=text):
-            dtf.from_dataframe(frame)
+            dtf.Dataset.from_arrays(frame)
         with pytest.raises(SchemaError, match=text):
-            dtf.from_dataframe(dd.from_pandas(frame, npartitions=1)).compute()
+            dtf.Dataset.from_arrays(dd.from_pandas(frame, npartitions=1)).compute()
 
 
 def test_tensors_of_any_layout_and_bool_come_back() -> None:
@@ -156,7 +156,7 @@ def test_tensors_of_any_layout_and_bool_come_back() -> None:
     ds = dtf.Dataset.from_arrays({"mask": masks})
     table = pa.table(ds)
     assert np.array_equal(np.array(table["mask"].to_pylist()), masks)
-    assert np.array_equal(dtf.from_dataframe(table.to_pandas(types_mapper=pd.ArrowDtype))["mask"].compute(), masks)
+    assert np.array_equal(dtf.Dataset.from_arrays(table.to_pandas(types_mapper=pd.ArrowDtype))["mask"].compute(), masks)
     stored = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
     for permutation in (None, [1, 0]):
         kind = pa.fixed_shape_tensor(pa.int32(), (3, 4), permutation=permutation)
@@ -164,7 +164,7 @@ def test_tensors_of_any_layout_and_bool_come_back() -> None:
         for rows in (slice(None), slice(1, 2), slice(0, 0)):
             frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(array[rows])})
             expected = stored[rows] if permutation is None else stored[rows].transpose(0, 2, 1)
-            assert np.array_equal(dtf.from_dataframe(frame)["x"].compute(), expected)
+            assert np.array_equal(dtf.Dataset.from_arrays(frame)["x"].compute(), expected)
 
 
 def test_writers_take_dask_dataframes(tmp_path: Path) -> None:
@@ -193,6 +193,6 @@ def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
 def test_a_cluster_computes_dataframes(client: Any) -> None:
     ds = every_column()[["dense", "text", "ragged", "image"]]
     frame = ds.to_dataframe()
-    check_equal(dtf.from_dataframe(frame), ds)
-    check_equal(dtf.from_dataframe(ds.persist().to_dataframe()), ds)
-    check_equal(dtf.from_dataframe(frame.persist()), ds)
+    check_equal(dtf.Dataset.from_arrays(frame), ds)
+    check_equal(dtf.Dataset.from_arrays(ds.persist().to_dataframe()), ds)
+    check_equal(dtf.Dataset.from_arrays(frame.persist()), ds)

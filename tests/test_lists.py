@@ -169,7 +169,7 @@ def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathF
     if not schema or not records:
         return
     ds.to_tfrecord(folder / "new")
-    read_by = ds.source.decoder.schema  # type: ignore[union-attr]
+    read_by = ds._source.decoder.schema  # type: ignore[union-attr]
     equal(dtf.read_tfrecord(folder / "new", read_by).compute(), wanted)
     equal(expected_columns(read_payloads(folder / "new"), read_by), wanted)
 

@@ -49,7 +49,7 @@ def test_values_are_the_same_in_any_buffer(shards: Shards, tmp_path: Path, kind:
         case "stored":
             ds.to_zarr(tmp_path / "store.zarr", chunks=40)
             ds = dtf.from_zarr(tmp_path / "store.zarr")
-    source: Any = ds.source
+    source: Any = ds._source
     wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
     buffers: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}
 

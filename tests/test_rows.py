@@ -149,7 +149,7 @@ def test_rows_are_gathered_where_they_ascend(case: Case) -> None:
     """Writers read one span after another."""
     rows = np.arange(len(case.expected["number"]))
     for step in (1, 2, 7):
-        source = case.ds.rows[::step].source
+        source = case.ds.rows[::step]._source
         assert source is not None
         wanted = rows[::step]
         spans = [(0, 1), (1, 4), (4, len(wanted) // 2), (len(wanted) // 2, len(wanted))]

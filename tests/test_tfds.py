@@ -578,8 +578,8 @@ def test_sidecar_indexes_locate_rows(
     set_limits(entry_nbytes=1)
     monkeypatch.setattr(index, "scan_shard", scan)
     ds = dtf.read_tfrecord(folder, split="train", columns=["label"])
-    assert isinstance(ds.source, RecordSource)
-    collection = ds.source.collection
+    assert isinstance(ds._source, RecordSource)
+    collection = ds._source.collection
     for row in range(7):
         [run] = collection.runs(row, row + 1)
         assert run.entry_record == run.first

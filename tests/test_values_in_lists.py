@@ -222,7 +222,7 @@ def test_arrays_of_any_size_in_lists_and_steps(tmp_path: Path, name: str) -> Non
         ds.to_zarr(tmp_path / "x.zarr", chunks=2, mode="w", groups={"g": ["x"]})
         stored = dtf.from_zarr(tmp_path / "x.zarr")
         assert stored.schema.groups == {"g": ("x",)}
-        for columns in (ds, stored, ds.persist(), dtf.from_dataframe(ds.to_dataframe())):
+        for columns in (ds, stored, ds.persist(), dtf.Dataset.from_arrays(ds.to_dataframe())):
             check(columns["x"].compute())
         assert [len(row) for row in stored["x"][[4, 1]].compute()] == [3, 0]
         values, splits, arrays, shapes = dask.compute(*ds.ragged("x"))

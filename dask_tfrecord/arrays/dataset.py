@@ -14,7 +14,6 @@ import numpy as np
 from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.array_likes import aligned_column, columns_from_arrays
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.arrays.display import html_dataset, text_dataset
@@ -23,7 +22,6 @@ from dask_tfrecord.arrays.rows import Rows, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
 from dask_tfrecord.arrays.verification import verify_rows
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.damage import DamageReport
@@ -486,13 +484,13 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     def __init__(
         self,
         rows: Rows,
-        names: Sequence[str],
+        names: Sequence[str] | None = None,
         assigned: Mapping[str, da.Array] | None = None,
         features: Mapping[str, Feature] | None = None,
     ) -> None:
         refuse_query_planning()
         self._rows = rows
-        self._names = tuple(names)
+        self._names = tuple(rows.schema if names is None else names)
         self._assigned = {name: without_empty_chunks(array) for name, array in (assigned or {}).items()}
         self._features = dict(features or {})
 
@@ -527,12 +525,12 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return self._rows.origin
 
     @property
-    def source(self) -> Source | None:
+    def _source(self) -> Source | None:
         """Source of rows that are read on demand; None after `persist` and for data sets with assigned columns."""
         return None if self._assigned else self._rows.source
 
     @property
-    def borders(self) -> NDArray[np.int64] | None:
+    def _borders(self) -> NDArray[np.int64] | None:
         """First row of each chunk, and the number of rows; None if they are not counted."""
         return self._rows.borders
 
@@ -545,9 +543,11 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def __getattr__(self, name: str) -> Any:
-        hint = "" if name.startswith("_") or name not in self._names else f"; its column is ds[{name!r}]"
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "" if name.startswith("_") or name not in self._names else f"; its column is ds[{name!r}]"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -640,6 +640,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             If an array has another number of rows, holds masked or missing values, or is a dask array of objects. If
             rows are not counted, only arrays computed chunk by chunk from the columns are accepted.
         """
+        from dask_tfrecord.inputs.array_likes import aligned_column
+
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
         features = self._features | {name: feature for name, (feature, _) in added.items()}
         assigned = self._assigned | {name: array for name, (_, array) in added.items()}
@@ -673,9 +675,9 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         """
         made = template if template is not None else infer_template(func, self.schema, self._names)
         schema = mapped_schema(made, self.schema)
-        return Dataset(self.merged().map(func, self._names, schema), list(schema))
+        return Dataset(self._merged().map(func, self._names, schema), list(schema))
 
-    def merged(self) -> Rows:
+    def _merged(self) -> Rows:
         """Return the rows with all columns, including assigned ones."""
         if not self._assigned:
             return self._rows
@@ -685,29 +687,49 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         return self._rows.join(own, added, schema) if own else added
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], features: Mapping[str, Any] | None = None) -> Dataset:
-        """Create a data set from arrays with the same number of rows.
+    def from_arrays(cls, arrays: Any, features: Mapping[str, Any] | None = None) -> Dataset:
+        """Create a data set from arrays with the same number of rows, or from a DataFrame.
 
         Parameters
         ----------
-        arrays : mapping of str to array-like
-            Arrays with rows along the first axis.
+        arrays : mapping of str to array-like, xarray.Dataset, pandas.DataFrame or dask.dataframe.DataFrame
+            Arrays with rows along the first axis. The index of a DataFrame must be row numbers: a data set has no
+            index. The lengths of the partitions of a dask DataFrame are computed now.
         features : mapping of str to feature, optional
             Features of columns, which arrays of objects need. `FixedLenSequenceFeature` stands for rows without
             padding.
 
+        Returns
+        -------
+        Dataset
+            Columns keep their dtypes. Of a DataFrame, Arrow lists are ragged rows, lists of fixed size and tensors are
+            dense, and a struct of `data` and `shape` is an array per row, so that
+            ``from_arrays(ds.to_dataframe())`` has the columns of `ds`, except that bfloat16 is float32 and complex
+            numbers are pairs. Categories are decoded.
+
         Raises
         ------
         SchemaError
-            If there are no arrays, their numbers of rows differ, no feature describes the dtype of an array, or an
-            array does not have the form of its feature.
+            If there are no arrays, their numbers of rows differ, no feature describes the dtype of an array, an array
+            does not have the form of its feature, a value is missing (the error names column and rows), or the index
+            of a DataFrame is not row numbers.
         UnknownFeatureError
             If a feature has no array.
         FeatureError
             If a number of a list does not fit the dtype of its feature.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> dtf.Dataset.from_arrays(pd.DataFrame({"label": [3, 1], "word": ["one", "two"]}))
+        <dask_tfrecord.Dataset: 2 rows in 1 chunk of 2, from memory>
+          column  dtype  shape  read as
+          label   int64  (2,)   FixedLenFeature((), 'int64')
+          word    text   (2,)   TextFeature()
         """
-        rows = columns_from_arrays(arrays, column_forms(features), exact=True)
-        return cls(rows, list(rows.schema))
+        from dask_tfrecord.inputs.inputs import Inputs
+
+        return Inputs.from_arrays(arrays, features, exact=True).dataset
 
     def ragged(self, name: str) -> tuple[da.Array, ...]:
         """Return flat values and row splits of a column whose rows differ in length or shape.
@@ -729,7 +751,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             among the arrays.
         """
         self._check_names([name])
-        return ragged_column(self[[name]].merged(), name, self.schema[name])
+        return ragged_column(self[[name]]._merged(), name, self.schema[name])
 
     def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
         """Pad the ragged rows of a column to a dense array.
@@ -754,7 +776,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             If the rows are not ragged, or the column has other levels or a dtype that cannot represent `value`.
         """
         self._check_names([name])
-        return padded_column(self[[name]].merged(), name, self.schema[name], length, value)
+        return padded_column(self[[name]]._merged(), name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
         """Compute the first `n` rows, or all if there are fewer.
@@ -762,12 +784,12 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
         """
         n = checked_number("n", n)
-        if isinstance(self.source, UncountedSource) and self._names:
-            first = dask.delayed(UncountedSource.first, pure=False)(self.source, tuple(self._names), n)
+        if isinstance(self._source, UncountedSource) and self._names:
+            first = dask.delayed(UncountedSource.first, pure=False)(self._source, tuple(self._names), n)
             return {name: to_array(block) for name, block in first.compute().items()}
         if self.nrows is not None:
             return self.rows[:n].compute()
-        return first_rows(self.merged().chunks(self._names), self.schema, n)
+        return first_rows(self._merged().chunks(self._names), self.schema, n)
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
@@ -798,13 +820,54 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         """Return the number of records; count them now if they are not counted (``counts=None``)."""
         if self.nrows is not None:
             return self.nrows
-        return count_rows(self.merged().chunks(self._names[:1]))
+        return count_rows(self._merged().chunks(self._names[:1]))
 
-    explode = explode_rows
+    def explode(self, group: str | Sequence[str], *, repeat: str | Sequence[str] = ()) -> Dataset:
+        """Return one row per item of columns that share their row lengths: the steps of episodes, the boxes of images.
+
+        Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
+        read later, from the records that hold the requested rows. Nothing is counted if rows are not (``counts=None``).
+
+        Parameters
+        ----------
+        group : str or sequence of str
+            Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` stands for all ragged
+            columns under ``steps/``, for example the fields of a sequence of TensorFlow Datasets. Or a list of columns:
+            ragged ones of any number of levels, arrays of `TensorFeature` that differ in their first size, and feature
+            lists read by `FixedLenSequenceFeature`, without their padding.
+        repeat : str or sequence of str, optional
+            Columns whose rows are repeated for each item of their record.
+
+        Returns
+        -------
+        Dataset
+            The columns of the group, in chunks of the items of one chunk of records; chunks without items are left out.
+            Items of a fixed shape are dense, bytes are an object column, and nested rows are ragged with one level
+            less. Then the columns of `repeat`, and the column ``record`` (int64): the row of the item in this data set,
+            so that ``ds.rows[record]`` is its record. It is omitted if rows are not counted. Records without items have
+            no rows. Other columns are left out.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If there is no such column or prefix.
+        SchemaError
+            If a column of the group is dense, is in `repeat` too, or is named ``record``.
+        FeatureError
+            If columns of the group differ in length. The error has the file, the record and both lengths.
+
+        Examples
+        --------
+        >>> ds = dtf.Dataset.from_arrays({"score": [[0.5, 0.25], [], [0.75]], "image": [7, 8, 9]})
+        >>> boxes = ds.explode(["score"], repeat=["image"])
+        >>> {name: column.tolist() for name, column in boxes.compute().items()}
+        {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
+        """
+        return Dataset(explode_rows(self._merged(), self.schema, group, repeat))
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
-        return verify_rows(self.source)
+        return verify_rows(self._source)
 
     def _parts(self) -> list[da.Array]:
         own = [name for name in self._names if name not in self._assigned]

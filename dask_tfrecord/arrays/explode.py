@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import dask
 import dask.array as da
@@ -215,64 +215,10 @@ def _filled(block: RaggedBlock, lengths: tuple[int, ...], value: Any) -> NDArray
     return RaggedBlock(values, block.row_splits).padded(lengths[0], value)
 
 
-class _Rows(Protocol):
-    """Attributes of a `Dataset` that `explode_rows` uses."""
-
-    def __init__(self, rows: Rows, names: Sequence[str]) -> None: ...
-
-    @property
-    def schema(self) -> Schema: ...
-
-    def merged(self) -> Rows: ...
-
-
-_Dataset = TypeVar("_Dataset", bound=_Rows)
-
-
-def explode_rows(dataset: _Dataset, group: str | Sequence[str], *, repeat: str | Sequence[str] = ()) -> _Dataset:
-    """Return one row per item of columns that share their row lengths: the steps of episodes, the boxes of images.
-
-    Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
-    read later, from the records that hold the requested rows. Nothing is counted if rows are not (``counts=None``).
-
-    Parameters
-    ----------
-    group : str or sequence of str
-        Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` stands for all ragged
-        columns under ``steps/``, for example the fields of a sequence of TensorFlow Datasets. Or a list of columns:
-        ragged ones of any number of levels, arrays of `TensorFeature` that differ in their first size, and feature
-        lists read by `FixedLenSequenceFeature`, without their padding.
-    repeat : str or sequence of str, optional
-        Columns whose rows are repeated for each item of their record.
-
-    Returns
-    -------
-    Dataset
-        The columns of the group, in chunks of the items of one chunk of records. Items of a fixed shape are dense,
-        bytes are an object column, and nested rows are ragged with one level less. Then the columns of `repeat`, and
-        the column ``record`` (int64): the row of the item in this data set, so that ``ds.rows[record]`` is its record.
-        It is omitted if rows are not counted. Records without items have no rows. Other columns are left out.
-
-    Raises
-    ------
-    UnknownFeatureError
-        If there is no such column or prefix.
-    SchemaError
-        If a column of the group is dense, is in `repeat` too, or is named ``record``.
-    FeatureError
-        If columns of the group differ in length. The error has the file, the record and both lengths.
-
-    Examples
-    --------
-    >>> ds = dtf.Dataset.from_arrays({"score": [[0.5, 0.25], [], [0.75]], "image": [7, 8, 9]})
-    >>> boxes = ds.explode(["score"], repeat=["image"])
-    >>> {name: column.tolist() for name, column in boxes.compute().items()}
-    {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
-    """
-    rows = dataset.merged()
-    plan = _plan_items(dataset.schema, group, repeat, counted=rows.borders is not None)
-    exploded = _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
-    return type(dataset)(exploded, list(plan.schema))
+def explode_rows(rows: Rows, schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str]) -> Rows:
+    """Divide rows with the columns of a schema into items; see `Dataset.explode`."""
+    plan = _plan_items(schema, group, repeat, counted=rows.borders is not None)
+    return _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
 
 
 def _under(schema: Schema, prefix: str) -> tuple[str, ...]:

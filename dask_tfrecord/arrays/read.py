@@ -398,7 +398,7 @@ def read_tfrecord(
     found.check(collection)
     schema = _with_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
-    return Dataset(_plan_chunks(source, found, rows_or_bytes), list(source.schema))
+    return Dataset(_plan_chunks(source, found, rows_or_bytes))
 
 
 def _infer(shards: Shards) -> Schema:
@@ -427,7 +427,7 @@ def _open_intact(
     records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
     found.check(source.collection)
-    return Dataset(_plan_chunks(source, found, chunks), list(source.schema))
+    return Dataset(_plan_chunks(source, found, chunks))
 
 
 def _open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
@@ -475,7 +475,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
     source = UncountedSource(byte_chunks, plan, check_crc)
     _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
-    return Dataset(Rows.of_source(source, None, len(byte_chunks.borders) - 1), list(source.schema))
+    return Dataset(Rows.of_source(source, None, len(byte_chunks.borders) - 1))
 
 
 def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> None:

@@ -206,7 +206,7 @@ class BatchIterator(Iterator[Batch]):
     def _order(self, shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]) -> RowOrder:
         """Divide the rows into units, and choose the window."""
         dataset = self._dataset
-        nrows, borders = dataset.nrows, dataset.borders
+        nrows, borders = dataset.nrows, dataset._borders
         given = None if window is None else _integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
             raise ValueError('window= is an option of shuffle="window" and shuffle="full"')

@@ -25,7 +25,7 @@ class RowReader:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.backing = dataset.merged()
+        self.backing = dataset._merged()
         self.names = tuple(dataset)
         self.schema = dataset.schema
         self.is_lazy = self.backing.source is not None

@@ -244,7 +244,7 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
         make = BatchMaker(dataset.schema, tensors)
         make.check_columns(dataset.nrows)
         self._schema = make.arrow
-        super().__init__(dataset.merged(), tuple(dataset), partial(_batch, make))
+        super().__init__(dataset._merged(), tuple(dataset), partial(_batch, make))
 
     @property
     def schema(self) -> pa.Schema:
@@ -287,8 +287,8 @@ def to_dataframe(dataset: Dataset) -> Any:
     make = BatchMaker(dataset.schema, tensors=False)
     make.check_columns(dataset.nrows)
     # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.
-    chunks = dataset.merged().chunks(tuple(dataset)).to_delayed(optimize_graph=False).ravel().tolist()
-    borders, divisions = dataset.borders, None
+    chunks = dataset._merged().chunks(tuple(dataset)).to_delayed(optimize_graph=False).ravel().tolist()
+    borders, divisions = dataset._borders, None
     starts = [0] * len(chunks)
     if borders is not None and borders[-1]:
         # Divisions ascend, so chunks without rows have no partition.

@@ -44,11 +44,11 @@ class AwkwardChunks(ChunkIterator[Any]):
             raise ImportError(
                 "to_awkward needs awkward, which is not installed: pip install 'dask-tfrecord[awkward]'", name="awkward"
             ) from error
-        make = _ArrayMaker(dataset.schema, dataset.source, dataset.borders)
+        make = _ArrayMaker(dataset.schema, dataset._source, dataset._borders)
         make.check_names()
         if not dataset.schema and dataset.nrows != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
-        super().__init__(dataset.merged(), tuple(dataset), make)
+        super().__init__(dataset._merged(), tuple(dataset), make)
 
 
 @dataclass(frozen=True, slots=True)

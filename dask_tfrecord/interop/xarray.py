@@ -18,10 +18,10 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, printable
 from dask_tfrecord.features import Feature
+from dask_tfrecord.inputs.inputs import labels_of
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.inputs import labels_of
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, zarr_layout
 
@@ -212,7 +212,7 @@ def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> 
     feature = dataset.schema[name]
     dtype = feature.block_dtype if array is None else array.dtype
     meta: NDArray[Any] = np.empty((0,) * (1 + len(feature.block_shape)), dtype)
-    source, borders = dataset.source, dataset.borders
+    source, borders = dataset._source, dataset._borders
     if array is not None or source is None or borders is None:
         own = dataset[name] if array is None else array
         mapped: da.Array = da.map_blocks(_boxed, own, dtype=dtype, meta=meta)
@@ -233,7 +233,7 @@ def flat_variables(
     dataset: Dataset, rows: str, dimension_names: Mapping[str, Sequence[str]] | None, labels: Labels | None
 ) -> dict[str, xarray.Variable]:
     """Count the values of columns, and return their flat arrays with the names and dimensions of `to_zarr`."""
-    schema, borders = dataset.schema, np.asarray(dataset.borders)
+    schema, borders = dataset.schema, np.asarray(dataset._borders)
     nrows = int(borders[-1])
     most = max(1, int(np.diff(borders).max(initial=1)))
     counts = RowTasks(dataset, uuid.uuid4().hex).count_borders(max(1, nrows), most)
@@ -269,7 +269,7 @@ def _flat_array(dataset: Dataset, spec: ArraySpec, items: NDArray[np.int64]) -> 
         starts = items[:-1, level + 1]
         sizes[0] += 1
     dtype = np.dtypes.StringDType() if spec.dtype == "string" else np.dtype(spec.dtype)
-    chunks = dataset.merged().chunks([spec.feature])
+    chunks = dataset._merged().chunks([spec.feature])
     number = levels.splits.index(spec.part) if spec.part in levels.splits else None
     option = (spec.feature, spec.part, number)
     name = f"tfrecord-{spec.part.replace('_', '-')}-{tokenize(chunks.name, option, starts)}"

@@ -188,9 +188,9 @@ class _Opened:
     ) -> _Opened:
         """Open shards by the arguments of `open_dataset`."""
         from dask_tfrecord.arrays.read import read_tfrecord
+        from dask_tfrecord.inputs.inputs import labels_of
         from dask_tfrecord.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.schema import ITEMS, Schema
-        from dask_tfrecord.stores.inputs import labels_of
 
         names = [given] if isinstance(given, str | os.PathLike) else given
         if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
@@ -229,7 +229,7 @@ class _Opened:
         from dask_tfrecord.errors import redact_url
         from dask_tfrecord.interop.xarray import assembled
 
-        source = self.rows.source
+        source = self.rows._source
         assert source is not None
         sizes = tuple(int(size) for size in self.rows.chunks if size) or (0,)
         variables = {}

@@ -84,7 +84,7 @@ def preview_columns(dataset: Dataset, n: int) -> tuple[int, tuple[PreviewColumn,
 
 def _first_rows(dataset: Dataset, nrows: int) -> Mapping[str, Iterable[Any]]:
     """Return the first rows of each column; rows that take much memory together are read one by one."""
-    source = dataset.source
+    source = dataset._source
     if source is None or not len(dataset):
         return dataset.head(nrows)
     limited = source.with_memory_limit(_READ_NBYTES)

@@ -107,9 +107,9 @@ class RowTasks:
 
     def __init__(self, dataset: Dataset, token: str, schema: Schema | None = None) -> None:
         self.dataset, self.schema, self.token = dataset, dataset.schema if schema is None else schema, token
-        self.source = dataset.source
-        self.borders = np.asarray(dataset.borders)
-        self.rows: Any = dataset.merged().chunks(tuple(dataset)) if self.source is None else None
+        self.source = dataset._source
+        self.borders = np.asarray(dataset._borders)
+        self.rows: Any = dataset._merged().chunks(tuple(dataset)) if self.source is None else None
         if self.source is not None:
             self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
 
@@ -224,7 +224,7 @@ class RowTasks:
     def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:
         if self.source is not None:
             return probe_rows(self.source, names)
-        chunks = self.dataset.rows[: limits().probe_rows].merged().chunks(tuple(self.schema))
+        chunks = self.dataset.rows[: limits().probe_rows]._merged().chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return len(blocks[names[0]]), {name: block_nbytes(blocks[name]) for name in names}
 

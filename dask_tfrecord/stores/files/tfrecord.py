@@ -27,6 +27,7 @@ from dask_tfrecord.errors import MemoryLimitError, SchemaError, plural, redact_u
 from dask_tfrecord.features import Feature, ImageFeature, RawFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.images.pixels import ImageEncoding
+from dask_tfrecord.inputs.inputs import Inputs, labels_of
 from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
@@ -37,7 +38,6 @@ from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
-from dask_tfrecord.stores.inputs import Inputs, labels_of
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 

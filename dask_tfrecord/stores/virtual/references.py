@@ -361,7 +361,7 @@ def virtual_zarr(
         compression=compression,
         storage_options=storage_options,
     )
-    source = dataset.source
+    source = dataset._source
     if not isinstance(source, RecordSource):
         raise TypeError(f"expected records; got {type(source).__name__}")
     shards, schema = source.collection.shards, source.decoder.schema
@@ -369,7 +369,7 @@ def virtual_zarr(
     _check_files(shards)
     files = tuple(map(redact_url, shards.paths))
     _check_distinct(files, shards.paths)
-    offsets = _offsets(source, np.asarray(dataset.borders))
+    offsets = _offsets(source, np.asarray(dataset._borders))
     rows = row_numbers(source.rows)
     numbers = _shard_numbers(source.collection, rows)
     attributes = {"dask_tfrecord": {"schema": json.loads(schema.to_json()), "source": dict(source.origin)}}

@@ -157,7 +157,7 @@ def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str
 
 def _rows(dataset: Dataset) -> tuple[str, list[dict[str, str]]]:
     """Return a token of the rows of a data set, and digests of their functions, equal in every process."""
-    source, functions = dataset.source, []
+    source, functions = dataset._source, []
     columns: list[object] = []
     if source is None:
         return tokenize(dataset), []

@@ -16,10 +16,10 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, is_flat
-from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.rows import RowSizes
 from dask_tfrecord.stores.zarr.layout import (
     ArraySpec,

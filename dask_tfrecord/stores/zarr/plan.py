@@ -13,11 +13,11 @@ import numpy as np
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.runtime.cancellation import run_uninterrupted
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema, near_misses
 from dask_tfrecord.settings import limits
-from dask_tfrecord.stores.inputs import Inputs
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -83,7 +83,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
         arguments = options.create_arguments(layout, schema)
         run_uninterrupted(lambda: array_metadata(arguments))
-    rechunks = dataset.merged().rechunked
+    rechunks = dataset._merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
     ntasks = count_tasks(layout) if shares_reads else layout.nunits

@@ -75,7 +75,7 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     schema, rows, unit = attributes.schema, attributes.records, attributes.unit_rows
     source = ZarrSource(target, attributes.identity, schema, range(rows), unit, attributes.read_by)
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
-    return Dataset(Rows.of_source(source, borders), list(schema))
+    return Dataset(Rows.of_source(source, borders))
 
 
 @dataclass(frozen=True, slots=True)

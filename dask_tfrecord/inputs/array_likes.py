@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import uuid
 from array import array as PythonArray
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dask.array as da
@@ -35,8 +35,6 @@ from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.runtime.dask_private import array_meta
 from dask_tfrecord.schema import Schema, near_misses
-
-__all__ = ["aligned_column", "column_from_array", "columns_from_arrays"]
 
 # Decoded bytes of a chunk of arrays without chunks.
 _CHUNK_NBYTES = 64 << 20
@@ -71,9 +69,8 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature],
     """
     found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in arrays.items()}
     if exact:
-        if unknown := [name for name in forms if name not in found]:
-            raise UnknownFeatureError(f"features: no array {unknown[0]!r}{near_misses(unknown[0], found)}")
-        found |= {name: _exactly(forms[name], *found[name], f"array {name!r}") for name in forms}
+        check_names(forms, found)
+        found |= {name: exactly(forms[name], *found[name], f"array {name!r}") for name in forms}
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(f"records need one or more arrays of as many rows each, known in advance; got {rows}")
@@ -82,7 +79,15 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature],
     return Rows.of_arrays({name: _cut(array, sizes) for name, (_, array) in found.items()}, schema, sizes, {})
 
 
-def _exactly(form: Feature, feature: Feature, array: Any, owner: str) -> tuple[Feature, Any]:
+def check_names(forms: Mapping[str, Feature], names: Iterable[str]) -> None:
+    """Refuse features of columns that do not exist."""
+    names = tuple(names)
+    for name in forms:
+        if name not in names:
+            raise UnknownFeatureError(f"features: no array {name!r}{near_misses(name, names)}")
+
+
+def exactly(form: Feature, feature: Feature, array: Any, owner: str) -> tuple[Feature, Any]:
     """Give a column the feature that the user specified, or refuse it."""
     if same_form(form, feature):
         return form, array

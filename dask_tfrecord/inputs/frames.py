@@ -1,6 +1,6 @@
-"""DataFrames of pandas and dask as a `Dataset`: one conversion for `from_dataframe` and every writer.
+"""DataFrames of pandas and dask as `Rows`.
 
-Columns of Arrow types become blocks without Python objects. `dask_tfrecord.arrays.array_likes` converts the others.
+Columns of Arrow types become blocks without Python objects. `dask_tfrecord.inputs.array_likes` converts the others.
 """
 
 from __future__ import annotations
@@ -14,57 +14,13 @@ import numpy as np
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.array_likes import column_from_array, columns_from_arrays
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.columns.user_blocks import MISSING, conform, in_rows, refuse_missing_values
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features import Feature, TextFeature
+from dask_tfrecord.inputs.array_likes import check_names, column_from_array, columns_from_arrays, exactly
 from dask_tfrecord.schema import Schema
-
-__all__ = ["dataset_of_frame", "from_dataframe", "is_frame"]
-
-
-def from_dataframe(frame: Any, features: Mapping[str, Any] | None = None) -> Dataset:
-    """Convert a DataFrame of pandas or dask to a data set.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame or dask.dataframe.DataFrame
-        The rows. The index must be row numbers: a data set has no index. The lengths of the partitions of a dask
-        DataFrame are computed now.
-    features : mapping of str to feature, optional
-        Features of columns of objects. Needed for those of a dask DataFrame.
-
-    Returns
-    -------
-    Dataset
-        Columns keep their dtypes. Arrow lists are ragged rows, lists of fixed size and tensors are dense, and a struct
-        of `data` and `shape` is an array per row, so that ``from_dataframe(ds.to_dataframe())`` has the columns of
-        `ds`, except that bfloat16 is float32 and complex numbers are pairs. Categories are decoded.
-
-    Raises
-    ------
-    SchemaError
-        If `frame` is not a DataFrame, its index is not row numbers, a value is missing (the error names column and
-        rows), or no feature describes a column.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> dtf.from_dataframe(pd.DataFrame({"label": [3, 1], "word": ["one", "two"]}))
-    <dask_tfrecord.Dataset: 2 rows in 1 chunk of 2, from memory>
-      column  dtype  shape  read as
-      label   int64  (2,)   FixedLenFeature((), 'int64')
-      word    text   (2,)   TextFeature()
-    """
-    if not is_frame(frame):
-        kind = f"{type(frame).__module__}.{type(frame).__name__}".removeprefix("builtins.")
-        hint = ": its method to_pandas converts it" if hasattr(frame, "to_pandas") else ""
-        raise SchemaError(f"expected a DataFrame of pandas or dask; got {kind}{hint}")
-    return dataset_of_frame(frame, column_forms(features))
 
 
 def is_frame(value: Any) -> bool:
@@ -72,25 +28,17 @@ def is_frame(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("iloc", "columns", "dtypes"))
 
 
-def dataset_of_frame(frame: Any, forms: Mapping[str, Feature]) -> Dataset:
-    """Convert a DataFrame.
-
-    Parameters
-    ----------
-    frame : DataFrame of pandas or dask
-        The rows.
-    forms : mapping of str to Feature
-        Features that the user specified, as columns have them.
-    """
+def rows_of_frame(frame: Any, forms: Mapping[str, Feature], *, exact: bool) -> Rows:
+    """Convert a DataFrame; `forms` and `exact` are those of `columns_from_arrays`."""
     names = _checked_names(frame)
     if is_dask_collection(frame):
-        return _from_dask(frame, names, forms)
+        return _from_dask(frame, names, forms, exact=exact)
     index = frame.index
     numbers = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
     if len(frame) and (not numbers or any(name is not None for name in index.names)):
         raise SchemaError(_INDEX)
-    columns = columns_from_arrays({name: _column(frame[name], f"array {name!r}", 0) for name in names}, forms)
-    return Dataset(columns, list(columns.schema))
+    columns = {name: _column(frame[name], f"array {name!r}", 0) for name in names}
+    return columns_from_arrays(columns, forms, exact=exact)
 
 
 _INDEX = (
@@ -110,14 +58,21 @@ def _checked_names(frame: Any) -> list[str]:
     return names
 
 
-def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature]) -> Dataset:
+def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *, exact: bool) -> Rows:
     """Convert a dask DataFrame: a partition becomes a chunk."""
     if frame.index.name is not None or getattr(frame.index.dtype, "kind", "") not in "iu":
         # Each partition may number its rows from 0.
         raise SchemaError(_INDEX)
     if not names:
         raise SchemaError("records need one column or more; the DataFrame has none")
-    schema = Schema({name: _feature_of_dtype(frame.dtypes[name], name, forms.get(name)) for name in names})
+    features = {name: _feature_of_dtype(frame.dtypes[name], name, forms.get(name)) for name in names}
+    if exact:
+        check_names(forms, names)
+        for name, form in forms.items():
+            # A row of zeros has the dtype and shape of the column.
+            row = np.zeros((1, *features[name].block_shape), features[name].block_dtype)
+            features[name], _ = exactly(form, features[name], row, f"array {name!r}")
+    schema = Schema(features)
     sizes = tuple(int(rows) for rows in frame.map_partitions(len).compute())
     # An optimised graph would not refer to the futures of persisted partitions.
     parts = frame.to_delayed(optimize_graph=False)
@@ -133,7 +88,7 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature]) -
         for number, (key, span) in enumerate(zip(keys, pairwise(borders), strict=True))
     }
     chunks = da.Array(graph | dict(node.__dask_graph__()) | tasks, name, ((1,) * len(keys),), meta=np.empty(0, object))
-    return Dataset(Rows.of_chunks(chunks, schema, sizes, {}), names)
+    return Rows.of_chunks(chunks, schema, sizes, {})
 
 
 def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:

@@ -1,6 +1,6 @@
 """Inputs of writers as a `Dataset`: mappings of array-likes, xarray Datasets and DataFrames.
 
-`dask_tfrecord.arrays.array_likes` converts each array, and `dask_tfrecord.stores.frames` DataFrames. This module finds
+`dask_tfrecord.inputs.array_likes` converts each array, and `dask_tfrecord.inputs.frames` DataFrames. This module finds
 the arrays, the names of dimensions, the coordinates and the attributes.
 """
 
@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.array_likes import columns_from_arrays
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.columns.encode import column_forms
 from dask_tfrecord.errors import SchemaError, printable
 from dask_tfrecord.features import Feature
+from dask_tfrecord.inputs.array_likes import columns_from_arrays
+from dask_tfrecord.inputs.frames import is_frame, rows_of_frame
 from dask_tfrecord.metadata.labels import Labels, encodable, read_labels
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.frames import dataset_of_frame, is_frame
-
-__all__ = ["Inputs", "labels_of"]
 
 # Most names in a warning.
 _LISTED = 10
@@ -69,6 +67,7 @@ class Inputs:
         features: Mapping[str, Any] | None = None,
         *,
         keep_constants: bool = False,
+        exact: bool = False,
     ) -> Inputs:
         """Convert the arguments of a writer.
 
@@ -80,6 +79,8 @@ class Inputs:
             Features of columns, or a schema with steps; rows of objects and of Python lists get their dtypes.
         keep_constants : bool, default False
             Accept coordinates of an xarray Dataset that do not have the dimension of rows.
+        exact : bool, default False
+            Give columns these features, as `columns_from_arrays` does.
 
         Raises
         ------
@@ -91,16 +92,17 @@ class Inputs:
             return cls(arrays)
         forms = column_forms(features)
         if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
-            return _from_xarray(arrays, forms, keep_constants)
+            return _from_xarray(arrays, forms, keep_constants, exact)
         if is_frame(arrays):
-            return cls(dataset_of_frame(arrays, forms), collection_attributes=dict(getattr(arrays, "attrs", {})))
+            dataset = Dataset(rows_of_frame(arrays, forms, exact=exact))
+            return cls(dataset, collection_attributes=dict(getattr(arrays, "attrs", {})))
         if not isinstance(arrays, Mapping):
             kind = f"{type(arrays).__module__}.{type(arrays).__name__}".removeprefix("builtins.")
             raise SchemaError(
                 f"arrays must be a Dataset, a mapping of names to arrays, an xarray Dataset or a DataFrame; got "
                 f"{kind}{_HINTS.get(type(arrays).__name__, '')}"
             )
-        return _from_mapping(arrays, forms)
+        return _from_mapping(arrays, forms, exact)
 
     def labels(self, schema: Schema) -> Labels | None:
         """Return the labels of an xarray Dataset that is written with these features; None for other collections.
@@ -149,30 +151,28 @@ class Inputs:
 
 def labels_of(dataset: Dataset) -> Labels | None:
     """Return the labels next to the first shard of records that are read unchanged."""
-    source = dataset.source
+    source = dataset._source
     if source is None or source.inner is not None or source.nrows is None or not source.shards:
         return None
     return read_labels(source.shards[0])
 
 
-def _dataset(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Dataset:
-    columns = columns_from_arrays(arrays, forms)
-    return Dataset(columns, list(columns.schema))
-
-
-_HINTS = {"DataArray": ": array.to_dataset(name='x') converts it to a Dataset"}
+_HINTS = {
+    "DataArray": ": array.to_dataset(name='x') converts it to a Dataset",
+    "Table": ": its method to_pandas converts it",
+}
 
 
 def _list(names: Sequence[Any]) -> str:
     return printable(", ".join(map(str, names[:_LISTED]))) + (f", … ({len(names):,})" if len(names) > _LISTED else "")
 
 
-def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature]) -> Inputs:
+def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature], exact: bool) -> Inputs:
     """Convert arrays by name; DataArrays must share their first dimension."""
     labelled = {name: array for name, array in arrays.items() if _is_labelled(array)}
     _dimension_of_rows(labelled)
     dropped = [f"{name}.{coord}" for name, array in labelled.items() for coord in array.coords]
-    dataset = _dataset(arrays, forms)
+    dataset = Dataset(columns_from_arrays(arrays, forms, exact=exact))
     if dropped:
         warnings.warn(
             f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are",
@@ -200,7 +200,7 @@ def _dimension_of_rows(arrays: Mapping[str, Any]) -> str | None:
     return str(dims[0]) if dims else None
 
 
-def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool) -> Inputs:
+def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool, exact: bool) -> Inputs:
     """Convert the variables of an xarray Dataset, and its coordinates."""
     variables = dict(arrays.data_vars)
     rows = _dimension_of_rows(variables)
@@ -222,7 +222,7 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     # The dtype of dates and durations is a label. NaT is an integer, too.
     dates = {name for name, array in given.items() if array.dtype.kind in "mM" and keep_constants}
     columns = {name: array.astype(np.int64) if name in dates else array for name, array in given.items()}
-    dataset = _dataset(columns, forms)
+    dataset = Dataset(columns_from_arrays(columns, forms, exact=exact))
     axes = {name: tuple(map(str, array.dims[1:])) for name, array in columns.items() if len(array.dims) > 1}
     attributes = {name: dict(array.attrs) for name, array in {**given, **constants}.items() if array.attrs}
     dtypes = {name: array.dtype.str for name, array in given.items() if array.dtype.kind in "SUmM"}

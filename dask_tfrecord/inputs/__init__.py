@@ -1,0 +1,1 @@
+"""Arrays, lists, DataFrames and xarray Datasets as the rows of a `Dataset`."""
