@@ -212,7 +212,7 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(
     assert isinstance(error, StorageError)
     assert f"{SETTING!r} limits the time, now to 3 s" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    retries = [record for record in caplog.records if record.name == "dask_tfrecord.storage.retry"]
+    retries = [record for record in caplog.records if record.name == "dask_tfrecord.storage.remote"]
     assert retries
     assert "attempt 1 to" in retries[0].getMessage()
 

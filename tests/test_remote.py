@@ -22,7 +22,7 @@ from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageE
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.retry import is_transient, with_retries
+from dask_tfrecord.storage.remote import is_transient, with_retries
 
 ATTEMPTS = 8
 # An eighth of the real size, so that three ranges are created quickly.

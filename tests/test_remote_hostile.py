@@ -186,7 +186,7 @@ def test_retries_log_no_credentials(shard: bytes, name: str, caplog: pytest.LogC
             ds.compute()
         else:
             dtf.Schema.read(f"{address}/schema.json", storage_options=options)
-    retried = [record.getMessage() for record in caplog.records if record.name == "dask_tfrecord.storage.retry"]
+    retried = [record.getMessage() for record in caplog.records if record.name == "dask_tfrecord.storage.remote"]
     assert retried
     assert all("503" in text and f"{address}/{name}" in text for text in retried)
     assert "s3cret" not in caplog.text

@@ -21,7 +21,7 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.metadata.tfds_features import schema_from_features
 from dask_tfrecord.metadata.tfds_splits import split_slices
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.clients import join, list_directories, read_text
+from dask_tfrecord.storage.remote import join, list_directories, read_text
 
 __all__ = ["TFDSFolder", "TFDSSelection", "TFDSSplit", "find_tfds"]
 

@@ -25,7 +25,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.clients import join, read_text, url_to_fs
+from dask_tfrecord.storage.remote import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import write_file
 
 __all__ = ["TFDSMetadata", "TFDSNames", "features_text", "info_text", "label_files", "tfds_groups"]

@@ -20,8 +20,7 @@ from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, plural
 from dask_tfrecord.schema import near_misses
-from dask_tfrecord.storage.clients import file_system
-from dask_tfrecord.storage.retry import MIN_LOOKUPS_TO_LIST, list_directory, with_retries
+from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, list_directory, with_retries
 from dask_tfrecord.storage.shard import Shard, Shards, is_local, normalize_compression, split_chain, version_of
 
 __all__ = ["Shard", "Shards", "find_shards", "is_local"]

@@ -24,8 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord.errors import IncompleteStoreError, redact_url
-from dask_tfrecord.storage.clients import file_system, join
-from dask_tfrecord.storage.retry import list_directory, with_retries
+from dask_tfrecord.storage.remote import file_system, join, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_chain, version_of
 from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
 

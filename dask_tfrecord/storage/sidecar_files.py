@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_tfrecord.errors import StorageError
-from dask_tfrecord.storage.clients import file_system
-from dask_tfrecord.storage.retry import MIN_LOOKUPS_TO_LIST, list_directory, with_retries
+from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, Shard, is_local, split_chain, version_of
 
 __all__ = ["Sidecar", "find_sidecars", "sidecar_path"]

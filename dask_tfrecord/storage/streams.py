@@ -24,9 +24,8 @@ from typing import Any, NamedTuple, Protocol, Self
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.errors import Location, StorageError, TFRecordError, redact_url, without_credentials
-from dask_tfrecord.storage.clients import url_to_fs
 from dask_tfrecord.storage.interrupt import check_interrupt, interrupt_count
-from dask_tfrecord.storage.ranges import RangeFetcher, changed_error, not_found_error, open_ranges
+from dask_tfrecord.storage.remote import RangeFetcher, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.storage.shard import Shard, has_changed, is_local
 
 __all__ = ["ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink", "open_stored", "write_file"]

@@ -23,8 +23,8 @@ from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.interop.arrow import BatchMaker
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
-from dask_tfrecord.storage.clients import url_to_fs
 from dask_tfrecord.storage.objects import directory_of
+from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.rows import RowTasks

@@ -42,7 +42,6 @@ from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, is_cancelled, while_running
 from dask_tfrecord.runtime.progress import report_progress
-from dask_tfrecord.storage.clients import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.storage.listing import find_shards, is_local
 from dask_tfrecord.storage.objects import (
@@ -57,6 +56,7 @@ from dask_tfrecord.storage.objects import (
     remove_abandoned,
     remove_temporary,
 )
+from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.sidecar_files import sidecar_path
 from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.output import Claimable, run_write

@@ -31,7 +31,7 @@ from dask_tfrecord.features import Feature, RawFeature
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.clients import url_to_fs
+from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.shard import Shard, Shards, is_local
 from dask_tfrecord.storage.streams import write_file
 from dask_tfrecord.stores.flat_arrays import BorderCounts

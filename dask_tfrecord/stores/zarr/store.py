@@ -29,8 +29,8 @@ from dask_tfrecord.errors import (
     without_credentials,
 )
 from dask_tfrecord.schema import near_misses
-from dask_tfrecord.storage.clients import explain_missing_extra
 from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.storage.remote import explain_missing_extra
 from dask_tfrecord.stores.output import Claimable
 from dask_tfrecord.stores.zarr.compat import array_metadata, calling_thread_loop, open_for_writing
 from dask_tfrecord.stores.zarr.objects import (

@@ -1,0 +1,779 @@
+"""Remote files: clients with timeouts, calls that are repeated after transient failures, and ranges of bytes.
+
+By default, the clients of HTTP and S3 wait for minutes, and S3 retries at two levels. `file_system` limits the wait of
+each request, and `with_retries` is the only level of retries. Its waits double and are random, so that many tasks do
+not retry at the same moment. The settings ``storage.attempts`` and ``storage.timeout`` limit the attempts of a call and
+their time. Options of the caller take precedence. Other errors are raised unchanged, except for their credentials.
+
+Object stores and HTTP servers are read with one request per range, without an open connection in between. Each response
+is compared with the listing, so that a changed file is detected. Other file systems (archives, sftp, caches) are read
+through an open file. A server without support of ranges is read sequentially from the beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import io
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, BinaryIO, Protocol, TypeVar
+
+import fsspec.core
+from fsspec.asyn import AsyncFileSystem, sync
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import stringify_path
+
+from dask_tfrecord.errors import (
+    Location,
+    ShardChangedError,
+    ShardNotFoundError,
+    StorageError,
+    TFRecordError,
+    describe_error,
+    plural,
+    redact_url,
+    without_credentials,
+)
+from dask_tfrecord.settings import full_name, limits, read_count, read_seconds
+from dask_tfrecord.storage.shard import Shard, has_changed, split_chain
+
+# Part of the time limit of a call that one request may wait.
+_REQUEST_PART = 1 / 4
+_MAX_WAIT = 10.0
+
+# From this number of files on, listing their remote directory is cheaper than looking up each file.
+MIN_LOOKUPS_TO_LIST = 8
+
+# HTTP statuses of transient failures: timeout, too early, too many requests, and errors of the server or its proxies.
+_TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524}
+
+# An OSError without a status is transient, unless its errno is one of these.
+_PERMANENT_ERRNO = {
+    *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOSYS),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EROFS),
+}
+_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TFRecordError)
+
+# Names of exceptions for failed connections, of clients that this module does not import.
+_TRANSIENT_NAMES = {
+    *("ClientConnectionError", "ClientPayloadError"),  # aiohttp
+    *("HTTPClientError", "IncompleteReadError", "ResponseParserError"),  # botocore
+    *("EndpointConnectionError", "ConnectTimeoutError"),
+    *("ProtocolError", "IncompleteRead"),  # urllib3, http.client
+    *("ServiceRequestError", "ServiceResponseError", "TransportError"),  # azure, google
+}
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# Time at which the current call of `with_retries` has to end.
+_DEADLINE: ContextVar[float] = ContextVar("deadline")
+
+
+def request_timeout() -> float:
+    """Return the seconds without a byte after which a request fails."""
+    return time_limit() * _REQUEST_PART
+
+
+def time_limit() -> float:
+    """Return the seconds that a call may take with all its attempts."""
+    return read_seconds("storage.timeout")
+
+
+def remaining_seconds() -> float:
+    """Return the seconds until the time limit of the current call of `with_retries`."""
+    return max(0.001, _DEADLINE.get() - time.monotonic())
+
+
+def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
+    """Call a function, and repeat the call after transient failures.
+
+    Parameters
+    ----------
+    call : callable
+        Function without arguments that can be called repeatedly.
+    path : str
+        File or directory, for error messages.
+    what : str
+        Description of the call for error messages: "read bytes 0 to 99".
+    stopped : threading.Event, optional
+        Ends the retries when the result is no longer needed.
+
+    Returns
+    -------
+    object
+        Result of the call.
+
+    Raises
+    ------
+    StorageError
+        If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
+    """
+    stopped = stopped or threading.Event()
+    started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")
+    for attempt in range(1, attempts + 1):
+        token = _DEADLINE.set(started + limit)
+        try:
+            return call()
+        except Exception as error:
+            failed = error
+        finally:
+            _DEADLINE.reset(token)
+        transient = not stopped.is_set() and is_transient(failed)
+        # Clients report a file as not found when the connection failed.
+        reason = [*_chain(failed)][-1] if isinstance(failed, FileNotFoundError) else failed
+        if isinstance(reason, StorageError):
+            # A server that was refused: its file may exist.
+            raise reason.with_traceback(None) from None
+        # Outside the except block, so that an error with credentials does not become the context of another.
+        cleaned = without_credentials(failed)
+        if not transient:
+            raise cleaned
+        seconds = time.monotonic() - started
+        wait = min(limits().first_retry_wait * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
+        if attempt == attempts or seconds + wait >= limit:
+            raise StorageError(
+                f"could not {what} in {plural(attempt, 'attempt')} over {seconds:.0f} s; the last one failed with "
+                f"{describe_error(reason)}. Try again when the store responds; dask.config "
+                f"{full_name('storage.timeout')!r} limits the time, now to {limit:g} s",
+                Location(path),
+            ) from cleaned
+        place, text = Location(path), describe_error(reason)
+        _log.warning("%s: attempt %d to %s failed (%s); retrying in %.1f s", place, attempt, what, text, wait)
+        stopped.wait(wait)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def list_directory(fs: Any, directory: str) -> list[dict[str, Any]] | None:
+    """List a directory; None if it is not a directory, or the server cannot list.
+
+    Raises
+    ------
+    StorageError
+        If listing fails in every attempt.
+    """
+    try:
+        return list(with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory"))
+    except (FileNotFoundError, NotADirectoryError, NotImplementedError):
+        return None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same call may succeed when it is repeated."""
+    chain = list(_chain(error))
+    reported = isinstance(error, FileNotFoundError) and not isinstance(error, TFRecordError)
+    links = chain if reported else chain[:1]
+    lost = any(isinstance(link, ConnectionError | TimeoutError) for link in links)
+    if lost or any(kind.__name__ in _TRANSIENT_NAMES for link in links for kind in type(link).__mro__):
+        # Checked before the status, because parsers assign one to interrupted responses. botocore raises its errors
+        # without a cause, so the context is searched for an unknown host.
+        return not any(_is_unknown_host(link) for link in _chain(error, context=True))
+    status = http_status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    if isinstance(error, _PERMANENT):
+        return False
+    for link in _chain(error):
+        if isinstance(link, OSError) and (link.errno in _PERMANENT_ERRNO or _is_unknown_host(link)):
+            return False
+    return isinstance(error, OSError | TimeoutError)
+
+
+def http_status(error: BaseException) -> int | None:
+    """Return the HTTP status of an error or of one of its causes."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, Mapping):
+            # botocore
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(status, int):
+                return status
+        for name in ("status", "status_code", "code"):
+            status = getattr(link, name, None)
+            if isinstance(status, int) and 100 <= status < 600:
+                return status
+    return None
+
+
+def _is_unknown_host(error: BaseException) -> bool:
+    # Error numbers of getaddrinfo differ between platforms. The failure of a name server has another message.
+    return type(error).__name__ == "gaierror" and "ame or service not known" in str(error)
+
+
+def _chain(error: BaseException, context: bool = False) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(8):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (link.__context__ if context else None)
+
+
+# Headers of a request that hold neither credentials nor other data of the caller.
+_PLAIN_HEADERS = {"accept", "accept-encoding", "range", "user-agent"}
+
+# Module of a file system, and the extra that installs it.
+_EXTRAS = {"s3fs": "s3", "gcsfs": "gcs"}
+
+
+@contextmanager
+def explain_missing_extra() -> Iterator[None]:
+    """Name the extra that installs a missing file system.
+
+    Raises
+    ------
+    ImportError
+        If the file system of a URL is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        for module, extra in _EXTRAS.items():
+            if error.name == module or module in str(error):
+                message = f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"'
+                raise ImportError(message, name=module) from error
+        raise
+
+
+def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
+    """Open the file system of a URL with the timeouts and retries of its client, as for uploads.
+
+    Parameters
+    ----------
+    url : str or os.PathLike
+        Path or URL.
+    **options
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    fs, path : fsspec.AbstractFileSystem, str
+        File system, and the path in it. Errors contain no credentials.
+
+    Raises
+    ------
+    ImportError
+        If the file system is not installed.
+    """
+    if str(url).startswith(("http://", "https://")):
+        options.setdefault("get_client", open_session)
+    try:
+        with explain_missing_extra():
+            fs, path = fsspec.core.url_to_fs(url, **options)
+        return fs, path
+    except Exception as error:
+        failed = error
+    raise without_credentials(failed)
+
+
+def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """Open the file system of a URL for calls of `with_retries`: short timeouts, no retries of the client.
+
+    Parameters
+    ----------
+    url : str
+        Path or URL. The options of chained URLs are passed on unchanged.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    fs, path : fsspec.AbstractFileSystem, str
+        File system, and the path in it. Errors contain no credentials.
+
+    Raises
+    ------
+    ImportError
+        If the file system is not installed.
+    """
+    options = dict(storage_options or {})
+    protocol = "" if "::" in url else url.partition("://")[0]
+    if protocol in ("http", "https") and not given_timeout(options):
+        options["timeout"] = http_timeout(time_limit())
+    if protocol in ("gs", "gcs") and "requests_timeout" not in options:
+        # gcsfs repeats a request up to five times itself, without an option for it.
+        options["requests_timeout"] = http_timeout(time_limit())
+    if protocol not in ("s3", "s3a"):
+        return url_to_fs(url, **options)
+    given = options.get("config_kwargs") or {}
+    timeouts = {"connect_timeout": request_timeout(), "read_timeout": request_timeout()}
+    options["config_kwargs"] = {**timeouts, "retries": {"max_attempts": 0}, **given}
+    fs, path = url_to_fs(url, **options)
+    if "retries" not in given:
+        # s3fs retries on top of botocore. The number is a class attribute, not an option.
+        fs.retries = 1
+    return fs, path
+
+
+def given_timeout(storage_options: Mapping[str, Any]) -> bool:
+    """Return whether the caller sets timeouts of HTTP."""
+    return "timeout" in {*storage_options, *(storage_options.get("client_kwargs") or {})}
+
+
+def http_timeout(seconds: float | None) -> Any:
+    """Return the timeouts of one request: all of it, and the waits for a connection and for the next byte."""
+    try:
+        import aiohttp
+    except ImportError:
+        # fsspec reports the missing package.
+        return None
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=request_timeout(), sock_read=request_timeout())
+
+
+async def open_session(trace_configs: Sequence[Any] = (), **options: Any) -> Any:
+    """Open a session of aiohttp that follows redirects to web servers only, and keeps headers from other hosts."""
+    import aiohttp
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_check_redirect)
+    return aiohttp.ClientSession(trace_configs=[*trace_configs, trace], **options)
+
+
+async def _check_redirect(_session: Any, _context: Any, request: Any) -> None:
+    response = request.response
+    target = response.headers.get("Location") or response.headers.get("URI")
+    if target is None:
+        return
+    try:
+        url = request.url.join(type(request.url)(target))
+        same = url.origin() == request.url.origin()
+    except ValueError:
+        url, same = None, False
+    if url is None or url.scheme not in ("http", "https"):
+        response.close()
+        raise StorageError(
+            f"the server redirects to {redact_url(target[:200])!r}; only http:// and https:// are followed",
+            Location(str(request.url)),
+        )
+    if not same:
+        # aiohttp passes these headers to the next request; it removes Authorization only.
+        for name in {name for name in request.headers if name.lower() not in _PLAIN_HEADERS}:
+            request.headers.popall(name)
+
+
+def check_encoding(headers: Mapping[str, str], path: str) -> None:
+    """Refuse a response whose content is encoded: it may have any size, and its offsets are others."""
+    encoding = headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise StorageError(
+            f"expected the stored bytes, the server sent them with Content-Encoding {encoding[:40]!r}; configure it to "
+            f"send files unchanged",
+            Location(path),
+        )
+
+
+async def read_at_most(content: Any, count: int) -> bytes:
+    """Read up to `count` bytes of a response."""
+    parts = []
+    while count > 0 and (part := await content.read(count)):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def join(url: str | os.PathLike[str], name: str) -> str:
+    """Return the path or URL of a file in a directory; of a chained URL, in the link that holds the path."""
+    links, index = split_chain(str(stringify_path(url)))
+    links[index] = f"{links[index].rstrip('/')}/{name}"
+    return "::".join(links)
+
+
+def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> str | None:
+    """Read a text file.
+
+    Parameters
+    ----------
+    url : str or os.PathLike
+        Path or fsspec URL.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    str or None
+        None if the file does not exist.
+
+    Raises
+    ------
+    TFRecordError
+        If the file is not encoded in UTF-8.
+    StorageError
+        If the path is a pipe, socket or device.
+    """
+    fs, path = file_system(str(stringify_path(url)), storage_options)
+    if isinstance(fs, LocalFileSystem) and os.path.exists(path) and not os.path.isfile(path) | os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113
+        raise StorageError("expected a regular file; this is a pipe, socket or device", Location(str(url)))
+    try:
+        data = with_retries(lambda: _read_small(fs, path, limits().text_nbytes + 1), str(url), "read the file")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    if len(data) > limits().text_nbytes:
+        raise TFRecordError(f"expected a text file of at most {limits().text_nbytes:,} bytes", Location(str(url)))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TFRecordError(f"expected text in UTF-8; {error}", Location(str(url))) from None
+
+
+def _read_small(fs: Any, path: str, most: int) -> bytes:
+    """Read a file up to `most` bytes, in one request."""
+    kinds = {kind.__name__ for kind in type(fs).__mro__}
+    if isinstance(fs, LocalFileSystem):
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read(most)
+    if not kinds & {"HTTPFileSystem", "S3FileSystem"}:
+        whole: bytes = fs.cat_file(path)
+        return whole
+    read = _read_http if "HTTPFileSystem" in kinds else _read_s3
+    data: bytes = sync(fs.loop, read, fs, path, most, remaining_seconds())
+    return data
+
+
+async def _read_http(fs: Any, path: str, most: int, seconds: float) -> bytes:
+    async with asyncio.timeout(seconds):
+        options: dict[str, Any] = dict(fs.kwargs)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        session = await fs.set_session()
+        with contextlib.closing(await session.get(fs.encode_url(path), headers=headers, **options)) as response:
+            if response.status == 404:
+                raise FileNotFoundError(path)
+            response.raise_for_status()
+            check_encoding(response.headers, path)
+            return await read_at_most(response.content, most)
+
+
+async def _read_s3(fs: Any, path: str, most: int, seconds: float) -> bytes:
+    async with asyncio.timeout(seconds):
+        bucket, key, version = fs.split_path(path)
+        response = await fs._call_s3(
+            "get_object", Bucket=bucket, Key=key, **({"VersionId": version} if version else {})
+        )
+        with contextlib.closing(response["Body"]) as body:
+            return await read_at_most(body, most)
+
+
+def is_directory(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a path or URL is an existing directory."""
+    fs, path = file_system(str(stringify_path(url)), storage_options)
+    return bool(with_retries(lambda: fs.isdir(path), str(url), "check whether it is a directory"))
+
+
+def list_directories(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return the sorted names of the subdirectories of a directory; empty if it cannot be listed."""
+    fs, path = file_system(str(stringify_path(url)), storage_options)
+    found = list_directory(fs, path) or ()
+    names = (info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
+    return tuple(sorted(names))
+
+
+# Bytes that are discarded at a time before the start of a range, if the server sends the whole file.
+_DISCARD_SIZE = 1 << 20
+
+
+class Ranges(Protocol):
+    """Reader of byte ranges of one file."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop``; fewer only if the file is shorter."""
+
+    def close(self) -> None:
+        """Close open files and connections."""
+
+
+class RangeFetcher:
+    """Fetch complete ranges of one file, with retries.
+
+    Parameters
+    ----------
+    shard : Shard
+        File as it was listed.
+    ranges : Ranges
+        Reader of the file.
+    current_info : callable
+        Returns the current properties of the file.
+    """
+
+    def __init__(self, shard: Shard, ranges: Ranges, current_info: Callable[[], dict[str, Any]]) -> None:
+        self._shard = shard
+        self._ranges = ranges
+        self._current_info = current_info
+        self._stopped = threading.Event()
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop``.
+
+        Raises
+        ------
+        ShardChangedError
+            If the file has changed since it was listed.
+        ShardNotFoundError
+            If the file does not exist any more.
+        StorageError
+            If every attempt fails.
+        """
+        what = f"read bytes {start} to {stop}"
+        try:
+            return with_retries(lambda: self._read_complete(start, stop), self._shard.path, what, self._stopped)
+        except FileNotFoundError as error:
+            raise not_found_error(self._shard) from error
+
+    def stop(self) -> None:
+        """End the retries after the current attempt."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Close open files and connections."""
+        self.stop()
+        self._ranges.close()
+
+    def _read_complete(self, start: int, stop: int) -> bytes:
+        try:
+            data = self._ranges.read(start, stop)
+        except Exception as error:
+            # 412: the ETag differs. 416: the range begins past the end of the file.
+            if http_status(error) in (412, 416):
+                raise changed_error(self._shard) from error
+            raise
+        if len(data) == stop - start:
+            return data
+        info = self._current_info()
+        if has_changed(self._shard, info):
+            raise changed_error(self._shard, info.get("size"))
+        raise ConnectionError(f"received {len(data)} of {stop - start} bytes")
+
+
+def open_ranges(shard: Shard) -> RangeFetcher:
+    """Open a remote file for reading ranges.
+
+    Raises
+    ------
+    ShardChangedError
+        If the file is known to have changed since it was listed, before a byte is read.
+    """
+    fs, path = file_system(shard.path, shard.storage_options)
+    kinds = {kind.__name__ for kind in type(fs).__mro__}
+    if "S3FileSystem" in kinds:
+        return RangeFetcher(shard, _S3Ranges(shard, fs, path), lambda: _current_info(fs, path))
+    if "HTTPFileSystem" in kinds:
+        return RangeFetcher(shard, _HttpRanges(shard, fs, path), lambda: _current_info(fs, path))
+    info = with_retries(lambda: _current_info(fs, path), shard.path, "look up the file")
+    if has_changed(shard, info):
+        raise changed_error(shard, info.get("size"))
+    ranges = _CatRanges(fs, path) if issubclass(type(fs), AsyncFileSystem) else _FileRanges(fs, path)
+    return RangeFetcher(shard, ranges, lambda: _current_info(fs, path))
+
+
+def changed_error(shard: Shard, size: int | None = None) -> ShardChangedError:
+    """Return the error for a file that has changed since it was listed."""
+    if size is not None and size != shard.size:
+        message = f"the file had {shard.size:,} bytes when it was listed and ends after {size:,} now: it was "
+        message += "truncated or replaced" if size < shard.size else "appended to or replaced"
+    else:
+        message = "the file has changed since it was listed: it was written to or replaced"
+    return ShardChangedError(f"{message}; read the collection again", Location(shard.path))
+
+
+def not_found_error(shard: Shard) -> ShardNotFoundError:
+    """Return the error for a file that was removed since it was listed."""
+    return ShardNotFoundError("the file is gone since it was listed; read the collection again", Location(shard.path))
+
+
+def check_range(given: str, start: int, stop: int, path: str) -> None:
+    """Check a Content-Range, which may end before the requested range at the end of the file only."""
+    found = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", given)
+    if found is None or int(found[1]) != start:
+        raise ConnectionError(f"requested bytes from {start}, received {given[:80]!r}")
+    if int(found[2]) >= stop:
+        raise StorageError(
+            f"the server answered a request of bytes {start} to {stop} with {given!r}; it does not follow HTTP",
+            Location(path),
+        )
+
+
+def _current_info(fs: Any, path: str) -> dict[str, Any]:
+    fs.invalidate_cache()
+    return dict(fs.info(path))
+
+
+class _S3Ranges:
+    """Object of S3. The server compares the ETag of each request with the listed one."""
+
+    def __init__(self, shard: Shard, fs: Any, path: str) -> None:
+        self._fs = fs
+        self._shard = shard
+        bucket, key, version = fs.split_path(path)
+        self._object = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+        if not getattr(fs, "local_expiry_check", False):
+            # VAST servers do not support the condition; s3fs documents the option for them.
+            self._object["IfMatch"] = f'"{shard.version}"'
+
+    def read(self, start: int, stop: int) -> bytes:
+        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
+        return data
+
+    async def _read(self, start: int, stop: int, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            response = await self._fs._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **self._object)
+            body = response["Body"]
+            try:
+                if has_changed(self._shard, {"ETag": response.get("ETag")}):
+                    raise changed_error(self._shard)
+                check_range(response.get("ContentRange", ""), start, stop, self._shard.path)
+                return await read_at_most(body, stop - start)
+            finally:
+                body.close()
+
+    def close(self) -> None:
+        pass
+
+
+class _HttpRanges:
+    """File of a web server, with or without support of ranges."""
+
+    def __init__(self, shard: Shard, fs: Any, path: str) -> None:
+        self._shard = shard
+        self._fs = fs
+        self._url = fs.encode_url(path)
+        # Response of a server that sends the whole file: the following ranges are read from it.
+        self._whole: Any = None
+        self._position = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
+        return data
+
+    def close(self) -> None:
+        if self._whole is not None:
+            self._fs.loop.call_soon_threadsafe(self._whole.close)
+            self._whole = None
+
+    async def _read(self, start: int, stop: int, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            if self._whole is None or start < self._position:
+                response = await self._request(start, stop)
+                if response.status == 206:
+                    # Not returned to the pool of connections: a response may be longer than the range.
+                    with contextlib.closing(response):
+                        return await read_at_most(response.content, stop - start)
+                self._whole, self._position = response, 0
+        try:
+            while self._position < start:
+                async with asyncio.timeout(seconds):
+                    await self._take(min(start - self._position, _DISCARD_SIZE))
+            async with asyncio.timeout(seconds):
+                return await self._take(stop - start)
+        except BaseException:
+            self._whole.close()
+            self._whole = None
+            raise
+
+    async def _request(self, start: int, stop: int) -> Any:
+        if self._whole is not None:
+            self._whole.close()
+            self._whole = None
+        options: dict[str, Any] = dict(self._fs.kwargs)
+        if not given_timeout(self._shard.storage_options):
+            # The caller may take any time between two parts of a whole file; `_read` limits each of them.
+            options["timeout"] = http_timeout(None)
+        headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        session = await self._fs.set_session()
+        response = await session.get(self._url, headers=headers, **options)
+        try:
+            if response.status == 404:
+                raise FileNotFoundError(self._url)
+            response.raise_for_status()
+            self._check(response, start, stop)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _check(self, response: Any, start: int, stop: int) -> None:
+        """Check that the response holds the requested range, of the file that was listed."""
+        check_encoding(response.headers, self._shard.path)
+        info = {key: response.headers[key] for key in ("ETag", "Last-Modified") if key in response.headers}
+        if response.status == 206:
+            given = response.headers.get("Content-Range", "")
+            check_range(given, start, stop, self._shard.path)
+            total = given.rpartition("/")[2]
+        else:
+            total = response.headers.get("Content-Length", "")
+        if total.isdigit():
+            info["size"] = int(total)
+        if has_changed(self._shard, info):
+            raise changed_error(self._shard, info.get("size"))
+
+    async def _take(self, count: int) -> bytes:
+        parts = []
+        while count and (part := await self._whole.content.read(count)):
+            parts.append(part)
+            count -= len(part)
+            self._position += len(part)
+        if count and self._position < self._shard.size:
+            raise ConnectionError(f"the connection ended after {self._position} of {self._shard.size} bytes")
+        return b"".join(parts)
+
+
+class _CatRanges:
+    """File of another asynchronous file system, read with `cat_file`."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs = fs
+        self._path = path
+
+    def read(self, start: int, stop: int) -> bytes:
+        data: bytes = self._fs.cat_file(self._path, start=start, end=stop)
+        return data
+
+    def close(self) -> None:
+        pass
+
+
+class _FileRanges:
+    """File that fsspec opens, for one reader at a time."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        # The reference keeps the archive open that contains the file.
+        self._fs = fs
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._position = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        try:
+            if self._file is None:
+                self._file, self._position = self._open(), 0
+            if self._position != start:
+                self._file.seek(start)
+            parts = []
+            while start < stop and (part := self._file.read(stop - start)):
+                parts.append(part)
+                start += len(part)
+            self._position = start
+            return b"".join(parts)
+        except BaseException:
+            # The next attempt opens the file again.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> BinaryIO:
+        file: BinaryIO = self._fs.open(self._path, "rb", cache_type="none")
+        if isinstance(file, io.BytesIO):
+            # All readers of a memory file share one object and its position. The copy shares only its bytes.
+            return io.BytesIO(file.getvalue())
+        return file
