@@ -32,8 +32,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.messages import SequenceExample
-from dask_tfrecord.metadata.tfmd import from_tfmd
-from dask_tfrecord.metadata.tfmd_writing import pbtxt
+from dask_tfrecord.metadata.tfmd import from_tfmd, pbtxt
 from dask_tfrecord.schema import Schema
 
 TFX = "tensorflow__tfx/tfx/components/testdata"

@@ -43,7 +43,7 @@ def schema(
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
-        from dask_tfrecord.metadata.tfmd_writing import pbtxt
+        from dask_tfrecord.metadata.tfmd import pbtxt
 
         click.echo(pbtxt(found), nl=False)
     elif format == "python":

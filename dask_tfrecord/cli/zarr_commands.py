@@ -1,4 +1,4 @@
-"""Commands that read or write Zarr stores: `to-zarr`, `to-tfrecord` and `virtual`."""
+"""Commands that convert: `to-zarr`, `to-tfrecord`, `to-parquet` and `virtual`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from dask_tfrecord.cli.common import find_schema, writing
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
-
-__all__ = ["to_tfrecord", "to_zarr", "virtual"]
 
 
 @click.command("to-zarr")
@@ -130,3 +128,36 @@ def virtual(
         f"Wrote {plain(target)}: references to {plural(found.nrecords, 'record')} of "
         f"{plural(len(found.arrays), 'feature')} in {seconds:.1f} s"
     )
+
+
+@click.command("to-parquet")
+@pattern_argument()
+@click.argument("target")
+@options(
+    *("split", "features", "sample", "columns", "file_chunks", "overwrite", "parquet_compression", "threads"),
+)
+def to_parquet(
+    *,
+    pattern: str | list[str],
+    target: str,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    columns: list[str] | None,
+    chunks: int | str | None,
+    overwrite: bool,
+    compression: str,
+    threads: int,
+) -> None:
+    """Convert shards to a directory of Parquet files, one per chunk.
+
+    TARGET is a directory; its files are part.00000.parquet and so on, in the order of the records. Features come from
+    --features, else from the metadata of a TFDS data set, else they are inferred. The compression of the shards is
+    found from their bytes. This needs pyarrow.
+    """
+    from dask_tfrecord.arrays.read import read_tfrecord
+
+    schema = find_schema(pattern, features, sample, split, "infer", threads)
+    with writing(threads):
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, chunks=chunks or "auto")
+        dataset.to_parquet(target, compression=compression, **write_arguments(overwrite))

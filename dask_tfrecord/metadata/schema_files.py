@@ -9,8 +9,7 @@ from typing import Any
 
 from dask_tfrecord.errors import Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.metadata.tfds_features import schema_from_features
-from dask_tfrecord.metadata.tfmd import from_tfmd
-from dask_tfrecord.metadata.tfmd_writing import pbtxt
+from dask_tfrecord.metadata.tfmd import from_tfmd, pbtxt
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import read_text
 from dask_tfrecord.storage.streams import write_file
