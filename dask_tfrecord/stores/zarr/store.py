@@ -29,8 +29,8 @@ from dask_tfrecord.errors import (
     without_credentials,
 )
 from dask_tfrecord.schema import near_misses
-from dask_tfrecord.storage.objects import DirectoryObjects
-from dask_tfrecord.storage.remote import explain_missing_extra
+from dask_tfrecord.storage.objects import DirectoryObjects, Objects, objects_in
+from dask_tfrecord.storage.remote import explain_missing_extra, join
 from dask_tfrecord.stores.output import Claimable
 from dask_tfrecord.stores.zarr.compat import array_metadata, calling_thread_loop, open_for_writing
 from dask_tfrecord.stores.zarr.objects import (
@@ -364,7 +364,13 @@ class TargetGroup:
 
     def claimable(self) -> Claimable:
         """Return the place of the claim on the group."""
-        return Claimable(self.unopened_objects(), CLAIM, "this group", self.location)
+        if isinstance(self.store, str):
+            objects: Objects = objects_in(
+                join(self.store, self.component) if self.component else self.store, self.storage_options
+            )
+        else:
+            objects = self.unopened_objects()
+        return Claimable(objects, CLAIM, "this group", self.location)
 
     @contextmanager
     def writing(self) -> Iterator[Put]:

@@ -1,0 +1,247 @@
+"""Any sequence of writes, faults, kills, concurrent runs and damage leaves one whole data set, or a refusal.
+
+The machine drives every writer in a directory and in a store without directories. Calls of the file system fail, or end
+the process as far as it can be seen, at any number.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import dask
+import fsspec
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import StoreInUseError
+
+ROWS, SHARD = 12, 4
+NAMES = "x-{shard}.tfrecord"
+PATHS = ("open", "replace", "rename", "unlink", "mkdir", "read_bytes")
+REMOTE = ("_open", "rm_file", "cat_file", "pipe_file", "put_file")
+
+
+class FaultError(OSError):
+    """Fault of the file system."""
+
+
+class Killed(BaseException):
+    """End of the process."""
+
+
+class Faults:
+    """Counter of the calls of the file system; call number `at` fails, or it and all after it."""
+
+    def __init__(self, at: int, kind: type[BaseException], counts: Callable[[Any], bool]) -> None:
+        self.at, self.kind, self.counts = at, kind, counts
+        self.calls, self._lock = 0, threading.Lock()
+
+    def call(self, path: Any) -> None:
+        if not self.counts(path):
+            return
+        with self._lock:
+            self.calls += 1
+            fails = self.calls == self.at or (self.calls > self.at and self.kind is Killed)
+        if fails:
+            # Not transient, so that it is not tried again.
+            raise FaultError(28, "no space", str(path)) if self.kind is FaultError else Killed
+
+    @contextmanager
+    def injected(self) -> Iterator[Faults]:
+        with ExitStack() as stack:
+            for kind, names in ((Path, PATHS), (MemoryFileSystem, REMOTE)):
+                for name in names:
+                    stack.enter_context(mock.patch.object(kind, name, self._failing(kind, name)))
+            yield self
+
+    def _failing(self, kind: type, name: str) -> Callable[..., Any]:
+        real = getattr(kind, name)
+
+        def call(owner: Any, *args: Any, **options: Any) -> Any:
+            self.call(owner if kind is Path else args[0])
+            return real(owner, *args, **options)
+
+        return call
+
+
+def rows(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.arange(ROWS) + 1000 * seed
+
+
+class Outputs(RuleBasedStateMachine):
+    """One output at a time, against the rows that it should hold."""
+
+    @initialize(
+        kind=st.sampled_from(["tfrecord", "copy", "parquet", "zarr"]), place=st.sampled_from(["directory", "memory"])
+    )
+    def begin(self, kind: str, place: str) -> None:
+        self.folder, self.kind, self.place = Path(tempfile.mkdtemp()), kind, place
+        for seed in range(3):
+            name = self.folder / f"source-{seed}" / NAMES
+            dtf.to_tfrecord({"x": rows(seed)}, name, records_per_shard=SHARD)
+        self.root = str(self.folder / "out") if place == "directory" else f"memory://outputs/{self.folder.name}"
+        # Rows of the last complete run; None if there is none, or a run has damaged it since.
+        self.stored: int | None = None
+        # A run may have left parts of a data set, which are no data set.
+        self.has_parts = False
+        # Hidden files of a run that failed or was killed.
+        self.has_leftovers = False
+
+    def write(self, seed: int, act: Callable[[], None] = lambda: None, **options: Any) -> None:
+        called: list[bool] = []
+
+        def call(blocks: dict[str, Any]) -> dict[str, Any]:
+            if not called:
+                called.append(True)
+                act()
+            return blocks
+
+        source, target = f"{self.folder}/source-{seed}/*", self.root
+        with dask.config.set(scheduler="synchronous"):
+            ds = dtf.read_tfrecord(source, {"x": dtf.FixedLenFeature((), "int64")})
+            ds = ds.map_blocks(call, dict(ds.schema))
+            if self.kind == "tfrecord":
+                ds.to_tfrecord(f"{target}/{NAMES}", records_per_shard=SHARD, **options)
+            elif self.kind == "copy":
+                dtf.copy_tfrecord(source, f"{target}/{NAMES}", **options)
+            elif self.kind == "parquet":
+                ds.to_parquet(target, **options)
+            else:
+                ds.to_zarr(target, chunks=SHARD, **options)
+
+    def read(self) -> list[int]:
+        if self.kind == "zarr":
+            return dtf.from_zarr(self.root)["x"].compute().tolist()  # type: ignore[no-any-return]
+        if self.kind == "parquet":
+            parquet, fs = pytest.importorskip("pyarrow.parquet"), fsspec.url_to_fs(self.root)[0]
+            files = sorted(fs.glob(f"{self.root}/part.*"))
+            return [int(x) for file in files for x in parquet.read_table(fs.open(file))["x"].to_pylist()]
+        return dtf.read_tfrecord(f"{self.root}/x-*", {"x": dtf.FixedLenFeature((), "int64")})["x"].compute().tolist()  # type: ignore[no-any-return]
+
+    def files(self) -> dict[str, bytes]:
+        fs, path = fsspec.url_to_fs(self.root)
+        return {name[len(path) :]: fs.cat_file(name) for name in fs.find(path)} if fs.exists(path) else {}
+
+    @rule(seed=st.integers(0, 2), mode=st.sampled_from(["w", "w-"]))
+    def complete(self, seed: int, mode: str) -> None:
+        """Write without a fault."""
+        if mode == "w-" and (self.stored is not None or self.has_parts):
+            before = self.files()
+            try:
+                self.write(seed, mode=mode)
+            except FileExistsError:
+                # What a killed run left apart from the data is removed by the next run that writes.
+                assert self.files() == before or self.has_parts
+                return
+            # A run that was killed before it published anything left nothing that forbids the write.
+            assert self.stored is None
+        else:
+            self.write(seed, mode=mode)
+        self.stored, self.has_parts = seed, False
+
+    @rule(
+        seed=st.integers(0, 2),
+        mode=st.sampled_from(["w", "w-"]),
+        at=st.integers(1, 60),
+        kind=st.sampled_from([FaultError, Killed]),
+    )
+    def fail(self, seed: int, mode: str, at: int, kind: type[BaseException]) -> None:
+        """Write with a fault, or a kill."""
+        own = self.root.removeprefix("memory:/")
+        self.has_leftovers = True
+        faults, before = Faults(at, kind, lambda path: str(path).startswith(own)), self.files()
+        try:
+            with faults.injected():
+                self.write(seed, mode=mode)
+        except (Exception, Killed) as error:
+            failed = error
+        else:
+            # The fault came too late, or where it does not matter.
+            self.stored, self.has_parts = seed, False
+            return
+        after = self.files()
+        if self.stored is not None and (mode == "w-" or {k: after.get(k) for k in before} == before):
+            # A refused run changes nothing.
+            return
+        assert not (isinstance(failed, FileExistsError) and self.stored is not None and mode == "w"), failed
+        self.stored, self.has_parts = None, True
+
+    @rule(seed=st.integers(0, 2), other=st.integers(0, 2), mode=st.sampled_from(["w", "w-"]))
+    @precondition(lambda self: self.kind != "copy")
+    def race(self, seed: int, other: int, mode: str) -> None:
+        """Write while another run writes."""
+
+        def refused() -> None:
+            with pytest.raises(StoreInUseError):
+                self.write(other, mode=mode)
+
+        self.write(seed, refused, mode="w")
+        self.stored, self.has_parts = seed, False
+
+    @rule(at=st.integers(1, 60))
+    @precondition(lambda self: self.kind == "zarr" and self.stored is None)
+    def resume(self, at: int) -> None:
+        """Kill a resumable run, and resume it."""
+        self.has_leftovers = True
+        own = self.root.removeprefix("memory:/")
+        try:
+            with Faults(at, Killed, lambda path: str(path).startswith(own)).injected():
+                self.write(0, mode="w-") if not self.has_parts else self.write(0, resume=True)
+        except (Exception, Killed):
+            pass
+        try:
+            self.write(0, resume=True)
+        except dtf.errors.ResumeError:
+            # The interrupted run had other inputs.
+            self.write(0, mode="w")
+        self.stored, self.has_parts = 0, False
+
+    @rule()
+    @precondition(lambda self: self.kind in ("tfrecord", "copy") and self.stored is not None)
+    def damage(self) -> None:
+        """Flip a byte, find it, and write again."""
+        fs, path = fsspec.url_to_fs(f"{self.root}/x-1.tfrecord")
+        data = bytearray(fs.cat_file(path))
+        data[len(data) // 2] ^= 1
+        fs.pipe_file(path, bytes(data))
+        assert not dtf.verify(f"{self.root}/x-*").ok
+        self.write(self.stored or 0, mode="w")
+
+    @invariant()
+    def holds_what_was_written(self) -> None:
+        if getattr(self, "stored", None) is not None:
+            assert self.read() == rows(self.stored).tolist()  # type: ignore[arg-type]
+            assert self.has_leftovers or not [name for name in self.files() if "/." in name]
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            fs, path = fsspec.url_to_fs(self.root)
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
+
+Outputs.TestCase.settings = settings(deadline=None, max_examples=6, stateful_step_count=6, phases=[Phase.generate])
+TestOutputs = Outputs.TestCase
+
+
+class Thorough(Outputs):
+    """The same with more examples."""
+
+
+Thorough.TestCase.settings = settings(
+    deadline=None, max_examples=40, stateful_step_count=10, phases=[Phase.generate], print_blob=True
+)
+TestThoroughOutputs = pytest.mark.slow(Thorough.TestCase)
