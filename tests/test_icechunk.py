@@ -121,8 +121,7 @@ def test_a_failure_commits_nothing_and_leaves_the_session_clean(
         ds.map_blocks(fail, template).to_zarr(session)
     # Dask delivers the sessions of all tasks but one.
     with monkeypatch.context() as patch:
-        write_all = write._write_forks
-        patch.setattr(write, "_write_forks", lambda *arguments: write_all(*arguments)[1:])
+        patch.setattr(write, "collect", lambda forks: forks[1:])
         with pytest.raises(IncompleteStoreError, match="'a' has 4 of 5 chunks after the merge: nothing is committed"):
             ds.to_zarr(session, chunks=10)
     assert not session.has_uncommitted_changes and len(messages(repository)) == 1
@@ -149,7 +148,7 @@ def test_options_that_a_session_refuses(repository: Any) -> None:
         ({"resume": True}, "commits all or nothing"),
         ({"compute": False}, "compute now"),
         ({"storage_options": {"anon": True}}, "storage_options are for URLs"),
-        ({"mode": "a"}, "mode must be 'w-'"),
+        ({"mode": "a"}, "mode is 'w-'"),
     ):
         with pytest.raises(ValueError, match=expected):
             ds.to_zarr(session, **options)

@@ -501,7 +501,7 @@ def test_components_outside_of_the_store_are_refused(ds: dtf.Dataset, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "a"}, "mode must be 'w-'"),
+        ({"mode": "a"}, "mode is 'w-'"),
         ({"chunks": 0}, "chunks must be a number of rows"),
         ({"chunks": 2.5}, "chunks must be a number of rows"),
         ({"shards": True}, "shards must be a number of rows"),

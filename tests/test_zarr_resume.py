@@ -231,7 +231,7 @@ def test_an_interrupted_creation_is_resumed(ds: dtf.Dataset, store: Path, monkey
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoint.Checkpoint, "begin", stop)
-        patch.setattr(write, "_clean_up", lambda *_: None)
+        patch.setattr(write._GroupOutput, "abort", lambda output: None)
         ds.to_zarr(store, chunks=11)
     ds.to_zarr(store, resume=True, chunks=7)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))

@@ -25,8 +25,8 @@ __all__ = [
     "is_cancelled",
     "remove_empty_directories",
     "run_uninterrupted",
-    "run_write",
     "while_running",
+    "write_uninterrupted",
 ]
 
 Result = TypeVar("Result")
@@ -69,7 +69,7 @@ def is_cancelled(identity: str) -> bool:
         return identity in _WRITES.cancelled
 
 
-def run_write(identity: str, path: str, write: Callable[[], object]) -> None:
+def write_uninterrupted(identity: str, path: str, write: Callable[[], object]) -> None:
     """Call a function that writes for a conversion, uninterrupted, unless the conversion was cancelled.
 
     An `OSError` without a path gets `path`.

@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,7 +53,7 @@ class Output(Protocol):
 
 
 def run_write(
-    output: Output, build: Callable[[], tuple[Delayed, WriteWork]], *, compute: bool = True
+    output: Output, build: Callable[[], tuple[Delayed, WriteWork | None]], *, compute: bool = True
 ) -> Delayed | None:
     """Write an output: claim it, compute the tasks that `build` returns, and finish; after a failure, abort.
 
@@ -64,10 +64,21 @@ def run_write(
         tasks, work = build()
         if not compute:
             return tasks
-        with show_progress(work):
+        with nullcontext() if work is None else show_progress(work):
             (reports,) = dask.compute(tasks)
             output.finish(reports)
     return None
+
+
+def collect(reports: Sequence[Any]) -> list[Any]:
+    """Return the reports of all tasks: the last task of a graph that a client waits for."""
+    return list(reports)
+
+
+def check_mode(mode: str, what: str) -> None:
+    """Refuse any mode but the two of all writers."""
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}")
 
 
 # Seconds between two heartbeats, and the age of a claim whose process counts as dead.

@@ -25,9 +25,9 @@ from dask_tfrecord.storage.listing import Shards, find_shards
 from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.sidecar_files import find_sidecars
 from dask_tfrecord.storage.streams import ByteSink
-from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, collect, finish_files
+from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, finish_files
 from dask_tfrecord.stores.files.tfrecord import check_options, refuse_sources
-from dask_tfrecord.stores.output import run_write
+from dask_tfrecord.stores.output import collect, run_write
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork
 
 # Records that are inspected for names of features.

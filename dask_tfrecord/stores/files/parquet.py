@@ -27,6 +27,7 @@ from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
+from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 
@@ -48,8 +49,7 @@ def to_parquet(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
     """Write a data set to a directory of Parquet files; `Dataset.to_parquet` documents the arguments."""
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'w-' (fail if a file exists) or 'w' (replace existing files); got {mode!r}")
+    check_mode(mode, "a file")
     codec = _checked_codec(compression)
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")

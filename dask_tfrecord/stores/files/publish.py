@@ -59,7 +59,7 @@ from dask_tfrecord.storage.objects import (
 from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.sidecar_files import sidecar_path
 from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.output import Claimable, run_write
+from dask_tfrecord.stores.output import Claimable, collect, run_write
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork, peak_memory
 
@@ -609,11 +609,6 @@ class FilesOutput:
 def finish_files(output: FilesOutput, reports: Sequence[ShardWriteReport]) -> None:
     """Complete a run: the last task of a `Delayed`."""
     output.finish(reports)
-
-
-def collect(reports: Sequence[ShardWriteReport]) -> list[ShardWriteReport]:
-    """Return the reports of all tasks: the last task of a graph that a client waits for."""
-    return list(reports)
 
 
 def write_row_files(

@@ -38,6 +38,7 @@ from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
+from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 
@@ -184,8 +185,7 @@ def to_tfrecord(
 
 def check_options(compression: str | None, index: bool, mode: str, records_per_shard: int | None) -> str | None:
     """Check arguments before any file is read; return the compression, normalized."""
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'w-' (fail if a shard exists) or 'w' (replace existing shards); got {mode!r}")
+    check_mode(mode, "a shard")
     compression = normalize_compression(compression)
     if index and compression == "zlib":
         raise ValueError("zlib data can be read only from its beginning, so an index is useless; write gzip instead")

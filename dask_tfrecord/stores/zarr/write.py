@@ -12,13 +12,12 @@ checkpoints: https://icechunk.io/en/stable/parallel/
 
 from __future__ import annotations
 
-import logging
 import pickle
 import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -35,18 +34,18 @@ from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, SchemaError
 from dask_tfrecord.runtime.cancellation import (
     add_path_to_errors,
-    cancel_on_failure,
     remove_empty_directories,
     run_uninterrupted,
-    run_write,
+    write_uninterrupted,
 )
 from dask_tfrecord.runtime.memory import release_freed
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
+from dask_tfrecord.stores.output import check_mode, collect, run_write
 from dask_tfrecord.stores.rows import RowTasks
-from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, peak_memory, show_progress
+from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit, find_resumable
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
 from dask_tfrecord.stores.zarr.layout import (
@@ -65,16 +64,6 @@ _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
     "reach, or compute on threads"
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ConversionRun:
-    """One run of a conversion."""
-
-    target: TargetGroup
-    conversion: Conversion
-    row_tasks: RowTasks
-    keep: bool
 
 
 def open_target(
@@ -99,8 +88,7 @@ def open_target(
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
     target.check_rewritable()
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode must be 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
+    check_mode(mode, "the group")
     if resume and mode == "w":
         raise ValueError("mode='w' replaces the group, and resume=True continues it: pass only one of them")
     if resume:
@@ -108,21 +96,6 @@ def open_target(
     else:
         target.claimable().check_unclaimed(lambda: target.check_free(mode, origin))
     return target
-
-
-@contextmanager
-def _claimed(target: TargetGroup, *, resume: bool) -> Iterator[None]:
-    """Hold the claim on a group; a complete group that is resumed is not written to, and not claimed."""
-    if resume and target.stored_attributes().get("complete"):
-        yield
-        return
-    directory = target.directory
-    made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
-    try:
-        with target.claimable().held():
-            yield
-    finally:
-        remove_empty_directories(made)
 
 
 def convert(
@@ -147,113 +120,158 @@ def convert(
     mode, resume, compute
         Arguments of `to_zarr`.
     """
-    with _claimed(target, resume=resume):
-        resumable = find_resumable(target, request.fingerprint) if resume else None
+    output = _GroupOutput(target, request, planned, mode=mode, resume=resume)
+    return run_write(output, output.build, compute=compute)
+
+
+class _GroupOutput:
+    """The group of a conversion: an `Output` that can be resumed."""
+
+    def __init__(
+        self,
+        target: TargetGroup,
+        request: ConversionRequest,
+        planned: Conversion | None,
+        *,
+        mode: Literal["w", "w-"],
+        resume: bool,
+    ) -> None:
+        self.token = uuid.uuid4().hex
+        self._target, self._request, self._planned, self._mode, self._resume = target, request, planned, mode, resume
+        self._schema = request.schema
+        # Identities of a group that this run may remove when it fails: another run may have replaced it.
+        self._identities: set[str | None] = set()
+        # Of the arrays to write; None if all units are written.
+        self._context: WriteContext | None = None
+        self._checkpoint: Checkpoint | None = None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the claim; a complete group that is resumed is not written to, and not claimed."""
+        target = self._target
+        if self._resume and target.stored_attributes().get("complete"):
+            yield
+            return
+        directory = target.directory
+        made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
+        try:
+            with target.claimable().held():
+                yield
+        finally:
+            remove_empty_directories(made)
+
+    def begin(self) -> None:
+        """Plan the conversion, and create the group; or find what an interrupted one has written."""
+        target, request, mode = self._target, self._request, self._mode
+        resumable = find_resumable(target, request.fingerprint) if self._resume else None
         if resumable is not None and resumable.layout is None:
-            return _complete_written(target, resumable.identity, compute=compute)
+            self._checkpoint = Checkpoint(target.objects(target.open("r+")), resumable.identity)
+            return
         layout = None if resumable is None else resumable.layout
-        if planned is None:
-            planned = plan_conversion(request, layout)
-            for rechunk in planned.rechunks:
-                warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=3)
-        elif layout is not None and layout.arrays != planned.layout.arrays:
+        if self._planned is None:
+            self._planned = plan_conversion(request, layout)
+            for rechunk in self._planned.rechunks:
+                warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
+        elif layout is not None and layout.arrays != self._planned.layout.arrays:
             raise ResumeError(
                 "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
                 target.location,
             )
-        target.check_names([spec.name for spec in planned.layout.arrays])
+        layout = self._planned.layout
+        target.check_names([spec.name for spec in layout.arrays])
         if resumable is None:
             # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
-            replaceable = resume and target.is_incomplete()
+            replaceable = self._resume and target.is_incomplete()
             mode = target.check_free("w" if replaceable else mode, request.dataset.origin)
-        planned.check_memory()
-
-        run = _ConversionRun(target, planned, RowTasks(request.dataset, uuid.uuid4().hex, request.schema), resume)
-        # A failing run removes the group only if it has one of these identities: another run may have replaced it.
+        self._planned.check_memory()
         found = target.stored_attributes().get("id") if resumable is None else resumable.identity
-        identities = {run.row_tasks.token, found}
-        with cancel_on_failure(run.row_tasks.token, lambda: _clean_up(run, identities)):
-            # Arrays keep the codec pipeline that is configured when they are opened.
-            with add_path_to_errors(str(target)), write_sequentially():
-                context = run_uninterrupted(
-                    lambda: _create(run, mode) if resumable is None else _reopen(run, resumable.identity)
-                )
-            written, work = _build_tasks(run, context)
-            if not compute:
-                return written
-            with show_progress(work):
-                dask.compute(written)
-                if not target.stored_attributes().get("complete"):
-                    raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
-    return None
+        self._identities = {self.token, found}
+        # Arrays keep the codec pipeline that is configured when they are opened.
+        with add_path_to_errors(str(target)), write_sequentially():
+            self._context = run_uninterrupted(
+                lambda: self._create(layout, mode) if resumable is None else self._reopen(layout, resumable.identity)
+            )
+        self._checkpoint = self._context.checkpoint
 
+    def _create(self, layout: ZarrLayout, mode: Literal["w", "w-"]) -> WriteContext:
+        """Create the group and its arrays, and write the plan to the checkpoint."""
+        target, request, identity = self._target, self._request, self.token
+        attributes = {"id": identity, "complete": False, "written": False}
+        group = target.create(mode, attributes, request.options.attributes.of_group(self._schema))
+        arrays = target.create_arrays(group, request.options.create_arguments(layout, self._schema))
+        # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
+        target.update_attributes(identity, **group_attributes(request, layout, identity))
+        checkpoint = Checkpoint(target.objects(group), identity)
+        checkpoint.begin(layout)
+        return self._write_context(layout, checkpoint, arrays)
 
-def _create(run: _ConversionRun, mode: Literal["w", "w-"]) -> WriteContext:
-    """Create the group and its arrays, and write the plan to the checkpoint."""
-    target, layout, identity = run.target, run.conversion.layout, run.row_tasks.token
-    request, schema = run.conversion.request, run.row_tasks.schema
-    attributes = {"id": identity, "complete": False, "written": False}
-    group = target.create(mode, attributes, request.options.attributes.of_group(schema))
-    arrays = target.create_arrays(group, request.options.create_arguments(layout, schema))
-    # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
-    target.update_attributes(identity, **group_attributes(request, layout, identity))
-    checkpoint = Checkpoint(target.objects(group), identity)
-    checkpoint.begin(layout)
-    return WriteContext(identity, target, checkpoint, schema, layout.nrows, layout.arrays, arrays, str(target))
+    def _reopen(self, layout: ZarrLayout, identity: str) -> WriteContext:
+        """Open the group and the arrays of an interrupted conversion."""
+        group = self._target.open("r+")
+        arrays = {spec.name: self._target.open_for_writing(group, spec.name) for spec in layout.arrays}
+        return self._write_context(layout, Checkpoint(self._target.objects(group), identity), arrays)
 
+    def _write_context(self, layout: ZarrLayout, checkpoint: Checkpoint, arrays: dict[str, Any]) -> WriteContext:
+        target = self._target
+        return WriteContext(
+            self.token, target, checkpoint, self._schema, layout.nrows, layout.arrays, arrays, str(target)
+        )
 
-def _reopen(run: _ConversionRun, identity: str) -> WriteContext:
-    """Open the group and the arrays of an interrupted conversion."""
-    target, layout, row_tasks = run.target, run.conversion.layout, run.row_tasks
-    group = target.open("r+")
-    arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in layout.arrays}
-    checkpoint = Checkpoint(target.objects(group), identity)
-    names = row_tasks.token, target, checkpoint, row_tasks.schema
-    return WriteContext(*names, layout.nrows, layout.arrays, arrays, str(target))
+    def build(self) -> tuple[Delayed, WriteWork | None]:
+        """Build tasks for the units that are not written, and describe their work."""
+        checkpoint, context, target, schema = self._checkpoint, self._context, self._target, self._schema
+        if context is None or checkpoint is None or self._planned is None:
+            return dask.delayed(_finish, pure=False)(target, checkpoint, 0, []), None
+        layout, row_tasks = self._planned.layout, RowTasks(self._request.dataset, self.token, schema)
+        shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
+        first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
+        completed = checkpoint.verified()
+        units = list(plan_units(layout, schema))
+        make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
+        tasks = list(make_tasks(layout, [unit for unit in units if unit.number not in completed]))
+        written = row_tasks.build(
+            write_units,
+            ((task.rows, task.features(schema), (task,)) for task in tasks),
+            _finish,
+            (target, checkpoint, len(units)),
+            first,
+        )
+        all_rows = [task.rows for task in make_tasks(layout, units)] if completed else ()
+        return written, WriteWork(
+            str(target),
+            row_tasks.task_name(write_units),
+            layout.nrows,
+            len(schema),
+            ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], all_rows),
+            len(units),
+            list(completed.values()),
+        )
 
+    def finish(self, reports: Any) -> None:
+        """Check that the last task has completed this group, not a copy of it in another process."""
+        if not self._target.stored_attributes().get("complete"):
+            raise IncompleteStoreError(_OTHER_PROCESSES, self._target.location)
 
-def _build_tasks(run: _ConversionRun, context: WriteContext) -> tuple[Delayed, WriteWork]:
-    """Build tasks for the units that are not written; return them with a description of their work."""
-    row_tasks, layout, schema = run.row_tasks, run.conversion.layout, run.row_tasks.schema
-    shared = dask.delayed(context, name=f"tfrecord-writer-{row_tasks.token}", traverse=False)
-    first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{row_tasks.token}")
-    completed = context.checkpoint.verified()
-    units = list(plan_units(layout, schema))
-    make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
-    tasks = list(make_tasks(layout, [unit for unit in units if unit.number not in completed]))
-    written = row_tasks.build(
-        write_units,
-        ((task.rows, task.features(schema), (task,)) for task in tasks),
-        _finish,
-        (run.target, context.checkpoint, len(units)),
-        first,
-    )
-    all_rows = [task.rows for task in make_tasks(layout, units)] if completed else ()
-    return written, WriteWork(
-        str(run.target),
-        row_tasks.task_name(write_units),
-        layout.nrows,
-        len(schema),
-        ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], all_rows),
-        len(units),
-        list(completed.values()),
-    )
+    def abort(self) -> None:
+        """Remove the group of a failed run; keep one that can be resumed, or belongs to another run."""
+        error, target = sys.exception(), self._target
+        attributes = target.stored_attributes()
+        if attributes.get("id", self.token) not in self._identities:
+            return
+        # An interrupted run keeps what is written: the user may resume it.
+        if self._resume or not isinstance(error, Exception):
+            has_plan = "id" in attributes and Checkpoint(target.objects(target.open("r")), attributes["id"]).has_plan()
+            if attributes.get("written") or has_plan:
+                if error is not None:
+                    error.add_note("written units are kept: the same call with resume=True continues it")
+                return
+        target.remove()
 
 
 def _check_group(context: WriteContext) -> WriteContext:
     """Raise if the group was replaced since its tasks were built."""
     context.target.update_attributes(context.checkpoint.identity)
     return context
-
-
-def _complete_written(target: TargetGroup, identity: str, *, compute: bool) -> Delayed | None:
-    """Complete a group whose units are all written, if it is not complete."""
-    checkpoint = Checkpoint(target.objects(target.open("r+")), identity)
-    finished: Delayed = dask.delayed(_finish, pure=False)(target, checkpoint, 0, [])
-    if compute:
-        finished.compute(scheduler="sync")
-        return None
-    return finished
 
 
 def _finish(target: TargetGroup, checkpoint: Checkpoint, units: int, reports: Sequence[WriteReport]) -> None:
@@ -289,24 +307,7 @@ def _complete(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
     target.update_attributes(checkpoint.identity, complete=True)
 
 
-def _clean_up(run: _ConversionRun, identities: set[str | None]) -> None:
-    """Remove the group of a failed run; keep one that can be resumed, or belongs to another run."""
-    error, target = sys.exception(), run.target
-    attributes = target.stored_attributes()
-    if attributes.get("id", run.row_tasks.token) not in identities:
-        return
-    # An interrupted run keeps what is written: the user may resume it.
-    if run.keep or not isinstance(error, Exception):
-        has_plan = "id" in attributes and Checkpoint(target.objects(target.open("r")), attributes["id"]).has_plan()
-        if attributes.get("written") or has_plan:
-            if error is not None:
-                error.add_note("written units are kept: the same call with resume=True continues it")
-            return
-    target.remove()
-
-
 _log = logging.getLogger(__name__)
-
 
 _Span = tuple[int, int]
 
@@ -381,7 +382,7 @@ class _CheckpointBuffer:
                     writer.report = reports[writer.unit.number]
 
         if units:
-            run_write(context.run, context.place, record)
+            write_uninterrupted(context.run, context.place, record)
         self._units, self._nbytes = [], 0
 
 
@@ -416,7 +417,7 @@ class _UnitWriter:
                 self.context.checkpoint.objects.drop(objects)
             self._put(array, start, stop, entries)
 
-        run_write(self.context.run, self.context.place, write)
+        write_uninterrupted(self.context.run, self.context.place, write)
         self._objects += objects
 
     def close(self) -> None:
@@ -640,61 +641,76 @@ def convert_in_session(
     IncompleteStoreError
         If a chunk is missing after the merge; nothing is committed.
     """
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode must be 'w-' (fail if the group exists) or 'w' (replace it); got {mode!r}")
-    fork = session.fork()
-    target = TargetGroup.from_arguments(fork.store, component, None)
-    component = target.component
-    mode = target.check_free(mode, request.dataset.origin)
-    conversion = plan_conversion(request)
-    for rechunk in conversion.rechunks:
-        warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=3)
-    conversion.check_memory()
-    layout, row_tasks = conversion.layout, RowTasks(request.dataset, uuid.uuid4().hex, request.schema)
+    check_mode(mode, "the group")
+    output = _SessionOutput(session, component, request, mode)
+    run_write(output, output.build)
 
-    def create() -> None:
-        attributes = {"id": row_tasks.token, "complete": True, "written": True}
-        group = target.create(mode, attributes, request.options.attributes.of_group(request.schema))
-        target.create_arrays(group, request.options.create_arguments(layout, request.schema))
-        target.update_attributes(row_tasks.token, **group_attributes(request, layout, row_tasks.token))
 
-    with write_sequentially():
-        run_uninterrupted(create)
-    fork_data, token, place = pickle.dumps(fork), row_tasks.token, f"Icechunk, branch {session.branch}"
-    origin = _ForkOrigin(fork_data, component, token, row_tasks.schema, layout, place)
+class _SessionOutput:
+    """The group in a fork of a session: an `Output` of one commit."""
 
-    def merge() -> None:
-        session.merge(*forks)
-        try:
-            _check_chunks(session, component, layout)
-        except BaseException:
-            session.discard_changes()
-            raise
-        session.commit(f"Write {layout.nrows:,} records of {len(request.schema)} features with dask_tfrecord")
+    def __init__(
+        self, session: Any, component: str | None, request: ConversionRequest, mode: Literal["w", "w-"]
+    ) -> None:
+        self.token = uuid.uuid4().hex
+        self._session, self._fork, self._request, self._mode = session, session.fork(), request, mode
+        self._target = TargetGroup.from_arguments(self._fork.store, component, None)
 
-    with cancel_on_failure(token, lambda: None):
-        forks = [fork, *_write_forks(row_tasks, origin)]
+    def claimed(self) -> AbstractContextManager[None]:
+        """Hold nothing: a fork belongs to this run."""
+        return nullcontext()
+
+    def begin(self) -> None:
+        """Create the group and its arrays in the fork."""
+        target, request, token = self._target, self._request, self.token
+        mode = target.check_free(self._mode, request.dataset.origin)
+        conversion = plan_conversion(request)
+        for rechunk in conversion.rechunks:
+            warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
+        conversion.check_memory()
+        self._layout = layout = conversion.layout
+
+        def create() -> None:
+            attributes = {"id": token, "complete": True, "written": True}
+            group = target.create(mode, attributes, request.options.attributes.of_group(request.schema))
+            target.create_arrays(group, request.options.create_arguments(layout, request.schema))
+            target.update_attributes(token, **group_attributes(request, layout, token))
+
+        with write_sequentially():
+            run_uninterrupted(create)
+
+    def build(self) -> tuple[Delayed, WriteWork]:
+        """Build the tasks, and describe their work."""
+        layout, schema, place = self._layout, self._request.schema, f"Icechunk, branch {self._session.branch}"
+        row_tasks = RowTasks(self._request.dataset, self.token, schema)
+        units = list(plan_units(layout, schema))
+        tasks = list((plan_tasks if row_tasks.source is not None else plan_single_tasks)(layout, units))
+        origin = _ForkOrigin(pickle.dumps(self._fork), self._target.component, self.token, schema, layout, place)
+        shared = dask.delayed(origin, name=f"tfrecord-writer-{self.token}", traverse=False)
+        arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
+        reading = ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], ())
+        name = row_tasks.task_name(_write_in_fork)
+        written = row_tasks.build(_write_in_fork, arguments, collect, (), shared)
+        return written, WriteWork(place, name, layout.nrows, len(schema), reading, len(units))
+
+    def finish(self, reports: Sequence[bytes]) -> None:
+        """Merge the forks of the tasks, verify the number of chunks, and commit."""
+        session, layout = self._session, self._layout
+
+        def merge() -> None:
+            session.merge(self._fork, *map(pickle.loads, reports))
+            try:
+                _check_chunks(session, self._target.component, layout)
+            except BaseException:
+                session.discard_changes()
+                raise
+            features = len(self._request.schema)
+            session.commit(f"Write {layout.nrows:,} records of {features} features with dask_tfrecord")
+
         run_uninterrupted(merge)
 
-
-def _write_forks(row_tasks: RowTasks, origin: _ForkOrigin) -> list[Any]:
-    """Compute the tasks; return their sessions."""
-    layout, schema = origin.layout, row_tasks.schema
-    units = list(plan_units(layout, schema))
-    tasks = list((plan_tasks if row_tasks.source is not None else plan_single_tasks)(layout, units))
-    shared = dask.delayed(origin, name=f"tfrecord-writer-{row_tasks.token}", traverse=False)
-    arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
-    written = row_tasks.build(_write_in_fork, arguments, list, (), shared)
-    work = WriteWork(
-        origin.place,
-        row_tasks.task_name(_write_in_fork),
-        layout.nrows,
-        len(schema),
-        ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], ()),
-        len(units),
-    )
-    with show_progress(work):
-        return [pickle.loads(data) for data in dask.compute(written)[0]]
+    def abort(self) -> None:
+        """Remove nothing: the fork is not committed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
