@@ -12,6 +12,7 @@ checkpoints: https://icechunk.io/en/stable/parallel/
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import uuid
