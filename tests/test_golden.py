@@ -221,15 +221,21 @@ def test_a_payload_that_fails_its_crc_may_be_read_without_it(golden: Path) -> No
     check(dtf.read_tfrecord(path, features, check_crc=False).compute(), whole)
 
 
-@pytest.mark.parametrize("counts", mostly_slow(["scan", None, "given"], 2))
+@pytest.mark.parametrize("counts", ["scan", None, "given"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_no_tail_is_dropped_silently(golden: Path, tmp_path: Path, counts: Any, compression: str | None) -> None:
-    """Every cut of the last two records is an error, unless it falls between records."""
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 13])
+def test_no_tail_is_dropped_silently(
+    golden: Path, tmp_path: Path, counts: Any, compression: str | None, step: int
+) -> None:
+    """A cut of the last two records is an error, unless it falls between records; by default not every payload byte."""
     features = damaged_features(golden)
     data = (golden / "damaged_none.tfrecord").read_bytes()
     offsets = json.loads((golden / "damaged.json").read_text())["record_offsets"]
     path = tmp_path / "cut.tfrecord"
+    borders = [*offsets[18:], len(data)]
     for length in range(offsets[18], len(data)):
+        if length % step and all(not -6 <= length - border <= 14 for border in borders):
+            continue
         cut = data[:length]
         path.write_bytes(gzip.compress(cut, 1) if compression else cut)
         whole = [19, 18][length < offsets[19]]
