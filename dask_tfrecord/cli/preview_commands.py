@@ -47,7 +47,7 @@ def schema(
 
         click.echo(pbtxt(found), nl=False)
     elif format == "python":
-        from dask_tfrecord.metadata.schema_code import schema_code
+        from dask_tfrecord.metadata.schema_files import schema_code
 
         click.echo(schema_code(found))
     else:
