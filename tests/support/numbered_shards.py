@@ -6,14 +6,18 @@ from pathlib import Path
 
 import oracle
 
-from support import wire
+from dask_tfrecord import messages
 
 __all__ = ["example", "write_shards"]
 
 
 def example(row: int, most_tokens: int = 17) -> bytes:
     """Make a record of a label, some tokens and a name."""
-    return wire.example(label=[row], tokens=range(row, row + row * 13 % most_tokens), name=[b"row %d" % row])
+    message = messages.Example()
+    message.features.feature["label"].int64_list.value.append(row)
+    message.features.feature["tokens"].int64_list.value.extend(range(row, row + row * 13 % most_tokens))
+    message.features.feature["name"].bytes_list.value.append(b"row %d" % row)
+    return message.SerializeToString()
 
 
 def write_shards(folder: Path, shards: int, rows: int, most_tokens: int = 17) -> None:
