@@ -122,6 +122,12 @@ def writing(threads: int) -> Iterator[list[WriteSummary]]:
         click.echo(plain(str(summary)))
 
 
+def check_one_source_of_features(features: str | None, sample: int | str | None) -> None:
+    """Refuse --features with --sample."""
+    if features is not None and sample is not None:
+        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+
+
 def find_schema(
     pattern: str | list[str],
     features: str | None,
@@ -137,8 +143,7 @@ def find_schema(
     click.UsageError
         If --features and --sample are both given.
     """
-    if features is not None and sample is not None:
-        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+    check_one_source_of_features(features, sample)
     if features is not None:
         return features
     from dask_tfrecord.arrays.read import resolve_collection

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
-from dask_tfrecord.cli.common import find_schema, writing
+from dask_tfrecord.cli.common import check_one_source_of_features, find_schema, writing
 from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
@@ -57,6 +57,7 @@ def to_zarr(
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     from dask_tfrecord.arrays.read import read_tfrecord
 
+    check_one_source_of_features(features, sample)
     arguments = write_arguments(overwrite, **layout)
     if not planned:
         from dask_tfrecord.stores.zarr.write import open_target
