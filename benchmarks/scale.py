@@ -46,9 +46,8 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
 from dask_tfrecord.storage import compression
 from dask_tfrecord.storage.compression import open_stream
-from dask_tfrecord.storage.listing import Shard, find_shards
-from dask_tfrecord.storage.shard import Shards
-from dask_tfrecord.storage.sidecar_files import find_sidecars
+from dask_tfrecord.storage.listing import find_shards, find_sidecars
+from dask_tfrecord.storage.shard import Shard, Shards
 
 RECORDS_PER_CHUNK = 10
 

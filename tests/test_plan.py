@@ -26,7 +26,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.listing import Shards
+from dask_tfrecord.storage.shard import Shards
 
 counts_of_shards = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 slices = st.builds(slice, *[st.none() | st.integers(-60, 60)] * 2, st.none() | st.integers(-7, 7).filter(bool))

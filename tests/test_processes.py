@@ -20,7 +20,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
-from dask_tfrecord.storage import interrupt
+from dask_tfrecord.storage import streams
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 PACKAGES = Path(dtf.__file__).parents[1]
@@ -132,12 +132,12 @@ def test_control_c_stops_a_command(folder: Path) -> None:
 def test_only_what_is_being_read_is_interrupted(folder: Path) -> None:
     features = {"label": dtf.FixedLenFeature((), "int64")}
     ds = dtf.read_tfrecord(folder / "one", features)
-    interrupt.interrupt_reading()
+    streams.interrupt_reading()
     # What begins later is read, and so is what the main thread reads.
     assert ds["label"].sum().compute(scheduler="threads") == sum(range(500))
-    begun = interrupt.interrupt_count()
-    interrupt.interrupt_reading()
-    interrupt.check_interrupt(begun)
+    begun = streams.interrupt_count()
+    streams.interrupt_reading()
+    streams.check_interrupt(begun)
 
 
 # -- forked, spawned, and threads --------------------------------------------------------------------------------------

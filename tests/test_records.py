@@ -22,7 +22,8 @@ from oracle import read_payloads, write_oracle
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardNotFoundError
 from dask_tfrecord.records.framing import RecordWriter, Window, framing_error, read_records
 from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.storage.listing import Shard, find_shards
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.storage.shard import Shard
 
 # Records and bytes that TensorFlow read before its error (from `damaged.json`), and the error of this library.
 DAMAGED = {

@@ -29,11 +29,9 @@ from dask_tfrecord.records.framing import Window, read_records
 from dask_tfrecord.records.index import CountedShard, ShardIndex, index_shard, scan_shard, write_sidecars
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import compression as compression_module
-from dask_tfrecord.storage import gzip_index as access_module
-from dask_tfrecord.storage.compression import open_stream
-from dask_tfrecord.storage.gzip_index import access_points, align_bits, read_access_points
-from dask_tfrecord.storage.listing import Shard, find_shards
-from dask_tfrecord.storage.sidecar_files import find_sidecars, sidecar_path
+from dask_tfrecord.storage.compression import access_points, align_bits, open_stream, read_access_points
+from dask_tfrecord.storage.listing import find_shards, find_sidecars, sidecar_path
+from dask_tfrecord.storage.shard import Shard
 
 PAYLOADS = [random.Random(number).randbytes(random.Random(number).randrange(3000)) for number in range(2_000)]
 
@@ -335,7 +333,7 @@ class TestAccessPoints:
             b"".join(gzip.compress(data[at : at + cut], level) for at in range(0, len(data), cut))
         )
         [shard] = find_shards(tmp_path / "x", compression="gzip")
-        access_module.write_access_points(shard, f"{shard.path}.gzidx")
+        compression_module.write_access_points(shard, f"{shard.path}.gzidx")
         shard = replace(shard, access=True)
         points = access_points(shard)
         assert points is not None

@@ -37,7 +37,8 @@ from dask_tfrecord.records.splits import (
     split_entries,
 )
 from dask_tfrecord.settings import Limits, replaced_limits
-from dask_tfrecord.storage.listing import Shard, find_shards
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.storage.shard import Shard
 
 CORPUS = [
     "google__trax/trax/data/testdata/para_crawl/ende/1.2.0/para_crawl-train.tfrecord-00000-of-00001",

@@ -23,7 +23,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.storage import compression as compression_module
 from dask_tfrecord.storage.compression import create_stream, detect_compression, masked_crc32c, open_stream
-from dask_tfrecord.storage.listing import Shard, Shards, find_shards
+from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.storage.shard import Shard, Shards
 
 
 @pytest.fixture

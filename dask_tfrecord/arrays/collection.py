@@ -18,7 +18,7 @@ from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.records.splits import ByteSplit, Run
-from dask_tfrecord.storage.listing import Shard, Shards
+from dask_tfrecord.storage.shard import Shard, Shards
 
 __all__ = [
     "ByteChunks",

@@ -35,10 +35,10 @@ from dask_tfrecord.records.index import (
 from dask_tfrecord.records.splits import ByteSplit, begins_with_header, even_splits, join_entries, split_entries
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
-from dask_tfrecord.storage.listing import Shard, Shards, find_shards
+from dask_tfrecord.storage.compression import ACCESS_SUFFIX
+from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of, remove_abandoned
-from dask_tfrecord.storage.sidecar_files import Sidecar, find_sidecars
+from dask_tfrecord.storage.shard import Shard, Shards
 
 __all__ = [
     "Attempts",

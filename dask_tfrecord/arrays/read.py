@@ -43,8 +43,9 @@ from dask_tfrecord.records.splits import Run
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Shard, Shards, find_shards, is_local
+from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.remote import is_directory
+from dask_tfrecord.storage.shard import Shard, Shards, is_local
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.index import SUFFIX
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.listing import Shards, find_shards
-from dask_tfrecord.storage.shard import normalize_compression
-from dask_tfrecord.storage.sidecar_files import Sidecar, find_sidecars
+from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
+from dask_tfrecord.storage.shard import Shards, normalize_compression
 
 __all__ = ["IntactRecords", "check_shards", "repair", "verify", "verify_rows"]
 

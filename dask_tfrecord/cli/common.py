@@ -17,7 +17,7 @@ from dask_tfrecord.errors import TFRecordError
 if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.schema import Schema
-    from dask_tfrecord.storage.listing import Shards
+    from dask_tfrecord.storage.shard import Shards
     from dask_tfrecord.stores.write_progress import WriteSummary
 
 __all__ = ["Commands", "find_schema", "inspect_sample", "writing"]
@@ -72,7 +72,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as error:
-            from dask_tfrecord.storage.interrupt import interrupt_reading
+            from dask_tfrecord.storage.streams import interrupt_reading
 
             # The process waits for the threads of dask before it exits.
             interrupt_reading()

@@ -20,7 +20,7 @@ from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema, feature_cells, group_lines
-from dask_tfrecord.storage.listing import Shards
+from dask_tfrecord.storage.shard import Shards
 
 __all__ = ["document", "print_facts", "print_report", "print_schema"]
 

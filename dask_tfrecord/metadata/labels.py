@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import Location, SchemaError, TFRecordError, describe_error, printable
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.listing import Shard
+from dask_tfrecord.storage.listing import find_sidecars
 from dask_tfrecord.storage.remote import read_text
-from dask_tfrecord.storage.sidecar_files import find_sidecars
+from dask_tfrecord.storage.shard import Shard
 
 __all__ = ["SUFFIX", "Labels", "encodable", "read_labels"]
 

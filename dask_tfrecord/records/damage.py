@@ -43,8 +43,8 @@ from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.compression import create_stream
+from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.sidecar_files import Sidecar
 from dask_tfrecord.storage.streams import write_file
 
 _BLOCK = 1 << 20

@@ -28,11 +28,9 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.compression import masked_crc32c
-from dask_tfrecord.storage.gzip_index import SUFFIX as ACCESS_SUFFIX
-from dask_tfrecord.storage.gzip_index import access_points, write_access_points
+from dask_tfrecord.storage.compression import ACCESS_SUFFIX, access_points, masked_crc32c, write_access_points
+from dask_tfrecord.storage.listing import Sidecar, sidecar_path
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.sidecar_files import Sidecar, sidecar_path
 from dask_tfrecord.storage.streams import open_sink, open_stored
 
 # From this mean record size on, reading single headers and skipping payloads is faster than reading everything.

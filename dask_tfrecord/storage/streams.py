@@ -6,13 +6,18 @@ truncating a mapped file kills the process, while a read returns fewer bytes.
 
 from __future__ import annotations
 
+# Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
+# that `_at_exit` below is called before it.
+import concurrent.futures.thread  # noqa: F401
 import contextlib
 import errno
 import io
 import os
 import re
 import stat
+import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,11 +29,8 @@ from typing import Any, NamedTuple, Protocol, Self
 from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.errors import Location, StorageError, TFRecordError, redact_url, without_credentials
-from dask_tfrecord.storage.interrupt import check_interrupt, interrupt_count
 from dask_tfrecord.storage.remote import RangeFetcher, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.storage.shard import Shard, has_changed, is_local
-
-__all__ = ["ByteSink", "ByteStream", "ShouldPublish", "StoredStream", "open_sink", "open_stored", "write_file"]
 
 # Bytes of the first remote range while the length of the read is unknown.
 _FIRST_RANGE = 256 << 10
@@ -41,6 +43,42 @@ _RUN_DIGITS = 24
 
 # Returns whether a complete temporary file replaces the target.
 ShouldPublish = Callable[[Path], bool]
+
+
+# An interpreter waits for its threads before it exits, and some threads read for minutes. When Ctrl-C ends the program,
+# by an uncaught KeyboardInterrupt or as a command that is about to exit, reading threads raise KeyboardInterrupt. When
+# the program catches the exception, as notebooks do, they continue.
+_interrupts = 0
+
+
+def interrupt_count() -> int:
+    """Return the number of interruptions so far; a reader stores it when it starts."""
+    return _interrupts
+
+
+def interrupt_reading() -> None:
+    """Interrupt all current reads of this process, except in the main thread."""
+    global _interrupts
+    _interrupts += 1
+
+
+def check_interrupt(started: int) -> None:
+    """Raise KeyboardInterrupt in other threads than the main thread if `interrupt_count` is not `started` any more."""
+    if _interrupts != started and threading.current_thread() is not threading.main_thread():
+        raise KeyboardInterrupt("the program was interrupted")
+
+
+def _at_exit() -> None:
+    # The interpreter sets `last_value` when it prints the traceback of an uncaught exception, which happens first.
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+        interrupt_reading()
+
+
+# Private API of threading: functions of `atexit` are called only after all threads have ended, which is what Ctrl-C
+# would wait for. concurrent.futures uses the same hook: https://github.com/python/cpython/issues/83993
+_register = getattr(threading, "_register_atexit", None)
+if _register is not None:
+    _register(_at_exit)
 
 
 class ByteStream(Protocol):

@@ -21,9 +21,9 @@ from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.splits import full_run, iterate_payloads
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import near_misses
-from dask_tfrecord.storage.listing import Shards, find_shards
+from dask_tfrecord.storage.listing import find_shards, find_sidecars
 from dask_tfrecord.storage.objects import directory_of
-from dask_tfrecord.storage.sidecar_files import find_sidecars
+from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, finish_files
 from dask_tfrecord.stores.files.tfrecord import check_options, refuse_sources

@@ -43,7 +43,7 @@ from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.runtime.cancellation import add_path_to_errors, is_cancelled, while_running
 from dask_tfrecord.runtime.progress import report_progress
 from dask_tfrecord.storage.compression import create_stream
-from dask_tfrecord.storage.listing import find_shards, is_local
+from dask_tfrecord.storage.listing import find_shards, sidecar_path
 from dask_tfrecord.storage.objects import (
     RUN_PREFIX,
     FileIdentity,
@@ -57,7 +57,7 @@ from dask_tfrecord.storage.objects import (
     remove_temporary,
 )
 from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
-from dask_tfrecord.storage.sidecar_files import sidecar_path
+from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.output import Claimable, collect, run_write
 from dask_tfrecord.stores.rows import RowTasks

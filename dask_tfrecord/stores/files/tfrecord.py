@@ -32,7 +32,7 @@ from dask_tfrecord.metadata.tfds_writing import TFDSMetadata, TFDSNames, tfds_gr
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.gzip_index import indexing_library
+from dask_tfrecord.storage.compression import indexing_library
 from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.shard import normalize_compression
 from dask_tfrecord.storage.streams import ByteSink
