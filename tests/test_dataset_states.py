@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ FEATURES = {
     "points": dtf.VarLenFeature("float32", shape=(-1, 2)),
     "words": dtf.RaggedFeature("int64", "words", [dtf.RaggedFeature.RowLengths("word_lengths")]),
 }
-LENGTHS = st.lists(st.sampled_from([0, 0, 1, 2, 4]), max_size=9)
+# Most records without items: dask's slices are wrong across several empty chunks, and rarely across one.
+LENGTHS = st.lists(st.sampled_from([0, 0, 0, 1, 1, 4]), max_size=9)
 Record = dict[str, Any]
 
 
@@ -73,14 +75,27 @@ class DatasetStates(RuleBasedStateMachine):
     ds: dtf.Dataset
     rows: list[Record]
 
-    @initialize(lengths=LENGTHS, chunks=st.integers(1, 10), source=st.sampled_from(["file", "memory", "counted later"]))
-    def open(self, lengths: list[int], chunks: int, source: str) -> None:
+    @initialize(
+        lengths=LENGTHS,
+        chunks=st.sampled_from([1, 1, 1, 2, 3, 10]),
+        source=st.sampled_from(["file", "memory", "counted later"]),
+        then=st.sampled_from(["explode", "persist and explode", "nothing"]),
+        repeat=st.lists(st.sampled_from(["id", "pair", "name"]), unique=True),
+    )
+    def open(self, lengths: list[int], chunks: int, source: str, then: str, repeat: list[str]) -> None:
         self.rows = [record_of(number, length) for number, length in enumerate(lengths)]
+        self.open_rows(lengths, chunks, source)
+        if then != "nothing":
+            # Chunks of one record often have no items.
+            self.ds = self.ds.persist() if then.startswith("persist") else self.ds
+            self.divide(["items", "points", "words"], repeat)
+
+    def open_rows(self, lengths: list[int], chunks: int, source: str) -> None:
         if source == "memory":
             columns = {name: [row[name] for row in self.rows] for name in FEATURES}
             forms = {**FEATURES, "words": dtf.RaggedFeature("int64", partitions=FEATURES["words"].partitions)}
             self.ds = dtf.Dataset.from_arrays(
-                {**columns, "id": uneven_chunks(np.arange(len(lengths)), [chunks, 0, chunks])}, forms
+                {**columns, "id": uneven_chunks(np.arange(len(lengths)), [chunks, 0, 0, chunks, 0])}, forms
             )
             return
         path = self.folder / f"{'-'.join(map(str, lengths))}.tfrecord"
@@ -129,6 +144,9 @@ class DatasetStates(RuleBasedStateMachine):
             return
         chosen = data.draw(st.lists(st.sampled_from(group), min_size=1, unique=True), "group")
         repeat = data.draw(st.lists(st.sampled_from(repeat), unique=True), "repeat") if repeat else []
+        self.divide(chosen, repeat)
+
+    def divide(self, chosen: list[str], repeat: list[str]) -> None:
         self.ds = self.ds.explode(chosen, repeat=repeat)
         self.rows = [
             {name: row[name][item] for name in chosen}
@@ -139,7 +157,7 @@ class DatasetStates(RuleBasedStateMachine):
         ]
 
     @precondition(lambda self: self.counted)
-    @rule(sizes=st.lists(st.sampled_from([0, 1, 3]), max_size=3), number=st.integers(0, 2))
+    @rule(sizes=st.lists(st.sampled_from([0, 0, 1, 3]), max_size=5), number=st.integers(0, 2))
     def assign(self, sizes: list[int], number: int) -> None:
         values = np.arange(len(self.rows)) * 3 + number
         self.ds = self.ds.assign(**{f"new{number}": uneven_chunks(values, sizes)})
@@ -180,6 +198,22 @@ class DatasetStates(RuleBasedStateMachine):
         found = self.ds[name][chosen].compute()
         assert listed(found) == [self.rows[number][name] for number in numbers]
 
+    @precondition(lambda self: self.counted and self.names)
+    @rule(data=st.data(), held=st.booleans())
+    def reverse_assigned_columns(self, data: st.DataObject, held: bool) -> None:
+        """Compute in place what dask slices, and what this package does."""
+        name = data.draw(st.sampled_from(self.names), "column")
+        ds = self.ds.persist() if held else self.ds
+        if self.ds[name].dtype.kind in "if":
+            found = ds.assign(reversed=ds[name] * 2).rows[::-1].compute()["reversed"]
+            assert listed(found) == listed(2 * np.array([row[name] for row in self.rows[::-1]], ds[name].dtype))
+        found = ds.assign(row=np.arange(len(self.rows))).rows[::-1].compute()["row"]
+        assert found.tolist() == [*range(len(self.rows))][::-1]
+        if find_spec("xarray"):
+            variable = ds[[name]].to_xarray()[name]
+            last_first = variable.isel({variable.dims[0]: slice(None, None, -1)}).values
+            assert listed(last_first) == [row[name] for row in self.rows[::-1]]
+
     @rule(number=st.integers(0, 4))
     def head(self, number: int) -> None:
         self.check(self.ds.head(number), self.rows[:number])
@@ -204,6 +238,16 @@ class DatasetStates(RuleBasedStateMachine):
         with dask.config.set(scheduler="sync"):
             self.check(self.ds.compute(), self.rows)
             self.check(dict(zip(self.names, dask.compute(*self.ds.values()), strict=True)), self.rows)
+
+    @invariant()
+    def slices_of_arrays_are_those_of_the_list(self) -> None:
+        if not self.counted or not self.names:
+            return
+        name, twice = self.names[0], [0, 0] if self.rows else []
+        with dask.config.set(scheduler="sync"):
+            array = self.ds[name]
+            assert listed(array[::-1].compute()) == [row[name] for row in self.rows[::-1]]
+            assert listed(array[twice].compute()) == [self.rows[number][name] for number in twice]
 
     @invariant()
     def no_chunk_is_empty(self) -> None:
@@ -292,6 +336,6 @@ def test_operations_give_the_rows_that_lists_give(tmp_path: Path) -> None:
     default = settings.get_profile(settings.get_current_profile_name())
     run: Callable[[], None] = InFolder.TestCase("runTest").runTest
     InFolder.TestCase.settings = settings(
-        default, max_examples=max(15, default.max_examples // 5), stateful_step_count=8
+        default, max_examples=max(50, default.max_examples // 5), stateful_step_count=8
     )
     run()
