@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.runtime.workers import PathCheck, WorkerCheck, WorkersReport
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb\u2028c"
 # Names of Zarr arrays encode other parts of the name.
@@ -70,6 +71,12 @@ def open_shards(folder: Path) -> dtf.Dataset:
     return dtf.read_tfrecord(folder, SCHEMA)
 
 
+def workers_report() -> WorkersReport:
+    path = PathCheck(f"/{HOSTILE}", None, f"no file /{HOSTILE}")
+    worker = WorkerCheck("tcp://a:1", "a", HOSTILE, 1, None, "3.11.1", {}, 0.0, (path,), (f"no file /{HOSTILE}",))
+    return WorkersReport((worker,), {}, 0.1)
+
+
 def open_damaged(damaged: Path) -> str:
     return error_of(lambda: dtf.read_tfrecord(damaged, SCHEMA).compute())
 
@@ -88,6 +95,7 @@ SHOWN: dict[str, Callable[[Path, Path, Path], object]] = {
     "batches": lambda folder, damaged, out: [repr(open_shards(folder).batches(2)), ESCAPED],
     "preview": lambda folder, damaged, out: open_shards(folder).preview(2),
     "verification": lambda folder, damaged, out: dtf.verify(damaged),
+    "workers": lambda folder, damaged, out: workers_report(),
     "error of damage": lambda folder, damaged, out: open_damaged(damaged),
     "unknown feature": lambda folder, damaged, out: error_of(lambda: SCHEMA["missing"]),
     "unknown hostile name": lambda folder, damaged, out: error_of(lambda: open_shards(folder)[f"{HOSTILE}x"]),

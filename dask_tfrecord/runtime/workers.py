@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import importlib
 import importlib.metadata
 import os
@@ -18,7 +17,8 @@ from typing import Any
 
 from dask.utils import format_bytes, parse_timedelta
 
-from dask_tfrecord.errors import ClusterError, describe_error, plural, redact, redact_url
+from dask_tfrecord.errors import ClusterError, describe_error, plural, printable, redact, redact_url
+from dask_tfrecord.markup import html_table
 
 # Versions that have to be equal, because tasks and results are pickled between the processes.
 _EXACT = ("dask-tfrecord", "dask", "distributed", "numpy", "zarr", "fsspec")
@@ -174,22 +174,20 @@ class WorkersReport:
                 *(paths, str(len(worker.problems) or "none")),
             )
 
+    def _summary(self) -> str:
+        verdict = plural(len(self.problems), "problem") if self.problems else "no problems"
+        return f"{plural(len(self.workers), 'worker')}, {verdict}, checked in {self.seconds:.1f} s"
+
     def __repr__(self) -> str:
-        rows = list(self._rows())
+        rows = [list(map(printable, row)) for row in self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        verdict = plural(len(self.problems), "problem") if self.problems else "no problems"
-        total = f"{plural(len(self.workers), 'worker')}, {verdict}, checked in {self.seconds:.1f} s"
-        return "\n".join([total, *(lines if self.workers else ()), *(f"- {problem}" for problem in self.problems)])
+        problems = [f"- {printable(problem)}" for problem in self.problems]
+        return "\n".join([self._summary(), *(lines if self.workers else ()), *problems])
 
     def _repr_html_(self) -> str:
-        first = repr(self).partition("\n")[0]
-        head, *rows = self._rows()
-        cells = "".join(f"<th>{html.escape(text)}</th>" for text in head)
-        table = [f"<tr>{cells}</tr>"]
-        table += ["<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows]
-        items = "".join(f"<li>{html.escape(problem)}</li>" for problem in self.problems)
-        return f"<p>{html.escape(first)}</p><table>{''.join(table)}</table><ul>{items}</ul>"
+        header, *rows = self._rows()
+        return html_table(self._summary(), header, rows, self.problems)
 
 
 def check_workers(
