@@ -5,14 +5,13 @@ Schemas are hashable, picklable, and equal after a round trip through JSON.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, plural, printable
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
 from dask_tfrecord.features.feature_json import feature_of_json, json_of_feature
 
@@ -23,16 +22,14 @@ __all__ = [
     "align_columns",
     "feature_cells",
     "group_lines",
-    "near_misses",
     "split_item_name",
+    "unset_advice",
     "unset_keys",
 ]
 
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
-# Names that an unknown name is compared with, which takes about 25 µs each; of more, those that begin like it.
-_COMPARED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ class Schema(Mapping[str, Feature]):
             return self._features[name]
         except KeyError:
             raise UnknownFeatureError(
-                f"no feature {name!r}" + near_misses(name, self._features, self.sampling)
+                f"no feature {name!r}{unset_advice(name, self.sampling) or near_misses(name, self._features)}"
             ) from None
 
     def __contains__(self, name: object) -> bool:
@@ -534,17 +531,9 @@ def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -
     return [line(row).rstrip() for row in table]
 
 
-def near_misses(name: object, names: Iterable[str], sampling: Sampling | None = None) -> str:
-    """Return the end of an error: names that are similar, or all of them; or the advice for a key that is never set."""
-    if sampling is not None and name in sampling.unset:
-        seen = plural(sampling.records, "record")
-        return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"
-    names = [str(known) for known in names]
-    shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
-    if len(names) > _COMPARED:
-        start = str(name)[:3].casefold()
-        names = [known for known in names if known[:3].casefold() == start][:_COMPARED]
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    if close:
-        return f"; did you mean {' or '.join(map(repr, close))}?"
-    return f"; there are {shown or 'none'}"
+def unset_advice(name: object, sampling: Sampling | None) -> str:
+    """Return the end of an error about a key that no sampled record sets; empty for other names."""
+    if sampling is None or name not in sampling.unset:
+        return ""
+    seen = plural(sampling.records, "record")
+    return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"

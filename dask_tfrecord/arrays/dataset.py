@@ -22,11 +22,11 @@ from dask_tfrecord.arrays.rows import Rows, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
 from dask_tfrecord.arrays.verification import verify_rows
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema, unset_advice
 
 if TYPE_CHECKING:
     import xarray
@@ -581,7 +581,8 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         for name in names:
             if name not in self._names:
                 raise UnknownFeatureError(
-                    f"no column {name!r}{near_misses(name, self._names, self._rows.schema.sampling)}"
+                    f"no column {name!r}"
+                    f"{unset_advice(name, self._rows.schema.sampling) or near_misses(name, self._names)}"
                 )
         if len(set(names)) < len(names):
             raise SchemaError(f"columns are picked once each; got {list(names)}")

@@ -59,6 +59,7 @@ from dask_tfrecord.errors import (
     SchemaError,
     ShardChangedError,
     UnknownFeatureError,
+    near_misses,
     plural,
     redact_url,
 )
@@ -68,7 +69,7 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import check_count, index_entries, walk
 from dask_tfrecord.records.splits import ByteSplit, Run, SplitEntry, find_entry, find_entry_by_walk
 from dask_tfrecord.runtime.dask_private import worker_memory
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import full_name, limits, read_nbytes, read_setting
 from dask_tfrecord.storage.shard import Shard, Shards
 

@@ -22,8 +22,8 @@ from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, take_rows
-from dask_tfrecord.errors import FeatureError, UnknownFeatureError
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
+from dask_tfrecord.schema import Schema, unset_advice
 
 Batch = dict[str, Any]
 Shuffle = Literal[False, "window", "full"]
@@ -222,7 +222,9 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
     found = {}
     for name, given in pad.items():
         if name not in schema:
-            raise UnknownFeatureError(f"pad: no column {name!r}{near_misses(name, list(schema), schema.sampling)}")
+            raise UnknownFeatureError(
+                f"pad: no column {name!r}{unset_advice(name, schema.sampling) or near_misses(name, schema)}"
+            )
         feature = schema[name]
         check_ragged(name, feature)
         option = given if isinstance(given, Pad) else Pad(given)

@@ -32,6 +32,7 @@ from dask_tfrecord.errors import (
     Location,
     MemoryLimitError,
     TFRecordError,
+    near_misses,
     plural,
     redact_url,
 )
@@ -42,7 +43,7 @@ from dask_tfrecord.messages import DecodeError, ExampleListWithContext, Sequence
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import truncation_error
 from dask_tfrecord.records.splits import Run, check_following_splits
-from dask_tfrecord.schema import ITEMS, Sampling, Schema, near_misses, unset_keys
+from dask_tfrecord.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.settings import limits
 
 _log = logging.getLogger(__name__)

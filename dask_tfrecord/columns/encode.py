@@ -21,7 +21,7 @@ from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedB
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.disassemble import KeyedValues, cast, castable, to_bytes
 from dask_tfrecord.columns.encoded_values import encode_images
-from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, plural
+from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -35,7 +35,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.schema import Schema, near_misses, split_item_name
+from dask_tfrecord.schema import Schema, split_item_name
 
 # Initial size of the buffer for records.
 _BUFFER = 1 << 20

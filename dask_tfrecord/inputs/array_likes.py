@@ -31,10 +31,10 @@ from dask_tfrecord.columns.user_blocks import (
     same_form,
     unmasked,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.runtime.dask_private import array_meta
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 
 # Decoded bytes of a chunk of arrays without chunks.
 _CHUNK_NBYTES = 64 << 20

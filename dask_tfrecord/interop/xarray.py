@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, printable
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import labels_of
 from dask_tfrecord.metadata.labels import Labels
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, zarr_layout

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -29,7 +29,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.messages import MetadataSchema, ParseError, metadata_text, parse_metadata
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 
 # Name of the struct that holds the feature lists of a SequenceExample.
 SEQUENCE = "##SEQUENCE##"

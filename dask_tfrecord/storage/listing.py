@@ -18,8 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
-from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, plural
-from dask_tfrecord.schema import near_misses
+from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, near_misses, plural
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, list_directory, with_retries
 from dask_tfrecord.storage.shard import (
     TIME_KEYS,

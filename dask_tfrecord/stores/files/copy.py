@@ -14,13 +14,12 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
-from dask_tfrecord.errors import Location, SchemaError, UnknownFeatureError, plural, redact_url
+from dask_tfrecord.errors import Location, SchemaError, UnknownFeatureError, near_misses, plural, redact_url
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.splits import full_run, iterate_payloads
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
-from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
 from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.shard import Shards

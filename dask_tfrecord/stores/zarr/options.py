@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from dask.utils import parse_bytes
 
-from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.errors import UnknownFeatureError, near_misses
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, is_flat
 from dask_tfrecord.stores.rows import RowSizes

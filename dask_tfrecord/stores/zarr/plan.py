@@ -12,11 +12,11 @@ import numpy as np
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.runtime.cancellation import run_uninterrupted
 from dask_tfrecord.runtime.memory import MemoryBudget, Workers
-from dask_tfrecord.schema import Schema, near_misses
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.rows import RowSizes, RowTasks
 from dask_tfrecord.stores.zarr.compat import array_metadata

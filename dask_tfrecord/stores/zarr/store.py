@@ -23,12 +23,12 @@ from dask_tfrecord.errors import (
     Location,
     SchemaError,
     UnsupportedFormatError,
+    near_misses,
     printable,
     redact,
     redact_url,
     without_credentials,
 )
-from dask_tfrecord.schema import near_misses
 from dask_tfrecord.storage.objects import DirectoryObjects, Objects, objects_in
 from dask_tfrecord.storage.remote import explain_missing_extra, join
 from dask_tfrecord.stores.output import Claimable
