@@ -159,7 +159,7 @@ def test_a_worker_or_a_server_that_never_answers_ends_the_check(cluster: LocalCl
             [problem] = dtf.check_workers(client, timeout="1s").problems
         finally:
             process.send_signal(signal.SIGCONT)
-        assert problem == "the worker could not be checked: TimeoutError('no answer within 6 s') (all workers)"
+        assert problem == "the worker could not be checked: TimeoutError: no answer within 6 s (all workers)"
 
 
 def test_no_credentials_in_the_report(cluster: LocalCluster, client: Client) -> None:
