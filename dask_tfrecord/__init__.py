@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.stores.files.copy import copy_tfrecord
+    from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
     from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
@@ -70,6 +71,7 @@ __all__ = [
     "read_records",
     "read_tfrecord",
     "repair",
+    "to_parquet",
     "to_tfrecord",
     "to_zarr",
     "verify",
@@ -109,6 +111,7 @@ _MODULES = {
     "read_tfrecord": "arrays.read",
     "repair": "arrays.verification",
     "read_bag": "arrays.partitions",
+    "to_parquet": "stores.files.parquet",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",
     "verify": "arrays.verification",

@@ -70,10 +70,13 @@ def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pyt
 
 
 @pytest.mark.integration
-def test_a_missing_pyarrow_names_the_extra(shard: Path) -> None:
+@pytest.mark.parametrize(
+    "call", ["dtf.read_tfrecord(sys.argv[1]).to_arrow_batches()", "dtf.to_parquet({'x': [1]}, 'never-written')"]
+)
+def test_a_missing_pyarrow_names_the_extra(shard: Path, call: str) -> None:
     code = (
-        "import sys; sys.modules['pyarrow'] = None; import dask_tfrecord as dtf\n"
-        "try: dtf.read_tfrecord(sys.argv[1]).to_arrow_batches()\n"
+        "import sys; sys.modules['pyarrow'] = None; import dask_tfrecord as dtf; from dask_tfrecord import *\n"
+        f"try: {call}\n"
         "except ImportError as error: print(error.name, error)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(shard)], capture_output=True, text=True, timeout=120)

@@ -54,6 +54,11 @@ def test_files_equal_the_arrays(tmp_path: Path) -> None:
     check_table(table(tmp_path / "empty"), empty.compute())
 
 
+def test_arrays_are_written_by_the_function(tmp_path: Path) -> None:
+    dtf.to_parquet({"x": np.arange(3), "v": [[1], [], [2, 3]]}, tmp_path / "out")
+    assert table(tmp_path / "out").to_pydict() == {"x": [0, 1, 2], "v": [[1], [], [2, 3]]}
+
+
 def test_polars_and_duckdb_read_the_files(golden: Path, tmp_path: Path) -> None:
     polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     for case in ("scalars", "varlen", "fixed_shapes", "ragged_partitions"):

@@ -30,10 +30,12 @@ from dask_tfrecord.schema import Schema, unset_advice
 
 if TYPE_CHECKING:
     import xarray
+    from dask.delayed import Delayed
 
     from dask_tfrecord.batches.iterator import BatchIterator
     from dask_tfrecord.batches.rows import RowSequence
     from dask_tfrecord.preview.preview import Preview
+    from dask_tfrecord.stores.zarr.api import ZarrPlan
 
 
 class DatasetWriters(Mapping[str, da.Array]):
@@ -41,23 +43,133 @@ class DatasetWriters(Mapping[str, da.Array]):
 
     __slots__ = ()
 
-    def plan_zarr(self, **options: Any) -> Any:
+    def plan_zarr(
+        self,
+        *,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+    ) -> ZarrPlan:
         """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
         from dask_tfrecord.stores.zarr.api import plan_zarr
 
-        return plan_zarr(self, **options)
+        return plan_zarr(
+            self,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+        )
 
-    def to_zarr(self, store: Any, **options: Any) -> Any:
-        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents `store` and the options."""
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        component: str | None = None,
+        mode: Literal["w", "w-"] = "w-",
+        resume: bool = False,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
         from dask_tfrecord.stores.zarr.api import to_zarr
 
-        return to_zarr(self, store, **options)
+        return to_zarr(
+            self,
+            store,
+            component=component,
+            mode=mode,
+            resume=resume,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+            compute=compute,
+            storage_options=storage_options,
+        )
 
-    def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Any) -> Any:
-        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents `urlpath` and the options."""
+    def to_tfrecord(
+        self,
+        urlpath: str | os.PathLike[str],
+        *,
+        features: Mapping[str, Any] | None = None,
+        sequence_features: Mapping[str, Any] | None = None,
+        example_features: Mapping[str, Any] | None = None,
+        encoding: str | Mapping[str, Any] | None = None,
+        compression: str | None = None,
+        records_per_shard: int | None = None,
+        index: bool = False,
+        mode: Literal["w", "w-"] = "w-",
+        tfds: Mapping[str, Any] | None = None,
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents the arguments."""
         from dask_tfrecord.stores.files.tfrecord import to_tfrecord
 
-        return to_tfrecord(self, urlpath, **options)
+        return to_tfrecord(
+            self,
+            urlpath,
+            features=features,
+            sequence_features=sequence_features,
+            example_features=example_features,
+            encoding=encoding,
+            compression=compression,
+            records_per_shard=records_per_shard,
+            index=index,
+            mode=mode,
+            tfds=tfds,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        tensors: bool = True,
+        mode: Literal["w-", "w"] = "w-",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to Parquet files; `dask_tfrecord.to_parquet` documents the arguments."""
+        from dask_tfrecord.stores.files.parquet import to_parquet
+
+        return to_parquet(
+            self,
+            path,
+            compression=compression,
+            tensors=tensors,
+            mode=mode,
+            compute=compute,
+            storage_options=storage_options,
+        )
 
     def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
@@ -235,75 +347,6 @@ class DatasetWriters(Mapping[str, da.Array]):
 
         dataset: Any = self
         return to_xarray(dataset, coords, dimension_names, together, ragged)
-
-    def to_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compression: str | None = "snappy",
-        tensors: bool = True,
-        mode: Literal["w-", "w"] = "w-",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Write all columns to Parquet files, one per chunk.
-
-        Parameters
-        ----------
-        path : str or os.PathLike
-            Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
-            the rows.
-        compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
-            Compression of the pages.
-        tensors : bool, default True
-            As for `to_arrow_batches`.
-        mode : {"w-", "w"}
-            ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
-        compute : bool, default True
-            Write now. Otherwise return a `Delayed` that writes when it is computed.
-        storage_options : mapping, optional
-            Options of fsspec for the URL.
-
-        Returns
-        -------
-        None or dask.delayed.Delayed
-
-        Raises
-        ------
-        FileExistsError
-            If a file exists under ``mode="w-"``, or if the directory has more files of these names.
-        IncompleteStoreError
-            If the size or the row count of a written file is wrong.
-        ImportError
-            If pyarrow is not installed.
-        SchemaError, ValueError
-            If rows are not counted or have no columns, or an argument has an invalid value.
-
-        Notes
-        -----
-        Columns have the types of `to_arrow_batches`. A file appears whole; after a failure, the published files of this
-        write are removed. A task holds one chunk and its file.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> ds.to_parquet("train.parquet", mode="w")
-        >>> import pyarrow.parquet
-        >>> pyarrow.parquet.read_table("train.parquet").num_rows
-        20
-        """
-        from dask_tfrecord.stores.files.parquet import to_parquet
-
-        dataset: Any = self
-        return to_parquet(
-            dataset,
-            path,
-            compression=compression,
-            tensors=tensors,
-            mode=mode,
-            compute=compute,
-            storage_options=storage_options,
-        )
 
     def preview(self, n: int = 16) -> Preview:
         """Read the first rows, and display them as pictures, numbers, text and spark-lines.

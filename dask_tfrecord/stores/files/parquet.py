@@ -1,4 +1,4 @@
-"""`Dataset.to_parquet`: one Parquet file per chunk, published as shards of `to_tfrecord` are.
+"""`to_parquet`: one Parquet file per chunk, published as shards of `to_tfrecord` are.
 
 A task writes a temporary file and renames it; a repeated task recognises its file. The client verifies the size of each
 file, and the row count in its footer.
@@ -11,17 +11,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
 from dask.delayed import Delayed
-from pyarrow import parquet
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
-from dask_tfrecord.interop.arrow import BatchMaker
 from dask_tfrecord.runtime.cancellation import add_path_to_errors
 from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.remote import url_to_fs
@@ -31,6 +28,9 @@ from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.rows import RowTasks
 from dask_tfrecord.stores.write_progress import ShardWriteReport
 
+if TYPE_CHECKING:
+    from dask_tfrecord.interop.arrow import BatchMaker
+
 # The names of dask; readers sort files by name, so numbers have leading zeros.
 _TEMPLATE = "part.{shard:05d}.parquet"
 CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
@@ -39,7 +39,7 @@ _FOOTER_THREADS = 8
 
 
 def to_parquet(
-    dataset: Dataset,
+    arrays: Mapping[str, Any],
     path: str | os.PathLike[str],
     *,
     compression: str | None = "snappy",
@@ -48,9 +48,61 @@ def to_parquet(
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
-    """Write a data set to a directory of Parquet files; `Dataset.to_parquet` documents the arguments."""
+    """Write rows to Parquet files, one per chunk.
+
+    Parameters
+    ----------
+    arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
+        Rows to write; what is no Dataset is converted by `Dataset.from_arrays`.
+    path : str or os.PathLike
+        Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
+        the rows.
+    compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
+        Compression of the pages.
+    tensors : bool, default True
+        As for `Dataset.to_arrow_batches`.
+    mode : {"w-", "w"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+    compute : bool, default True
+        Write now. Otherwise return a `Delayed` that writes when it is computed.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+
+    Returns
+    -------
+    None or dask.delayed.Delayed
+
+    Raises
+    ------
+    FileExistsError
+        If a file exists under ``mode="w-"``, or if the directory has more files of these names.
+    IncompleteStoreError
+        If the size or the row count of a written file is wrong.
+    ImportError
+        If pyarrow is not installed.
+    SchemaError, ValueError
+        If rows are not counted or have no columns, or an argument has an invalid value.
+
+    Notes
+    -----
+    Columns have the types of `Dataset.to_arrow_batches`. A file appears whole; after a failure, the published files of
+    this write are removed. A task holds one chunk and its file.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+    >>> ds.to_parquet("train.parquet", mode="w")
+    >>> import pyarrow.parquet
+    >>> pyarrow.parquet.read_table("train.parquet").num_rows
+    20
+    """
+    # Without pyarrow, this import raises an error that names the extra.
+    from dask_tfrecord.interop.arrow import BatchMaker
+
     check_mode(mode, "a file")
     codec = _checked_codec(compression)
+    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     make = BatchMaker(dataset.schema, tensors)
@@ -76,6 +128,8 @@ def to_parquet(
 
 
 def _checked_codec(compression: str | None) -> str:
+    import pyarrow as pa
+
     codec = "none" if compression is None else compression
     if codec not in CODECS or (codec != "none" and not pa.Codec.is_available(codec)):
         raise ValueError(f"compression is None or one of {', '.join(CODECS)} that pyarrow has; got {compression!r}")
@@ -93,6 +147,8 @@ def write_parquet_file(
     *rest: Any,
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of ``source(*rest)`` to the file `path`."""
+    import pyarrow as pa
+    from pyarrow import parquet
 
     def fill(sink: ByteSink) -> tuple[int, int]:
         nbytes = 0
@@ -136,6 +192,8 @@ class _SinkFile:
 
 def _check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:
     """Compare the rows of each file, by its footer, with the rows that its task wrote."""
+    import pyarrow as pa
+    from pyarrow import parquet
 
     def stored_rows(path: str) -> int:
         fs, inside = url_to_fs(path, **storage_options)

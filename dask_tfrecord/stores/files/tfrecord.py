@@ -57,7 +57,7 @@ def to_tfrecord(
     features: Mapping[str, Any] | None = None,
     sequence_features: Mapping[str, Any] | None = None,
     example_features: Mapping[str, Any] | None = None,
-    encoding: Encodings | None = None,
+    encoding: str | Mapping[str, Any] | None = None,
     compression: str | None = None,
     records_per_shard: int | None = None,
     index: bool = False,

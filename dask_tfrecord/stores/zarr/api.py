@@ -20,7 +20,7 @@ from dask_tfrecord.markup import fragment, table
 from dask_tfrecord.runtime.memory import MemoryBudget
 from dask_tfrecord.schema import align_columns
 from dask_tfrecord.stores.zarr.options import ChunkRequest, Codecs, codec_documents, codec_names, json_value
-from dask_tfrecord.stores.zarr.plan import Conversion, Groups, conversion_request, plan_conversion
+from dask_tfrecord.stores.zarr.plan import Conversion, conversion_request, plan_conversion
 from dask_tfrecord.stores.zarr.write import check_session, convert, convert_in_session, open_target, session_of
 
 _HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
@@ -255,7 +255,7 @@ def plan_zarr(
     shards: int | str | Mapping[str, int] | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
-    groups: Groups | None = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
@@ -410,7 +410,7 @@ def to_zarr(
     shards: int | str | Mapping[str, int] | None = None,
     compressors: Any = "auto",
     filters: Any = "auto",
-    groups: Groups | None = None,
+    groups: Mapping[str, str | Sequence[str]] | None = None,
     dimension_names: Mapping[str, Sequence[str]] | None = None,
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
