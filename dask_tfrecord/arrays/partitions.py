@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
-import dask.bag
 import numpy as np
 from dask.base import tokenize
 from dask.utils import parse_bytes
@@ -36,6 +35,9 @@ from dask_tfrecord.records.splits import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
+
+if TYPE_CHECKING:
+    import dask.bag
 
 Runs = tuple[Run, ...]
 
@@ -195,12 +197,15 @@ def read_bag(
     >>> bag.take(3)
     (266, 269, 272)
     """
+    # `inspect_records` needs no bags.
+    from dask.bag import from_sequence
+
     if decode is not None and not callable(decode):
         raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     parts = record_partitions(shards, chunks, check_crc)
     # dask materialises the values of a partition only when they leave a task.
-    bag = dask.bag.from_sequence(parts, partition_size=1)
+    bag = from_sequence(parts, partition_size=1)
     values: dask.bag.Bag = bag.map(_values, decode=decode, check_crc=check_crc).flatten()
     return values
 
