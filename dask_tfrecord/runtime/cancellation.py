@@ -18,17 +18,6 @@ from typing import TypeVar
 from dask_tfrecord.errors import redact_url
 from dask_tfrecord.runtime.dask_private import active_client
 
-__all__ = [
-    "add_path_to_errors",
-    "cancel",
-    "cancel_on_failure",
-    "is_cancelled",
-    "remove_empty_directories",
-    "run_uninterrupted",
-    "while_running",
-    "write_uninterrupted",
-]
-
 Result = TypeVar("Result")
 
 # Cancelled conversions that a process remembers: a bound, so that a long-lived process does not collect them.

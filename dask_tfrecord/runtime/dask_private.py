@@ -11,8 +11,6 @@ from typing import Any
 import dask
 from dask.base import get_scheduler
 
-__all__ = ["active_client", "array_meta", "pool_threads", "refuse_query_planning", "worker_memory"]
-
 
 def active_client() -> Any:
     """Return the distributed client of the active scheduler; None on local schedulers.

@@ -16,8 +16,6 @@ from dask_tfrecord.columns.blocks import release_memory
 from dask_tfrecord.errors import plural
 from dask_tfrecord.runtime.dask_private import active_client, pool_threads
 
-__all__ = ["MemoryBudget", "Workers", "release_freed"]
-
 # Measured: memory of reading, codecs and allocators, which does not depend on unit sizes; memory after the imports.
 _OVERHEAD_NBYTES = 100 << 20
 _IMPORTS_NBYTES = 200 << 20

@@ -25,14 +25,6 @@ from dask_tfrecord.settings import limits, read_setting
 if TYPE_CHECKING:
     from dask_tfrecord.runtime.progress_display import Display
 
-__all__ = [
-    "TOPIC",
-    "ProgressBar",
-    "follow_tasks",
-    "is_displayed",
-    "report_progress",
-    "show_immediately",
-]
 
 # Seconds before a bar appears.
 # Seconds between two updates of a bar.

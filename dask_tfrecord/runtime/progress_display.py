@@ -12,8 +12,6 @@ from rich.console import Console, ConsoleRenderable, RichCast
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-__all__ = ["Display", "NotebookDisplay", "TerminalDisplay"]
-
 _NOTEBOOK_WIDTH = 100
 
 

@@ -21,17 +21,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural, printable, redact, redact_url
 
-__all__ = [
-    "TIME_KEYS",
-    "Shard",
-    "Shards",
-    "has_changed",
-    "is_local",
-    "normalize_compression",
-    "split_chain",
-    "version_of",
-]
-
 # Properties of a file that change with its content, the most reliable first.
 _VERSION_KEYS = (
     *("ETag", "etag", "generation", "sha", "md5", "CRC", "mtime"),
