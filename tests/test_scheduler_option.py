@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli import scheduler
+from dask_tfrecord.cli import command_options
 from dask_tfrecord.cli.main import tfrecord
 
 ROWS = 40
@@ -88,7 +88,7 @@ def test_the_threads_of_a_cluster_are_set_by_its_workers(cluster: LocalCluster, 
 def test_an_address_without_a_scheduler_is_one_line_in_bounded_time(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_PATIENCE", "1s")
+    monkeypatch.setattr(command_options, "_PATIENCE", "1s")
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     result = run("verify", shards, "--scheduler", f"tcp://127.0.0.1:{port}")

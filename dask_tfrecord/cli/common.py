@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG, SAMPLE
-from dask_tfrecord.cli.scheduler import computing
-from dask_tfrecord.cli.terminal import plain
+from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
 from dask_tfrecord.errors import TFRecordError
 
 if TYPE_CHECKING:

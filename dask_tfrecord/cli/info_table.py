@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.arrays.display import stack_columns
-from dask_tfrecord.cli.terminal import plain
+from dask_tfrecord.cli.command_options import plain
 from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.records.index import ShardIndex

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dask_tfrecord.cli.command_options import SAMPLE, common_options, options, pattern_argument
+from dask_tfrecord.cli.command_options import (
+    SAMPLE,
+    common_options,
+    computing,
+    json_line,
+    options,
+    pattern_argument,
+    plain,
+)
 from dask_tfrecord.cli.common import Commands, inspect_sample
 from dask_tfrecord.cli.preview_commands import head, preview, schema
-from dask_tfrecord.cli.scheduler import computing
 from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
-from dask_tfrecord.cli.terminal import json_line, plain
 from dask_tfrecord.cli.zarr_commands import to_parquet, to_tfrecord, to_zarr, virtual
 from dask_tfrecord.errors import SchemaError
 

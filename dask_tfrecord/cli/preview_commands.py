@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import options, pattern_argument
+from dask_tfrecord.cli.command_options import computing, json_line, options, pattern_argument, plain
 from dask_tfrecord.cli.common import find_schema
-from dask_tfrecord.cli.scheduler import computing
-from dask_tfrecord.cli.terminal import json_line, plain
 from dask_tfrecord.errors import plural
 
 if TYPE_CHECKING:

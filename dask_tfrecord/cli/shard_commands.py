@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
+from dask_tfrecord.cli.command_options import computing, json_line, options, pattern_argument, plain, write_arguments
 from dask_tfrecord.cli.common import writing
-from dask_tfrecord.cli.scheduler import computing
-from dask_tfrecord.cli.terminal import json_line, plain
 from dask_tfrecord.errors import plural
 
 __all__ = ["copy", "index", "repair", "verify"]

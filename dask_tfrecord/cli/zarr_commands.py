@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 import click
 
-from dask_tfrecord.cli.command_options import options, pattern_argument, write_arguments
+from dask_tfrecord.cli.command_options import computing, options, pattern_argument, plain, plain_lines, write_arguments
 from dask_tfrecord.cli.common import check_one_source_of_features, find_schema, writing
-from dask_tfrecord.cli.scheduler import computing
-from dask_tfrecord.cli.terminal import plain, plain_lines
 from dask_tfrecord.errors import plural
 
 
