@@ -100,10 +100,10 @@ def test_an_index_that_appears_after_the_first_reading_is_used(tmp_path: Path) -
     pytest.importorskip("indexed_gzip")
     path = tmp_path / "x.gz"
     write(path, compression="gzip")
-    assert not any(dtf.read_tfrecord(path, FEATURES).source.collection.shards.access)
+    assert not any(dtf.read_tfrecord(path, FEATURES)._source.collection.shards.access)
     command = [sys.executable, "-c", f"import dask_tfrecord as dtf; dtf.build_index({str(path)!r})"]
     subprocess.run(command, check=True, timeout=BOUND)
-    assert all(dtf.read_tfrecord(path, FEATURES).source.collection.shards.access)
+    assert all(dtf.read_tfrecord(path, FEATURES)._source.collection.shards.access)
 
 
 PIPES = """
