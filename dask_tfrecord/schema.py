@@ -15,19 +15,6 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, 
 from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
 from dask_tfrecord.features.feature_json import feature_of_json, json_of_feature
 
-__all__ = [
-    "ITEMS",
-    "Sampling",
-    "Schema",
-    "align_columns",
-    "feature_cells",
-    "group_lines",
-    "split_item_name",
-    "unset_advice",
-    "unset_keys",
-]
-
-
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
 

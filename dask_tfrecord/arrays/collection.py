@@ -20,19 +20,6 @@ from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.records.splits import ByteSplit, Run
 from dask_tfrecord.storage.shard import Shard, Shards
 
-__all__ = [
-    "ByteChunks",
-    "Collection",
-    "RowNumbers",
-    "borders_by_bytes",
-    "borders_by_rows",
-    "borders_by_shard",
-    "finer_borders",
-    "pick_rows",
-    "row_numbers",
-    "row_runs",
-]
-
 # Row numbers of a collection: a range or any numbers.
 RowNumbers = range | NDArray[np.int64]
 

@@ -40,19 +40,6 @@ from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of, remove_abandoned
 from dask_tfrecord.storage.shard import Shard, Shards
 
-__all__ = [
-    "Attempts",
-    "Failure",
-    "build_index",
-    "closed_shards",
-    "compute_with_progress",
-    "group_by_size",
-    "index_entries_of_shards",
-    "index_shards",
-    "raise_first",
-    "write_indexes",
-]
-
 # Shards of one task: small files share a task.
 _TASK_SHARDS = 64
 # Bytes from which compression is detected.

@@ -13,8 +13,6 @@ from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.schema import Schema, align_columns, group_lines
 
-__all__ = ["html_dataset", "stack_columns", "text_dataset"]
-
 _LONGEST = 100
 _INDENT = "    "
 # Code of features that a hint names, and how many of them.

@@ -23,8 +23,6 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.storage.shard import Shards, normalize_compression
 
-__all__ = ["IntactRecords", "check_shards", "repair", "verify", "verify_rows"]
-
 # Records and shards from which features are inferred.
 _SAMPLE = 256
 _SHARDS = 8

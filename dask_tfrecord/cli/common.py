@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.storage.shard import Shards
     from dask_tfrecord.stores.write_progress import WriteSummary
 
-__all__ = ["Commands", "find_schema", "inspect_sample", "writing"]
 
 _INTERRUPTED = 130
 # Reading every record of this many bytes of shards is faster with processes, despite their start.

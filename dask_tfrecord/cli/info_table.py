@@ -22,8 +22,6 @@ from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.storage.shard import Shards
 
-__all__ = ["document", "print_facts", "print_report", "print_schema"]
-
 _HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks like")
 # Class names that a table lists.
 _MOST_NAMES = 5

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.read import ResolvedPath
     from dask_tfrecord.schema import Schema
 
-__all__ = ["main", "tfrecord"]
-
 
 @click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dask-tfrecord")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.schema import Schema
 
-__all__ = ["head", "preview", "schema"]
-
 
 @click.command()
 @pattern_argument()

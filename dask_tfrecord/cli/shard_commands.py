@@ -11,8 +11,6 @@ from dask_tfrecord.cli.command_options import computing, json_line, options, pat
 from dask_tfrecord.cli.common import writing
 from dask_tfrecord.errors import plural
 
-__all__ = ["copy", "index", "repair", "verify"]
-
 
 @click.command()
 @pattern_argument("source")

@@ -37,8 +37,6 @@ from dask_tfrecord.features import (
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.schema import Schema
 
-__all__ = ["RECORD", "ItemPlan", "UnequalLengths", "item_feature", "lengths_column"]
-
 # Column of the record that an item belongs to.
 RECORD = "record"
 

@@ -30,8 +30,6 @@ from dask_tfrecord.features import (
     ValueRowIds,
 )
 
-__all__ = ["partitioned"]
-
 _Ints = NDArray[np.int64]
 # ValueRowIds may skip rows, and an 8-byte id may skip more rows than fit into memory.
 MAX_ROWS = 1 << 24

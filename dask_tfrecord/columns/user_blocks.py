@@ -23,19 +23,6 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 
-__all__ = [
-    "MISSING",
-    "as_bytes",
-    "as_text",
-    "conform",
-    "feature_of",
-    "in_rows",
-    "objects",
-    "refuse_missing_values",
-    "same_form",
-    "unmasked",
-]
-
 
 def feature_of(array: Any, owner: str) -> Feature:
     """Describe blocks like `array` by a feature.

@@ -15,22 +15,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SchemaError
 
-__all__ = [
-    "TENSOR_DTYPES",
-    "Feature",
-    "Shape",
-    "TensorDType",
-    "checked_default",
-    "checked_dtype",
-    "checked_key",
-    "checked_parsed_dtype",
-    "checked_shape",
-    "default_array",
-    "numpy_dtype",
-    "stored_kind",
-    "values_dtype",
-]
-
 # Other names, in tf.io, NumPy and Python, of the kinds that a Feature message stores.
 _KIND_NAMES = {"float": "float32", "string": "bytes", "object": "bytes", "bytes": "bytes"}
 _NAN = math.nan

@@ -15,17 +15,6 @@ import numpy as np
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, Shape, checked_dtype, checked_shape, numpy_dtype
 
-__all__ = [
-    "COMPRESSION_WBITS",
-    "IMAGE_CHANNELS",
-    "IMAGE_DTYPES",
-    "Encoded",
-    "ImageFeature",
-    "RawFeature",
-    "TensorFeature",
-    "TextFeature",
-]
-
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
 IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")

@@ -9,8 +9,6 @@ from typing import Any
 from dask_tfrecord import features as feature_classes
 from dask_tfrecord.features.base import Feature
 
-__all__ = ["feature_of_json", "json_of_feature"]
-
 
 def json_of_feature(feature: Feature) -> dict[str, Any]:
     """Return the class and the arguments of a feature as JSON values."""

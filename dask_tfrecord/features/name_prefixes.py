@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from dask_tfrecord.features.base import Feature
 
-__all__ = ["prefix_groups", "prefix_lines"]
-
 
 def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
     """Return the prefixes of names under which there are several ragged features, and these features.

@@ -24,8 +24,6 @@ from dask_tfrecord.features.base import (
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.partitions import Partition, UniformRowLength, checked_partition
 
-__all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "RaggedFeature", "SparseFeature", "VarLenFeature"]
-
 
 class _Parsed(Feature):
     """Feature whose values an Example lists."""

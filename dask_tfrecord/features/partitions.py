@@ -8,18 +8,6 @@ from typing import Any
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import checked_key
 
-__all__ = [
-    "KeyedPartition",
-    "Partition",
-    "RowLengths",
-    "RowLimits",
-    "RowSplits",
-    "RowStarts",
-    "UniformRowLength",
-    "ValueRowIds",
-    "checked_partition",
-]
-
 
 class Partition:
     """Base of the partitions."""

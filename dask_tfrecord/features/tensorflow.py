@@ -14,8 +14,6 @@ from dask_tfrecord.features.parsed import (
     VarLenFeature,
 )
 
-__all__ = ["from_tensorflow"]
-
 # Fields of the classes of `tf.io`, which are named tuples.
 _FIELDS: dict[str, tuple[type[Feature], tuple[str, ...]]] = {
     "FixedLenFeature": (FixedLenFeature, ("shape", "dtype", "default_value")),

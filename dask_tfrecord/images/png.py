@@ -26,7 +26,6 @@ try:
 except ImportError:
     isal_zlib = None
 
-__all__ = ["PNGHeader", "open_png", "read_png_header"]
 
 _crc32 = zlib.crc32 if isal_zlib is None else isal_zlib.crc32
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6

@@ -13,8 +13,6 @@ from dask_tfrecord.features.base import TENSOR_DTYPES
 from dask_tfrecord.images.pixels import read_header
 from dask_tfrecord.inspection.payload_type import NoMessageError, message_fields, varint
 
-__all__ = ["BytesContent", "detect_image", "detect_tensor", "is_probably_text"]
-
 Sizes = tuple[int | None, ...]
 
 

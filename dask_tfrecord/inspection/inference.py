@@ -18,8 +18,6 @@ from dask_tfrecord.records.splits import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard, Shards
 
-__all__ = ["checked_sample", "infer", "infer_examples", "infer_runs", "survey_sample"]
-
 _Records = Generator[tuple[Location, bytes], None, None]
 # Number of shards that a sample is spread over.
 _SAMPLED_SHARDS = 8

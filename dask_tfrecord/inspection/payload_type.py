@@ -22,19 +22,6 @@ from dask_tfrecord.messages import (
     has_dropped_entries,
 )
 
-__all__ = [
-    "NoMessageError",
-    "detect_payload_type",
-    "is_probably_example",
-    "message_fields",
-    "parse_example",
-    "parse_example_list",
-    "parse_record",
-    "payload_error",
-    "reading_advice",
-    "varint",
-]
-
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 

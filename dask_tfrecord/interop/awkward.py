@@ -23,8 +23,6 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.flat_arrays import check_group_lengths
 
-__all__ = ["AwkwardChunks"]
-
 
 class AwkwardChunks(ChunkIterator[Any]):
     """Iterator of record arrays, one per chunk, decoded ahead.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.interop.xarray import VariableSpec
     from dask_tfrecord.metadata.labels import Labels
 
-__all__ = ["IndexedColumn", "TFRecordBackendEntrypoint"]
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 

@@ -22,8 +22,6 @@ from dask_tfrecord.storage.listing import find_sidecars
 from dask_tfrecord.storage.remote import read_text
 from dask_tfrecord.storage.shard import Shard
 
-__all__ = ["SUFFIX", "Labels", "encodable", "read_labels"]
-
 SUFFIX = ".xarray.json"
 
 _VERSION = 1

@@ -23,8 +23,6 @@ from dask_tfrecord.metadata.tfds_splits import split_slices
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import join, list_directories, read_text
 
-__all__ = ["TFDSFolder", "TFDSSelection", "TFDSSplit", "find_tfds"]
-
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _MAX_SHARDS = 1_000_000

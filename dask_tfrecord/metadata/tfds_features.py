@@ -28,8 +28,6 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.schema import Schema
 
-__all__ = ["Labels", "schema_from_features"]
-
 # Returns the class names in a label file, given the stem of its name, or None if the file does not exist.
 Labels = Callable[[str], Sequence[str] | None]
 

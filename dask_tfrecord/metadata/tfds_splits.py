@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from dask_tfrecord.errors import SchemaError, plural
 
-__all__ = ["SplitSlice", "split_slices"]
-
 _PLUS = re.compile(r"\s*\+\s*")
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[\w%:.-]+)\])?")
 _BOUND = re.compile(r"((?P<value>-?[\d_.]+)(?P<unit>%|shard)?)?")

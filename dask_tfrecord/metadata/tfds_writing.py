@@ -28,8 +28,6 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import write_file
 
-__all__ = ["TFDSMetadata", "TFDSNames", "features_text", "info_text", "label_files", "tfds_groups"]
-
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _PACKAGE = "tensorflow_datasets.core.features."
 _CLASSES = {

@@ -30,8 +30,6 @@ from dask_tfrecord.stores.flat_arrays import (
     flat_levels,
 )
 
-__all__ = ["RowSizes", "RowTasks", "count_items"]
-
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
 

@@ -24,17 +24,6 @@ from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, show_immediately
 
-__all__ = [
-    "ReadVolume",
-    "ShardWriteReport",
-    "WriteReport",
-    "WriteSummary",
-    "WriteWork",
-    "collect_summaries",
-    "peak_memory",
-    "show_progress",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadVolume:

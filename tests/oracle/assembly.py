@@ -12,8 +12,6 @@ from dask_tfrecord.features import Encoded, Feature, FixedLenSequenceFeature, Sp
 from oracle.partitions import objects
 from oracle.values import oracle_dtype
 
-__all__ = ["column_of", "columns_of"]
-
 
 def columns_of(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
     """Return the columns of the rows of a feature, or of a feature list."""

@@ -34,8 +34,6 @@ from oracle.partitions import cut, objects
 from oracle.tensors import tensor_of
 from oracle.values import Mismatch, oracle_dtype, values_of
 
-__all__ = ["expected_columns", "expected_refusals"]
-
 
 def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> dict[str, NDArray[Any]]:
     """Build the arrays that the library must return for these records.

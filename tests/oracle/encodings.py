@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from dask_tfrecord import messages
 from oracle.values import FIELDS, float_bits, stored_values
 
-__all__ = ["WireEncoder", "wire_encodings"]
-
 Record = TypeVar("Record", messages.Example, messages.SequenceExample, messages.ExampleListWithContext)
 _Value = TypeVar("_Value", messages.Feature, messages.FeatureList)
 

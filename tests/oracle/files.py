@@ -17,8 +17,6 @@ import crc32c
 from dask_tfrecord import messages
 from dask_tfrecord.errors import CorruptRecordError, Location
 
-__all__ = ["masked_crc", "read_oracle", "read_payloads", "write_oracle"]
-
 
 def masked_crc(data: bytes) -> int:
     """Return the masked CRC32C of the bytes: rotated right by 15 bits, plus a constant."""

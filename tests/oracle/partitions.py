@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dask_tfrecord import features as classes
 from oracle.values import Mismatch
 
-__all__ = ["cut", "objects", "uniform_sizes"]
-
 # Limits the rows that row ids imply: a single id of eight bytes could imply more rows than memory holds.
 MAX_ROWS = 1 << 24
 

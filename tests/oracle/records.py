@@ -29,9 +29,6 @@ from oracle.strategies import NAMES, STORED, values_that_fit
 from oracle.tensors import LISTS
 from oracle.values import FIELDS, kind_of, oracle_dtype
 
-__all__ = ["example_lists", "examples", "sequence_examples"]
-
-
 # Content of a record or step for one feature: kind and values by key.
 _Held = dict[str, tuple[str, list[Any]]]
 

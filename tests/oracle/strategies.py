@@ -24,8 +24,6 @@ from dask_tfrecord.schema import Schema
 from oracle.tensors import LISTS
 from oracle.values import oracle_dtype
 
-__all__ = ["CLASSES", "ITEMS", "NAMES", "STEPS", "STORED", "features", "schemas", "values_that_fit"]
-
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 _SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 _INNER = st.lists(st.integers(1, 3), max_size=2).map(tuple)

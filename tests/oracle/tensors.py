@@ -17,8 +17,6 @@ from dask_tfrecord import messages
 from oracle.partitions import objects
 from oracle.values import Mismatch, oracle_dtype
 
-__all__ = ["LISTS", "tensor_of"]
-
 # By dtype: its number in TensorFlow, and the field of TensorProto that lists its values.
 LISTS = {
     "float32": (1, "float_val"),

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import messages
 
-__all__ = ["FIELDS", "Mismatch", "float_bits", "kind_of", "oracle_dtype", "stored_values", "values_of"]
-
 # Lists of a Feature message by kind, in the order of their field numbers.
 FIELDS = {"bytes": "bytes_list", "float32": "float_list", "int64": "int64_list"}
 

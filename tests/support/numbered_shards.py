@@ -8,8 +8,6 @@ import oracle
 
 from dask_tfrecord import messages
 
-__all__ = ["example", "write_shards"]
-
 
 def example(row: int, most_tokens: int = 17) -> bytes:
     """Make a record of a label, some tokens and a name."""

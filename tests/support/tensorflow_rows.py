@@ -14,8 +14,6 @@ from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.messages import TensorProto, TensorShapeProto
 from support.parsing_cases import Description, Stored, delimited, encoded, entry, varint
 
-__all__ = ["DIES", "REFUSED", "ROWS", "Row"]
-
 UNSET = Stored(None)
 EMPTY = {kind: Stored(kind) for kind in ("int64", "float32", "string")}
 REFUSED = "refused"

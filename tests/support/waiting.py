@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["PATIENCE", "in_background", "wait_until"]
-
 # Seconds after which a wait of a test fails: many times what it takes on a machine that runs other work too.
 PATIENCE = 300
 

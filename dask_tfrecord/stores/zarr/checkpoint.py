@@ -25,8 +25,6 @@ from dask_tfrecord.stores.zarr.layout import ArraySpec, RowGrid, ZarrLayout
 from dask_tfrecord.stores.zarr.objects import GroupObjects
 from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, TargetGroup
 
-__all__ = ["Checkpoint", "CompletedUnit", "ResumableConversion", "find_resumable"]
-
 _log = logging.getLogger(__name__)
 
 # Seconds to wait for missing objects.
