@@ -35,8 +35,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.messages import Example
-from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
-from dask_tfrecord.metadata.tfds_features import schema_from_features
+from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds, schema_from_features
 from dask_tfrecord.records import index
 from dask_tfrecord.settings import Limits
 

@@ -11,7 +11,7 @@ from typing import Any
 from dask_tfrecord.errors import Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.partitions import Partition
-from dask_tfrecord.metadata.tfds_features import schema_from_features
+from dask_tfrecord.metadata.tfds import schema_from_features
 from dask_tfrecord.metadata.tfmd import from_tfmd, pbtxt
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import read_text

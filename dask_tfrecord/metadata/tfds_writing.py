@@ -1,7 +1,7 @@
 """Writing of TFDS metadata: `features.json`, `dataset_info.json` and label files of a split.
 
 `tensorflow_datasets.builder_from_directory` opens a directory with these files and reads its records by them.
-`tfds_features` reads the same `features.json`.
+`tfds` reads the same `features.json`.
 """
 
 from __future__ import annotations
