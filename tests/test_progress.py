@@ -39,6 +39,7 @@ from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.runtime import progress
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
+from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.stores.write_progress import WriteSummary, collect_summaries
 
@@ -122,6 +123,28 @@ def test_the_bar_moves_and_leaves_a_summary(
     assert re.search(r"Writing .* \d+% .*\s100 of 600 rows, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
     last = terminal.close().rstrip().splitlines()[-1]
     assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
+
+
+def check_bar_within_a_task(terminal: Terminal, shards: Path, folder: Path) -> None:
+    """Convert all rows by one task, whose second span waits until the bar shows the first one."""
+    ds = dtf.read_tfrecord(shards, columns=["label"], chunks=100)
+    waiting = partial(first_then_wait, folder / "flag")
+    shown = in_background(touch_when_shown, terminal, "42%", folder / "flag")
+    # Rows of label take 8 bytes: a span is as many rows as a write unit of this size holds.
+    with replaced_limits(write_unit_nbytes=2000), shown, show_immediately():
+        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(folder / "some.zarr", chunks=100, shards=ROWS)
+    last = terminal.close().rstrip().splitlines()[-1]
+    assert last.startswith(f"Wrote {folder}/some.zarr: 600 rows of 1 feature in ")
+    assert not progress._followers
+
+
+@POSIX
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_the_bar_moves_within_a_task(
+    scheduler: str, shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
+) -> None:
+    with dask.config.set(scheduler=scheduler):
+        check_bar_within_a_task(looking(), shards, tmp_path)
 
 
 @POSIX
@@ -490,6 +513,14 @@ def test_a_cluster_reports_progress(
     assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
     wait_until(lambda: client.run_on_scheduler(listeners) == 0)
     assert not progress._followers and not progress._listening
+
+
+@POSIX
+@pytest.mark.integration
+def test_the_bar_moves_within_a_task_of_a_cluster(
+    shards: Path, tmp_path: Path, client: Client, looking: Callable[[], Terminal]
+) -> None:
+    check_bar_within_a_task(looking(), shards, tmp_path)
 
 
 @pytest.mark.integration

@@ -131,16 +131,17 @@ class ProgressBar:
 
 
 TaskDone = Callable[[int, Any], None]
+TaskPart = Callable[[int, float], None]
 
-# Callback of each task name that is followed, and the number of names per client.
-_followers: dict[str, TaskDone] = {}
+# Callbacks of each task name that is followed, and the number of names per client.
+_followers: dict[str, tuple[TaskDone, TaskPart]] = {}
 _listening: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
 @contextmanager
-def follow_tasks(name: str, done: TaskDone) -> Iterator[None]:
-    """Call a function when a task of a name ends, once per task, on the active scheduler.
+def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, share: None) -> Iterator[None]:
+    """Call functions when a task of a name ends, once per task, and while it runs, on the active scheduler.
 
     Parameters
     ----------
@@ -149,6 +150,8 @@ def follow_tasks(name: str, done: TaskDone) -> Iterator[None]:
     done : callable
         Called with the number of a task and its result; on a cluster, with the argument of `report_progress`. The
         call may come from another thread.
+    part : callable, optional
+        Called with the number of a running task and the share of it that is done, by `report_part`.
     """
     seen: set[int] = set()
 
@@ -161,9 +164,15 @@ def follow_tasks(name: str, done: TaskDone) -> Iterator[None]:
     client = active_client()
     followed: AbstractContextManager[Any] = _TaskCallback(name, once)
     if client is not None:
-        followed = _cluster_events(client, name, once)
-    with followed:
-        yield
+        followed = _cluster_events(client)
+    with _lock:
+        _followers[name] = once, part
+    try:
+        with followed:
+            yield
+    finally:
+        with _lock:
+            del _followers[name]
 
 
 class _TaskCallback(Callback):
@@ -178,10 +187,9 @@ class _TaskCallback(Callback):
 
 
 @contextmanager
-def _cluster_events(client: Any, name: str, done: TaskDone) -> Iterator[None]:
+def _cluster_events(client: Any) -> Iterator[None]:
     """Subscribe to the events of a cluster."""
     with _lock:
-        _followers[name] = done
         _listening[client.id] += 1
         if _listening[client.id] == 1:
             client.subscribe_topic(TOPIC, _on_event)
@@ -189,7 +197,6 @@ def _cluster_events(client: Any, name: str, done: TaskDone) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            del _followers[name]
             _listening[client.id] -= 1
             if not _listening[client.id]:
                 del _listening[client.id]
@@ -200,20 +207,40 @@ def _cluster_events(client: Any, name: str, done: TaskDone) -> Iterator[None]:
 
 def _on_event(event: tuple[float, dict[str, Any]]) -> None:
     report = event[1]
-    done = _followers.get(report["task"])
-    if done is not None:
+    followers = _followers.get(report["task"])
+    if followers is None:
+        return
+    done, part = followers
+    if "share" in report:
+        part(report["number"], report["share"])
+    else:
         done(report["number"], pickle.loads(report["report"]))
 
 
 def report_progress(report: object = None) -> None:
     """Report the end of the running task to `follow_tasks`; no-op outside of a distributed worker."""
-    distributed: Any = sys.modules.get("distributed")
-    if distributed is None:
-        return
+    worker = _worker()
     try:
-        worker = distributed.get_worker()
-        key = worker.get_current_task()
-    except (ValueError, KeyError):  # not a worker, or not in a task
+        key = None if worker is None else worker.get_current_task()
+    except KeyError:  # not in a task
         return
     if isinstance(key, tuple) and len(key) == 2:
         worker.log_event(TOPIC, {"task": key[0], "number": key[1], "report": pickle.dumps(report)})
+
+
+def report_part(name: str, number: int, share: float) -> None:
+    """Report the share of a running task that is done to `follow_tasks`; no-op in processes without a follower."""
+    worker = _worker()
+    if worker is not None:
+        worker.log_event(TOPIC, {"task": name, "number": number, "share": share})
+    elif name in _followers:
+        _followers[name][1](number, share)
+
+
+def _worker() -> Any:
+    """Return the distributed worker that runs this thread; None elsewhere."""
+    distributed: Any = sys.modules.get("distributed")
+    try:
+        return None if distributed is None else distributed.get_worker()
+    except ValueError:
+        return None

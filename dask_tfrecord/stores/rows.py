@@ -90,6 +90,12 @@ class _Chunks(Source):
         return rows
 
 
+def task_name(step: Callable[..., Any], token: str) -> str:
+    """Return the name of the tasks of a step; their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
+    # Dashboards group tasks by the words before the token, if these are letters only.
+    return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{token}"
+
+
 class RowTasks:
     """Builder of tasks over the rows of a data set.
 
@@ -110,11 +116,6 @@ class RowTasks:
         self.rows: Any = dataset._merged().chunks(tuple(dataset)) if self.source is None else None
         if self.source is not None:
             self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
-
-    def task_name(self, step: Callable[..., Any]) -> str:
-        """Return the name of the tasks of a step; their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
-        # Dashboards group tasks by the words before the token, if these are letters only.
-        return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{self.token}"
 
     def build(
         self,
@@ -140,7 +141,7 @@ class RowTasks:
             Values that all tasks share.
         """
         # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
-        name, end = self.task_name(step), self.task_name(last)
+        name, end = task_name(step, self.token), task_name(last, self.token)
         keys = [delayed.key for delayed in shared]
         copies: dict[Any, Any] = {}
         tasks: dict[Any, Any] = {
@@ -183,7 +184,7 @@ class RowTasks:
         counting = self.build(count_items, arguments, BorderCounts.concatenate, (self.schema,))
         with (
             ProgressBar("Measuring", len(spans)) as bar,
-            follow_tasks(self.task_name(count_items), lambda *_: bar.advance()),
+            follow_tasks(task_name(count_items, self.token), lambda *_: bar.advance()),
         ):
             counts: BorderCounts = dask.compute(counting)[0]
         return counts

@@ -207,11 +207,14 @@ def _displayed(work: WriteWork) -> Iterator[None]:
     bar = ProgressBar("Writing", total.read_total, before=work.read_volume.before, line=total.line)
 
     def done(number: int, report: WriteReport) -> None:
-        total.add(number, report)
-        bar.advance(float(work.read_volume.tasks[number]))
+        bar.advance(total.read(number, 1.0))
+        total.add(report)
+
+    def part(number: int, share: float) -> None:
+        bar.advance(total.read(number, share))
 
     with bar:
-        with follow_tasks(work.tasks, done):
+        with follow_tasks(work.tasks, done, part):
             yield
         summary = total.summary()
         if collector is None:
@@ -231,15 +234,25 @@ class _RunningTotal:
         self._decoded = self._decoded_before = sum(report.nbytes for report in work.completed)
         self._stored = sum(report.stored for report in work.completed)
         self._read, self._peak = work.read_volume.before, 0
+        # Share of each task that is counted in `_read`.
+        self._shares: dict[int, float] = {}
         self.read_total = work.read_volume.before + float(work.read_volume.tasks.sum())
 
-    def add(self, number: int, report: WriteReport) -> None:
+    def read(self, number: int, share: float) -> float:
+        """Count what a task has read so far; return how much more that is. A task that runs again adds nothing."""
+        with self._lock:
+            gain = max(share - self._shares.get(number, 0.0), 0.0)
+            self._shares[number] = self._shares.get(number, 0.0) + gain
+            amount = gain * float(self._work.read_volume.tasks[number])
+            self._read += amount
+        return amount
+
+    def add(self, report: WriteReport) -> None:
         """Add the report of a task."""
         with self._lock:
             self._records += report.records
             self._decoded += report.nbytes
             self._stored += report.stored
-            self._read += float(self._work.read_volume.tasks[number])
             self._peak = max(self._peak, report.peak)
 
     def line(self) -> str:

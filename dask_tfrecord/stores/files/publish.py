@@ -60,7 +60,7 @@ from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_f
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.output import Claimable, collect, run_write
-from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.stores.rows import RowTasks, task_name
 from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork, peak_memory
 
 _log = logging.getLogger(__name__)
@@ -634,5 +634,5 @@ def write_row_files(
     rows = row_tasks.dataset.nrows or 0
     reading = ReadVolume.from_spans(row_tasks.source, rows, spans)
     location = output.files.names.display(output.paths, noun)
-    work = WriteWork(location, row_tasks.task_name(step), rows, features, reading, len(spans))
+    work = WriteWork(location, task_name(step, row_tasks.token), rows, features, reading, len(spans))
     return run_write(output, lambda: (written, work))

@@ -405,6 +405,8 @@ class WriteTask:
     units: tuple[WriteUnit, ...]
     # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit.
     spans: tuple[tuple[int, int], ...]
+    # Number in the key of the task.
+    number: int = 0
 
     @property
     def rows(self) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,12 +41,12 @@ from dask_tfrecord.runtime.cancellation import (
     write_uninterrupted,
 )
 from dask_tfrecord.runtime.memory import release_freed
-from dask_tfrecord.runtime.progress import report_progress
+from dask_tfrecord.runtime.progress import report_part, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
 from dask_tfrecord.stores.output import check_mode, collect, run_write
-from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.stores.rows import RowTasks, task_name
 from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, peak_memory
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit, find_resumable
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
@@ -215,7 +216,15 @@ class _GroupOutput:
     def _write_context(self, layout: ZarrLayout, checkpoint: Checkpoint, arrays: dict[str, Any]) -> WriteContext:
         target = self._target
         return WriteContext(
-            self.token, target, checkpoint, self._schema, layout.nrows, layout.arrays, arrays, str(target)
+            self.token,
+            target,
+            checkpoint,
+            self._schema,
+            layout.nrows,
+            layout.arrays,
+            arrays,
+            str(target),
+            task_name(write_units, self.token),
         )
 
     def build(self) -> tuple[Delayed, WriteWork | None]:
@@ -229,7 +238,8 @@ class _GroupOutput:
         completed = checkpoint.verified()
         units = list(plan_units(layout, schema))
         make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
-        tasks = list(make_tasks(layout, [unit for unit in units if unit.number not in completed]))
+        missing = make_tasks(layout, [unit for unit in units if unit.number not in completed])
+        tasks = [replace(task, number=number) for number, task in enumerate(missing)]
         written = row_tasks.build(
             write_units,
             ((task.rows, task.features(schema), (task,)) for task in tasks),
@@ -240,7 +250,7 @@ class _GroupOutput:
         all_rows = [task.rows for task in make_tasks(layout, units)] if completed else ()
         return written, WriteWork(
             str(target),
-            row_tasks.task_name(write_units),
+            task_name(write_units, self.token),
             layout.nrows,
             len(schema),
             ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], all_rows),
@@ -312,6 +322,9 @@ _log = logging.getLogger(__name__)
 
 _Span = tuple[int, int]
 
+# Seconds between two reports of a running task.
+_REPORT_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteContext:
@@ -325,6 +338,8 @@ class WriteContext:
     specs: tuple[ArraySpec, ...]
     arrays: Mapping[str, Any]
     place: str
+    # Name in the keys of the tasks.
+    tasks: str
 
 
 def write_units(context: WriteContext, task: WriteTask, source: Callable[..., Source], *rest: Any) -> WriteReport:
@@ -337,7 +352,7 @@ def write_units(context: WriteContext, task: WriteTask, source: Callable[..., So
         with write_sequentially(), context.target.writing() as put:
             completions = _CheckpointBuffer(context)
             writers = [_UnitWriter(context, put, completions, unit) for unit in units]
-            _write_spans(writers, task.spans, source(*rest))
+            _write_spans(writers, task.spans, source(*rest), partial(report_part, context.tasks, task.number))
             completions.flush()
         reports += [writer.report for writer in writers]
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
@@ -428,9 +443,12 @@ class _UnitWriter:
         release_freed(self._nbytes)
 
 
-def _write_spans(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: Source) -> None:
+def _write_spans(
+    writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: Source, report: Callable[[float], None]
+) -> None:
     """Read the rows of units, each span once, and write each unit after its last rows."""
     schema = writers[0].context.schema
+    total, done, due = sum(stop - start for start, stop in spans), 0, 0.0
     rows = [_RowEntries(writer, sum(map(writer.covers, spans))) for writer in writers if writer.unit.array is None]
     flat = [_FlatEntries(writer, writer.unit.array) for writer in writers if writer.unit.array is not None]
 
@@ -460,6 +478,10 @@ def _write_spans(writers: Sequence[_UnitWriter], spans: Sequence[_Span], source:
                     receiver.add(blocks)
                     if span[1] == receiver.writer.unit.past:
                         receiver.close()
+            done += span[1] - span[0]
+            if done < total and time.monotonic() >= due:
+                report(done / total)
+                due = time.monotonic() + _REPORT_SECONDS
     without_rows: list[_RowEntries | _FlatEntries] = [*rows, *flat]
     for receiver in without_rows:
         if receiver.writer.unit.first == receiver.writer.unit.past:
@@ -685,12 +707,13 @@ class _SessionOutput:
         layout, schema, place = self._layout, self._request.schema, f"Icechunk, branch {self._session.branch}"
         row_tasks = RowTasks(self._request.dataset, self.token, schema)
         units = list(plan_units(layout, schema))
-        tasks = list((plan_tasks if row_tasks.source is not None else plan_single_tasks)(layout, units))
+        make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
+        tasks = [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
         origin = _ForkOrigin(pickle.dumps(self._fork), self._target.component, self.token, schema, layout, place)
         shared = dask.delayed(origin, name=f"tfrecord-writer-{self.token}", traverse=False)
         arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
         reading = ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], ())
-        name = row_tasks.task_name(_write_in_fork)
+        name = task_name(_write_in_fork, self.token)
         written = row_tasks.build(_write_in_fork, arguments, collect, (), shared)
         return written, WriteWork(place, name, layout.nrows, len(schema), reading, len(units))
 
@@ -753,9 +776,8 @@ def _write_in_fork(origin: _ForkOrigin, task: WriteTask, source: Callable[..., S
         arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in origin.layout.arrays}
     checkpoint = _NoCheckpoint(target.objects(group), origin.run)
     names = origin.run, target, checkpoint, origin.schema
-    write_units(
-        WriteContext(*names, origin.layout.nrows, origin.layout.arrays, arrays, origin.place), task, source, *rest
-    )
+    about = origin.place, task_name(_write_in_fork, origin.run)
+    write_units(WriteContext(*names, origin.layout.nrows, origin.layout.arrays, arrays, *about), task, source, *rest)
     return pickle.dumps(fork)
 
 
