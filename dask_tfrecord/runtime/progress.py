@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.runtime.progress_display import Display
 
 
-# Seconds before a bar appears.
 # Seconds between two updates of a bar.
 _UPDATE_INTERVAL = 0.1
 # Topic of the events of all tasks on a cluster: one, because a scheduler never forgets a topic.
@@ -137,6 +136,9 @@ TaskPart = Callable[[int, float], None]
 _followers: dict[str, tuple[TaskDone, TaskPart]] = {}
 _listening: Counter[str] = Counter()
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # A forked worker has no bar, and locks that the display may have held.
+    os.register_at_fork(after_in_child=_followers.clear)
 
 
 @contextmanager
@@ -233,8 +235,8 @@ def report_part(name: str, number: int, share: float) -> None:
     worker = _worker()
     if worker is not None:
         worker.log_event(TOPIC, {"task": name, "number": number, "share": share})
-    elif name in _followers:
-        _followers[name][1](number, share)
+    elif (followers := _followers.get(name)) is not None:
+        followers[1](number, share)
 
 
 def _worker() -> Any:

@@ -81,7 +81,7 @@ def check_mode(mode: str, what: str) -> None:
         raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}")
 
 
-# Seconds between two heartbeats, and the age of a claim whose process counts as dead.
+# Age in seconds of a claim whose process counts as dead.
 STALE = 120.0
 # Other runs may release or take over a claim meanwhile.
 _TRIES = 20
