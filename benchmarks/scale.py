@@ -44,10 +44,10 @@ from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
-from dask_tfrecord.storage import compression
-from dask_tfrecord.storage.compression import open_stream
+from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
 from dask_tfrecord.storage.shard import Shard, Shards
+from dask_tfrecord.storage.streams import open_stream
 
 RECORDS_PER_CHUNK = 10
 
@@ -540,7 +540,7 @@ def inflating(folder: Path, nbytes: int) -> list[Figure]:
     else:
         libraries["isal"] = isal_zlib
     for name, library in libraries.items():
-        compression._inflate = library
+        streams._inflate = library
         seconds = timed(lambda: drain(shard))
         figures.append(
             Figure(f"inflate {inflated >> 20} MiB by {name}", seconds, f"{inflated / seconds / 1e6:.0f} MB/s")

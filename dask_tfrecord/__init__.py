@@ -10,11 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.counting import build_index
+    from dask_tfrecord.arrays.counting import build_index, repair, verify
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
     from dask_tfrecord.arrays.read import read_tfrecord
-    from dask_tfrecord.arrays.verification import repair, verify
     from dask_tfrecord.batches.mixing import Pad
     from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
-    from dask_tfrecord.stores.files.copy import copy_tfrecord
     from dask_tfrecord.stores.files.parquet import to_parquet
-    from dask_tfrecord.stores.files.tfrecord import to_tfrecord
+    from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
     from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
@@ -102,19 +100,19 @@ _MODULES = {
     "VarLenFeature": "features",
     "build_index": "arrays.counting",
     "check_workers": "runtime.workers",
-    "copy_tfrecord": "stores.files.copy",
+    "copy_tfrecord": "stores.files.tfrecord",
     "from_zarr": "stores.zarr.read",
     "infer_schema": "arrays.partitions",
     "inspect_records": "arrays.partitions",
     "plan_zarr": "stores.zarr.api",
     "read_records": "records.framing",
     "read_tfrecord": "arrays.read",
-    "repair": "arrays.verification",
+    "repair": "arrays.counting",
     "read_bag": "arrays.partitions",
     "to_parquet": "stores.files.parquet",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.api",
-    "verify": "arrays.verification",
+    "verify": "arrays.counting",
     "virtual_zarr": "stores.virtual.references",
 }
 # Modules that are attributes of the package before they are imported.

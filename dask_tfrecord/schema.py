@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.features import Feature, RawFeature, TensorFeature, from_tensorflow
-from dask_tfrecord.features.feature_json import feature_of_json, json_of_feature
+from dask_tfrecord.features import Feature, RawFeature, TensorFeature, feature_of_json, from_tensorflow, json_of_feature
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
@@ -351,7 +350,7 @@ class Schema(Mapping[str, Feature]):
         >>> dtf.Schema.read("schema.pbtxt") == schema
         True
         """
-        from dask_tfrecord.metadata.schema_files import read_schema
+        from dask_tfrecord.metadata.labels import read_schema
 
         return read_schema(urlpath, storage_options)
 
@@ -385,7 +384,7 @@ class Schema(Mapping[str, Feature]):
           type: INT
         }
         """
-        from dask_tfrecord.metadata.schema_files import write_pbtxt
+        from dask_tfrecord.metadata.labels import write_pbtxt
 
         write_pbtxt(self, urlpath, storage_options)
 
@@ -524,3 +523,26 @@ def unset_advice(name: object, sampling: Sampling | None) -> str:
         return ""
     seen = plural(sampling.records, "record")
     return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"
+
+
+def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+    """Return the prefixes of names under which there are several ragged features, and these features.
+
+    Of several prefixes of the same features, the longest is returned. Row lengths are not compared.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for name in features:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            prefix = "/".join(parts[:depth])
+            below = tuple(
+                each for each, feature in features.items() if feature.ragged_rank and each.startswith(f"{prefix}/")
+            )
+            if below[1:]:
+                found[below] = max(found.get(below, ""), prefix, key=len)
+    return {prefix: below for below, prefix in found.items()}
+
+
+def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
+    """Return a line for each prefix of several ragged features: the prefix and the features."""
+    return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]

@@ -25,7 +25,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.splits import full_run, iterate_payloads
+from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.storage.listing import find_shards
 
 # Workers cannot import this module: its functions are pickled by value.

@@ -36,7 +36,7 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.records.splits import Run
+from dask_tfrecord.records.index import Run
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
 

@@ -35,8 +35,7 @@ from dask_tfrecord.columns.decode import decode
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
-from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.records.splits import Run
+from dask_tfrecord.records.index import Run, scan_shard
 from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage.listing import find_shards

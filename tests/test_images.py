@@ -47,7 +47,7 @@ from support.images import (
     smooth,
 )
 
-from dask_tfrecord.features.encoded import IMAGE_DTYPES
+from dask_tfrecord.features import IMAGE_DTYPES
 from dask_tfrecord.images import png as png_module
 from dask_tfrecord.images.codecs import ImageError, require_pillow
 from dask_tfrecord.images.pixels import decode_image, image_shape

@@ -23,8 +23,8 @@ from support.parsing_cases import delimited as on_wire
 from dask_tfrecord import infer_schema, read_tfrecord
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from dask_tfrecord.inspection.inference import infer, infer_examples
 from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_example, reading_advice
+from dask_tfrecord.inspection.report import infer, infer_examples
 from dask_tfrecord.messages import (
     BytesList,
     Example,

@@ -24,10 +24,9 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import Limits, replaced_limits
-from dask_tfrecord.stores.flat_arrays import BorderCounts, Levels, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.rows import count_items
-from dask_tfrecord.stores.zarr import layout, options
-from dask_tfrecord.stores.zarr.layout import (
+from dask_tfrecord.stores.units import BorderCounts, Levels, count_items, flatten_block, is_flat, shapes_of
+from dask_tfrecord.stores.zarr import api, plan
+from dask_tfrecord.stores.zarr.plan import (
     RowGrid,
     WriteTask,
     WriteUnit,
@@ -207,7 +206,7 @@ def test_every_entry_is_written_by_one_unit_from_rows_that_hold_it(data: st.Data
         check_reading(job, planned.grid.most)
 
 
-def written_by(unit: WriteUnit, spec: layout.ArraySpec, nrows: int) -> tuple[int, int]:
+def written_by(unit: WriteUnit, spec: plan.ArraySpec, nrows: int) -> tuple[int, int]:
     """Entries of an array that a unit writes."""
     if unit.array is not None or spec.part in ("dense", "shapes"):
         return unit.start, unit.stop
@@ -347,7 +346,7 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 
 def test_how_many_rows_a_unit_has() -> None:
     # The public functions choose rows from sizes that would need gigabytes of records.
-    default_rows, unit, most = options._default_rows, Limits().write_unit_nbytes, options.SPAN_NBYTES
+    default_rows, unit, most = api._default_rows, Limits().write_unit_nbytes, api.SPAN_NBYTES
     assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
     # Columns of a wide table share four units of memory, not one.
     assert default_rows(unit, 8, 800, 800) == 4 * unit // 800

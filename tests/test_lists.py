@@ -17,7 +17,7 @@ from support.bits import bits
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
-from dask_tfrecord.metadata.schema_files import schema_code
+from dask_tfrecord.metadata.labels import schema_code
 from dask_tfrecord.metadata.tfmd import pbtxt
 from dask_tfrecord.schema import Schema
 

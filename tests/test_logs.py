@@ -119,11 +119,11 @@ def test_writers_report_units_published_shards_and_resume_decisions(
         caplog.clear()
         ds.to_zarr(store, chunks=5, resume=True)
         ds.to_zarr(store, chunks=5, resume=True)
-        assert messages(caplog, "stores.zarr.checkpoint", logging.INFO) == [
+        assert messages(caplog, "stores.zarr.store", logging.INFO) == [
             f"{store}: resuming the interrupted conversion",
             f"{store}: all units are written",
         ]
-        begin, end = messages(caplog, "stores.write_progress", logging.INFO)
+        begin, end = messages(caplog, "stores.output", logging.INFO)
     found = re.fullmatch(rf"{re.escape(str(store))}: writing (\d+) units, (\d+) of them were written before", begin)
     assert found
     assert 0 < int(found[2]) < int(found[1])

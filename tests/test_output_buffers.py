@@ -13,7 +13,7 @@ from test_zarr_units import SCHEMA, Shards
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import to_array
-from dask_tfrecord.stores.flat_arrays import flatten_block, is_flat
+from dask_tfrecord.stores.units import flatten_block, is_flat
 
 SIZES = (31, 0, 1, 40)
 SPANS = ((0, 1), (1, 30), (30, 33), (33, 60), (65, 72))

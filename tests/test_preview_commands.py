@@ -16,7 +16,7 @@ from PIL import Image
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.metadata.schema_files import schema_code
+from dask_tfrecord.metadata.labels import schema_code
 
 
 def run(*arguments: object) -> Result:

@@ -41,7 +41,7 @@ from dask_tfrecord.runtime import progress
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
 from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.stores.write_progress import WriteSummary, collect_summaries
+from dask_tfrecord.stores.output import WriteSummary, collect_summaries
 
 ROWS = 600
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
@@ -430,7 +430,7 @@ def test_the_text_of_the_summary(changed: dict[str, Any], said: str) -> None:
 def test_peak_memory_includes_freed_memory(tmp_path: Path) -> None:
     code = """
 import numpy as np
-from dask_tfrecord.stores.write_progress import peak_memory
+from dask_tfrecord.stores.output import peak_memory
 before = peak_memory()
 held = np.ones(1 << 25)
 del held
@@ -533,7 +533,7 @@ def test_the_summary_of_a_cluster_equals_the_written_files(shards: Path, tmp_pat
     sizes = [chunks_size(tmp_path / "some.zarr"), size(tmp_path, "a-*"), size(tmp_path, "b-*")]
     assert [each.nbytes_out for each in found] == sizes
     assert [(each.records, each.nbytes_in) for each in found] == [(ROWS, size(shards))] * 3
-    rss = client.run(importlib.import_module("dask_tfrecord.stores.write_progress").peak_memory)
+    rss = client.run(importlib.import_module("dask_tfrecord.stores.output").peak_memory)
     # Linux counts pages per processor and adds them up occasionally: a later peak may be lower.
     assert all(0 < each.peak <= max(rss.values()) + (4 << 20) for each in found)
 

@@ -20,9 +20,9 @@ from support.waiting import wait_until
 
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.storage.compression import open_stream
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.remote import is_transient, with_retries
+from dask_tfrecord.storage.streams import open_stream
 
 ATTEMPTS = 8
 # An eighth of the real size, so that three ranges are created quickly.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import Location, SchemaError
-from dask_tfrecord.inspection.content_detection import detect_image, detect_tensor, is_probably_text
+from dask_tfrecord.inspection.payload_type import detect_image, detect_tensor, is_probably_text
 from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.inspection.survey import Histogram, Survey, survey
 from dask_tfrecord.messages import (

@@ -28,10 +28,10 @@ from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecor
 from dask_tfrecord.records.framing import Window, read_records
 from dask_tfrecord.records.index import CountedShard, ShardIndex, index_shard, scan_shard, write_sidecars
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.storage import compression as compression_module
-from dask_tfrecord.storage.compression import access_points, align_bits, open_stream, read_access_points
+from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards, find_sidecars, sidecar_path
 from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.storage.streams import access_points, align_bits, open_stream, read_access_points
 
 PAYLOADS = [random.Random(number).randbytes(random.Random(number).randrange(3000)) for number in range(2_000)]
 
@@ -295,7 +295,7 @@ class TestFind:
 def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use each of the inflating libraries."""
     library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(compression_module, "_inflate", library)
+    monkeypatch.setattr(streams, "_inflate", library)
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ class TestAccessPoints:
             b"".join(gzip.compress(data[at : at + cut], level) for at in range(0, len(data), cut))
         )
         [shard] = find_shards(tmp_path / "x", compression="gzip")
-        compression_module.write_access_points(shard, f"{shard.path}.gzidx")
+        streams.write_access_points(shard, f"{shard.path}.gzidx")
         shard = replace(shard, access=True)
         points = access_points(shard)
         assert points is not None
@@ -449,7 +449,7 @@ class TestAccessPoints:
             return  # stored blocks end at byte borders and cannot be shifted
         shifted = (int.from_bytes(packed, "little") << (8 - bits)) | (low & ((1 << (8 - bits)) - 1))
         moved = shifted.to_bytes(len(packed) + 1, "little")
-        inflater = compression_module._inflate.decompressobj(wbits=-15, zdict=b"abc")
+        inflater = streams._inflate.decompressobj(wbits=-15, zdict=b"abc")
         assert inflater.decompress(align_bits(moved[0], bits) + moved[1:]) == data
 
 

@@ -26,14 +26,14 @@ from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate_records
-from dask_tfrecord.records.index import scan_shard
-from dask_tfrecord.records.splits import (
+from dask_tfrecord.records.index import (
     ByteSplit,
     check_following_splits,
     even_splits,
     find_entry,
     find_entry_by_walk,
     join_entries,
+    scan_shard,
     split_entries,
 )
 from dask_tfrecord.settings import Limits, replaced_limits

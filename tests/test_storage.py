@@ -21,10 +21,10 @@ from support.few import rising
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
-from dask_tfrecord.storage import compression as compression_module
-from dask_tfrecord.storage.compression import create_stream, detect_compression, masked_crc32c, open_stream
+from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
+from dask_tfrecord.storage.streams import create_stream, detect_compression, masked_crc32c, open_stream
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
 def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use each of the inflating libraries, as if the other were not installed."""
     library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(compression_module, "_inflate", library)
+    monkeypatch.setattr(streams, "_inflate", library)
 
 
 def touch(folder: Path, *names: str, data: bytes = b"") -> None:

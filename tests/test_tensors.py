@@ -21,7 +21,7 @@ from support import tensor_messages as made
 import dask_tfrecord as dtf
 from dask_tfrecord._native import DataType
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.features.base import TENSOR_DTYPES
+from dask_tfrecord.features import TENSOR_DTYPES
 from dask_tfrecord.messages import TensorProto
 
 SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]

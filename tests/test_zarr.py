@@ -29,8 +29,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.stores.zarr import layout
-from dask_tfrecord.stores.zarr.layout import ZarrLayout, array_name
+from dask_tfrecord.stores.zarr import plan as planning
+from dask_tfrecord.stores.zarr.plan import ZarrLayout, array_name
 
 GOLDEN = (
     "scalars.tfrecord",
@@ -395,9 +395,9 @@ def test_order_and_threads_do_not_change_the_store(
     wanted = files(tmp_path / "first.zarr")
     assert len(wanted) > 100
 
-    def shuffled(plan: ZarrLayout, missing: list[layout.WriteUnit]) -> list[layout.WriteTask]:
+    def shuffled(plan: ZarrLayout, missing: list[planning.WriteUnit]) -> list[planning.WriteTask]:
         # Units in shared tasks or in tasks of their own: the store is the same.
-        found = list(rng.choice([layout.plan_tasks, layout.plan_single_tasks])(plan, missing))
+        found = list(rng.choice([planning.plan_tasks, planning.plan_single_tasks])(plan, missing))
         rng.shuffle(found)
         return found
 

@@ -25,8 +25,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import UnknownFeatureError
-from dask_tfrecord.stores.zarr.layout import ArraySpec
-from dask_tfrecord.stores.zarr.options import FillValues
+from dask_tfrecord.stores.zarr.plan import ArraySpec, FillValues
 
 xr = pytest.importorskip("xarray")
 

@@ -32,8 +32,8 @@ from dask_tfrecord.columns import encoded_values
 from dask_tfrecord.columns.blocks import BytesBlock
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.images.pixels import decode_image
-from dask_tfrecord.stores.rows import RowSizes
-from dask_tfrecord.stores.zarr.options import ChunkRequest
+from dask_tfrecord.stores.units import RowSizes
+from dask_tfrecord.stores.zarr.plan import ChunkRequest
 
 SCHEMA = dtf.Schema(
     {
@@ -126,7 +126,7 @@ def test_nothing_is_written_and_nothing_counted_twice(
     monkeypatch.chdir(tmp_path)
     plan = ds.plan_zarr()
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("dask_tfrecord.stores.rows.count_items", lambda *_: pytest.fail("it was counted again"))
+    monkeypatch.setattr("dask_tfrecord.stores.units.count_items", lambda *_: pytest.fail("it was counted again"))
     plan.to_zarr("one.zarr")
     plan.to_zarr("other.zarr")
     assert dtf.from_zarr("one.zarr").nrows == dtf.from_zarr("other.zarr").nrows == 62

@@ -24,7 +24,8 @@ from support.numbered_shards import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, ShardChangedError
-from dask_tfrecord.stores.zarr import checkpoint, write
+from dask_tfrecord.stores.zarr import store as store_module
+from dask_tfrecord.stores.zarr import write
 from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 120
@@ -121,11 +122,11 @@ def test_only_what_is_missing_is_written(ds: dtf.Dataset, store: Path, broken: l
 def test_nothing_is_counted_again(
     ds: dtf.Dataset, store: Path, broken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_tfrecord.stores import rows
+    from dask_tfrecord.stores import units
 
     with dask.config.set(scheduler="sync"):
         cut_short(ds, store, broken, 20, chunks=7)
-        monkeypatch.delattr(rows, "count_items")
+        monkeypatch.delattr(units, "count_items")
         ds.to_zarr(store, resume=True, chunks=7)
     assert (dtf.from_zarr(store)["label"] == np.arange(ROWS)).all().compute()
 
@@ -206,7 +207,7 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
 def test_an_interrupted_last_task_is_resumed(
     ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    owner = checkpoint.Checkpoint if step == "close" else TargetGroup
+    owner = store_module.Checkpoint if step == "close" else TargetGroup
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -230,7 +231,7 @@ def test_an_interrupted_creation_is_resumed(ds: dtf.Dataset, store: Path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checkpoint.Checkpoint, "begin", stop)
+        patch.setattr(store_module.Checkpoint, "begin", stop)
         patch.setattr(write._GroupOutput, "abort", lambda output: None)
         ds.to_zarr(store, chunks=11)
     ds.to_zarr(store, resume=True, chunks=7)

@@ -18,7 +18,7 @@ from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.runtime import memory
+from dask_tfrecord.runtime import workers
 from dask_tfrecord.stores.zarr.compat import calling_thread_loop, write_sequentially
 
 
@@ -108,11 +108,11 @@ def test_coroutines_run_in_the_calling_thread() -> None:
 
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[None] = []
-    monkeypatch.setattr(memory, "release_memory", lambda: times.append(None))
-    monkeypatch.setattr(memory, "_KEPT", memory._FreedBytes())
-    quarter, given_back = memory.KEPT_NBYTES // 4, []
+    monkeypatch.setattr(workers, "release_memory", lambda: times.append(None))
+    monkeypatch.setattr(workers, "_KEPT", workers._FreedBytes())
+    quarter, given_back = workers.KEPT_NBYTES // 4, []
     for quarters in (1, 1, 1, 1, 2, 1, 1, 5, 1):
-        memory.release_freed(quarters * quarter)
+        workers.release_freed(quarters * quarter)
         given_back.append(len(times))
     assert given_back == [0, 0, 0, 1, 1, 1, 2, 3, 3]
 

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
-from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.records.splits import ByteSplit, Run
+from dask_tfrecord.records.index import (
+    ByteSplit,
+    Run,
+    ShardIndex,
+)
 from dask_tfrecord.storage.shard import Shard, Shards
 
 # Row numbers of a collection: a range or any numbers.

@@ -23,9 +23,8 @@ from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
-from dask_tfrecord.features.name_prefixes import prefix_groups
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Schema, prefix_groups
 
 _INT = np.dtype(np.int64)
 

@@ -17,27 +17,32 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import dask
+import dask.local
 import numpy as np
 from dask.base import tokenize
 from dask.utils import parse_bytes
 
-from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
+from dask_tfrecord.arrays.collection import (
+    MOST_CHUNKS,
+    Collection,
+    borders_by_bytes,
+    borders_by_rows,
+)
 from dask_tfrecord.arrays.counting import Attempts, Failure, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, count_records
 from dask_tfrecord.errors import FeatureError, plural
-from dask_tfrecord.inspection.inference import checked_sample, survey_sample
 from dask_tfrecord.inspection.payload_type import detect_payload_type
-from dask_tfrecord.inspection.report import Report
+from dask_tfrecord.inspection.report import Report, checked_sample, survey_sample
 from dask_tfrecord.inspection.survey import Survey, survey
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.records.splits import Run, full_run, iterate_payloads
+from dask_tfrecord.records.index import Run, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
 
 if TYPE_CHECKING:
     import dask.bag
+
 
 Runs = tuple[Run, ...]
 

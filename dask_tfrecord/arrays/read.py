@@ -24,11 +24,10 @@ from dask_tfrecord.arrays.collection import (
     borders_by_rows,
     borders_by_shard,
 )
-from dask_tfrecord.arrays.counting import closed_shards, index_entries_of_shards, index_shards
+from dask_tfrecord.arrays.counting import IntactRecords, closed_shards, index_entries_of_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
-from dask_tfrecord.arrays.verification import IntactRecords
 from dask_tfrecord.columns.decode import decode_blocks
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.encode import given_features
@@ -39,7 +38,7 @@ from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.splits import Run
+from dask_tfrecord.records.index import Run
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
@@ -404,7 +403,7 @@ def read_tfrecord(
 
 def _infer(shards: Shards) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
-    from dask_tfrecord.inspection.inference import infer_examples
+    from dask_tfrecord.inspection.report import infer_examples
 
     return infer_examples(shards)
 

@@ -66,8 +66,16 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.features import Feature, ImageFeature, default_array
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import check_count, index_entries, walk
-from dask_tfrecord.records.splits import ByteSplit, Run, SplitEntry, find_entry, find_entry_by_walk
+from dask_tfrecord.records.index import (
+    ByteSplit,
+    Run,
+    SplitEntry,
+    check_count,
+    find_entry,
+    find_entry_by_walk,
+    index_entries,
+    walk,
+)
 from dask_tfrecord.runtime.dask_private import worker_memory
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import full_name, limits, read_nbytes, read_setting

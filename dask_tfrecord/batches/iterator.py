@@ -25,8 +25,8 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Position, RowOrder, Shuffle, column_paddings
 from dask_tfrecord.batches.rows import RowReader, chunk_scheduler
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
-from dask_tfrecord.runtime.memory import Workers
-from dask_tfrecord.stores.rows import RowTasks
+from dask_tfrecord.runtime.workers import Workers
+from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 # Version of the states, and their parts, which the digest of a state protects.

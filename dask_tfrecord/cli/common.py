@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.storage.shard import Shards
-    from dask_tfrecord.stores.write_progress import WriteSummary
+    from dask_tfrecord.stores.output import WriteSummary
 
 
 _INTERRUPTED = 130
@@ -111,7 +111,7 @@ def _spell_options(message: str) -> str:
 @contextmanager
 def writing(threads: int) -> Iterator[list[WriteSummary]]:
     """Compute, display the progress, and print a summary of each write."""
-    from dask_tfrecord.stores.write_progress import collect_summaries
+    from dask_tfrecord.stores.output import collect_summaries
 
     with collect_summaries() as summaries, computing(threads):
         yield summaries

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.arrays.display import stack_columns
+from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.cli.command_options import plain
 from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.inspection.report import FeatureReport, Report

@@ -1,11 +1,15 @@
-"""The command group `dask-tfrecord`, which dask's own command line offers as `dask tfrecord`, and the command `info`.
+"""The commands of `dask-tfrecord`, which dask's own command line offers as `dask tfrecord`.
 
 Results go to stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -17,14 +21,14 @@ from dask_tfrecord.cli.command_options import (
     options,
     pattern_argument,
     plain,
+    plain_lines,
+    write_arguments,
 )
-from dask_tfrecord.cli.common import Commands, inspect_sample
-from dask_tfrecord.cli.preview_commands import head, preview, schema
-from dask_tfrecord.cli.shard_commands import copy, index, repair, verify
-from dask_tfrecord.cli.zarr_commands import to_parquet, to_tfrecord, to_zarr, virtual
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.cli.common import Commands, check_one_source_of_features, find_schema, inspect_sample, writing
+from dask_tfrecord.errors import SchemaError, plural
 
 if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.read import ResolvedPath
     from dask_tfrecord.schema import Schema
 
@@ -38,10 +42,6 @@ def tfrecord() -> None:
     A PATTERN is a path, a URL, a directory, a glob like 'train-*.tfrecord' (quoted, for natural order), or a template
     like train@8.
     """
-
-
-for command in (copy, head, index, preview, repair, schema, to_parquet, to_tfrecord, to_zarr, verify, virtual):
-    tfrecord.add_command(command)
 
 
 def main() -> None:
@@ -74,8 +74,7 @@ def info(
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.arrays.read import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
-    from dask_tfrecord.features.name_prefixes import prefix_lines
-    from dask_tfrecord.schema import group_lines
+    from dask_tfrecord.schema import group_lines, prefix_lines
 
     if split is None:
         resolved = _resolve_without_split(pattern, compression)
@@ -133,3 +132,360 @@ def _metadata(resolved: ResolvedPath) -> Schema | None:
 
 def _report_metadata(error: SchemaError) -> None:
     click.echo(f"Groups are unknown: {plain(str(error))}", err=True)
+
+
+@tfrecord.command()
+@pattern_argument("source")
+@click.argument("target")
+@options("columns", "records_per_shard", "written_compression", "index", "overwrite", "threads")
+def copy(*, source: str | list[str], target: str, threads: int, **arguments: Any) -> None:
+    """Copy records: other shard sizes, compression or features.
+
+    Records of any payload type are copied byte for byte; with --columns they must be Examples or SequenceExamples.
+    SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
+    shard, or a directory. By default each shard becomes one new shard.
+    """
+    from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
+
+    with writing(threads):
+        copy_tfrecord(source, target, **write_arguments(**arguments))
+
+
+@tfrecord.command()
+@pattern_argument()
+@options("compression", "threads")
+def index(pattern: str | list[str], compression: str | None, threads: int) -> None:
+    """Write the index of each shard next to it.
+
+    Shards with an index open without being read. FILE.idx has the format of DALI's and vahidk's tfrecord2idx: one line
+    per record with its byte offset and its length. For gzip shards, FILE.gzidx holds the access points at which
+    decompression can start; this needs indexed_gzip.
+    """
+    from dask_tfrecord.arrays.counting import write_indexes
+    from dask_tfrecord.runtime.progress import show_immediately
+    from dask_tfrecord.storage.listing import find_shards
+
+    start = time.perf_counter()
+    with show_immediately(), computing(threads):
+        written = write_indexes(find_shards(pattern, compression=compression))
+    seconds = time.perf_counter() - start
+    files, records = sum(len(each.paths) for each in written), sum(each.count for each in written)
+    click.echo(f"Wrote {plural(files, 'file')}: index of {plural(records, 'record')} in {seconds:.1f} s")
+
+
+@tfrecord.command()
+@pattern_argument()
+@options("as_json", "compression", "threads")
+@click.pass_context
+def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compression: str | None, threads: int) -> None:
+    """Check every record of shards for damage.
+
+    For each damaged file, print the lost byte ranges and the reasons. The exit status is 1 if a file is damaged.
+    """
+    from dask_tfrecord.arrays import counting
+
+    with computing(threads):
+        report = counting.verify(pattern, compression=compression)
+    if as_json:
+        click.echo(json_line(report.to_json(ensure_ascii=False)))
+    else:
+        for line in repr(report).splitlines():
+            click.echo(plain(line))
+    if not report.ok:
+        ctx.exit(1)
+
+
+@tfrecord.command()
+@click.argument("source")
+@click.argument("target")
+@options("as_json", "repaired_compression")
+def repair(source: str, target: str, as_json: bool, compression: str | None) -> None:
+    """Write the intact records of SOURCE to TARGET.
+
+    A JSON file next to TARGET lists the lost byte ranges.
+    """
+    from dask_tfrecord.arrays import counting
+
+    with computing():
+        report = counting.repair(source, target, compression=compression)
+    if as_json:
+        click.echo(json_line(report.to_dict()))
+        return
+    lost = f"{plural(len(report.lost), 'range')} of bytes lost" if report.lost else "nothing was lost"
+    click.echo(f"Wrote {plain(target)}: {plural(report.records, 'record')}; {lost}")
+    for line in report.lines():
+        click.echo(plain(line))
+
+
+@tfrecord.command()
+@pattern_argument()
+@options("schema_format", "split", "features", "sample", "compression", "threads")
+def schema(
+    *,
+    pattern: str | list[str],
+    format: str,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    compression: str | None,
+    threads: int,
+) -> None:
+    """Print the features of shards.
+
+    Features come from --features, else from the metadata of a TFDS data set, else they are inferred. The JSON has all
+    arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
+    has no casts and no decoding of bytes. Python code assigns an equal schema.
+    """
+    found = _known_schema(pattern, features, sample, split, compression, threads)
+    if format == "json":
+        click.echo(json_line(found.to_json()))
+    elif format == "tfmd":
+        from dask_tfrecord.metadata.tfmd import pbtxt
+
+        click.echo(pbtxt(found), nl=False)
+    elif format == "python":
+        from dask_tfrecord.metadata.labels import schema_code
+
+        click.echo(schema_code(found))
+    else:
+        from dask_tfrecord.cli.info_table import print_schema
+
+        print_schema(found)
+
+
+@tfrecord.command()
+@pattern_argument()
+@options("number", "rows_json", "split", "features", "sample", "columns", "compression", "threads")
+def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
+    """Print the first records.
+
+    Features are those of the command schema. With --json, each record is one line: an object of its features. Bytes are
+    text if they are UTF-8 without control characters, otherwise {"base64": …}. NaN and infinities are the strings
+    "NaN", "Infinity" and "-Infinity", as in the JSON of protobuf. Complex numbers are [real, imaginary].
+    """
+    with computing(threads):
+        dataset = _open(pattern, threads, **reading)
+        if as_json:
+            from dask_tfrecord.preview.preview import json_rows
+
+            for line in json_rows(dataset.head(n)):
+                click.echo(json_line(line))
+            return
+        found = dataset.preview(n)
+    from rich.console import Console
+
+    from dask_tfrecord.preview.preview import rich_preview
+
+    Console(highlight=False, emoji=False).print(rich_preview(found, pictures=False))
+
+
+@tfrecord.command()
+@pattern_argument()
+@click.argument("target")
+@options("preview_number", "split", "features", "sample", "columns", "overwrite", "compression", "threads")
+def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
+    """Draw the first records: a contact sheet of images, and a table of other features.
+
+    TARGET ends in .png, or in .html for a page; - displays images and table in the terminal. Features are those of the
+    command schema, and bytes that are encoded images are decoded. This needs Pillow.
+    """
+    path = Path(target)
+    if target != "-" and path.suffix.lower() not in (".png", ".html"):
+        raise click.UsageError(f"expected a TARGET that ends in .png or .html, or -; got {target!r}")
+    if target != "-" and path.exists() and not overwrite:
+        raise click.UsageError(f"{target} exists: give --overwrite to replace it")
+    with computing(threads):
+        found = _open(pattern, threads, **reading).preview(n)
+    if target == "-":
+        from rich.console import Console
+
+        Console(highlight=False, emoji=False).print(found)
+        return
+    (found.to_png if path.suffix.lower() == ".png" else found.to_html)(path)
+    click.echo(f"Wrote {plain(target)}: {plural(found.nrows, 'record')} of {plural(len(found.columns), 'feature')}")
+
+
+def _open(
+    pattern: str | list[str],
+    threads: int,
+    *,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    columns: list[str] | None,
+    compression: str | None,
+) -> Dataset:
+    from dask_tfrecord.arrays.read import read_tfrecord
+
+    schema = find_schema(pattern, features, sample, split, compression, threads)
+    return read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
+
+
+def _known_schema(
+    pattern: str | list[str],
+    features: str | None,
+    sample: int | str | None,
+    split: str | None,
+    compression: str | None,
+    threads: int,
+) -> Schema:
+    """Return the features that a conversion with these options would use."""
+    found = find_schema(pattern, features, sample, split, compression, threads)
+    if isinstance(found, str):
+        from dask_tfrecord.schema import Schema
+
+        return Schema.read(found)
+    if found is None:
+        from dask_tfrecord.arrays.read import resolve_collection
+
+        found = resolve_collection(pattern, split, compression=compression, storage_options=None).schema()
+        assert found is not None, "find_schema returns None for metadata alone"
+    return found
+
+
+@tfrecord.command("to-zarr")
+@pattern_argument()
+@click.argument("store")
+@options(
+    *("split", "features", "sample", "columns", "chunks", "shards"),
+    *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
+    *("errors", "threads"),
+)
+def to_zarr(
+    *,
+    pattern: str | list[str],
+    store: str,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    columns: list[str] | None,
+    explode: str | list[str] | None,
+    repeat: list[str] | None,
+    component: str | None,
+    overwrite: bool,
+    resume: bool,
+    planned: bool,
+    compression: str | None,
+    errors: Literal["raise", "skip", "fill"],
+    threads: int,
+    **layout: Any,
+) -> None:
+    """Convert shards to a Zarr store in bounded memory.
+
+    Features come from --features, else from the metadata of a TFDS data set, else they are inferred from Examples or
+    SequenceExamples, always so with --sample; inferred bytes stay bytes. To decode arrays and text from bytes, give
+    --features the JSON that Schema.to_json writes, with context features and feature lists for SequenceExamples. After
+    Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
+    started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
+    """
+    if overwrite and resume:
+        raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
+    if repeat is not None and explode is None:
+        raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
+    from dask_tfrecord.arrays.read import read_tfrecord
+
+    check_one_source_of_features(features, sample)
+    arguments = write_arguments(overwrite, **layout)
+    if not planned:
+        from dask_tfrecord.stores.zarr.write import open_target
+
+        # A wrong target is refused before records are read and counted.
+        open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
+    schema = find_schema(pattern, features, sample, split, compression, threads)
+    with writing(threads) as summaries:
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression, errors=errors)
+        if explode is not None:
+            dataset = dataset.explode(explode, repeat=repeat or ())
+        if planned:
+            from dask_tfrecord.stores.zarr.api import text_plan
+
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            del arguments["mode"]
+            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
+            return
+        dataset.to_zarr(store, component=component, resume=resume, **arguments)
+    if not summaries:
+        click.echo(f"{plain(store)} is complete: nothing was left to write")
+
+
+@tfrecord.command("to-tfrecord")
+@click.argument("store")
+@click.argument("target")
+@options("component", "columns", "records_per_shard", "written_compression", "index", "overwrite", "threads")
+def to_tfrecord(
+    *, store: str, target: str, component: str | None, columns: list[str] | None, threads: int, **arguments: Any
+) -> None:
+    """Write a Zarr store of to-zarr to TFRecord shards.
+
+    TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
+    By default each write unit of the store becomes a shard. Memory is bounded.
+    """
+    from dask_tfrecord.stores.zarr.read import from_zarr
+
+    with writing(threads):
+        dataset = from_zarr(store, component=component)
+        if columns is not None:
+            dataset = dataset[columns]
+        dataset.to_tfrecord(target, **write_arguments(**arguments))
+
+
+@tfrecord.command()
+@pattern_argument()
+@click.argument("target")
+@options("features", "columns", "threads")
+def virtual(
+    pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
+) -> None:
+    """Write a Zarr store of references into shards.
+
+    Values are not copied. TARGET ends in .json, or in .parquet for millions of records: kerchunk references, which zarr
+    and xarray open. Possible for float features of a fixed number of values and, with --features, for raw bytes of a
+    fixed size.
+    """
+    from dask_tfrecord.runtime.progress import show_immediately
+    from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target, virtual_zarr
+
+    # Report a wrong target before all records are read.
+    check_target(target, (*JSON_SUFFIXES, *PARQUET_SUFFIXES))
+    start = time.perf_counter()
+    with show_immediately(), computing(threads):
+        found = virtual_zarr(pattern, features, columns=columns)
+    (found.to_json if target.endswith(JSON_SUFFIXES) else found.to_parquet)(target)
+    seconds = time.perf_counter() - start
+    click.echo(
+        f"Wrote {plain(target)}: references to {plural(found.nrecords, 'record')} of "
+        f"{plural(len(found.arrays), 'feature')} in {seconds:.1f} s"
+    )
+
+
+@tfrecord.command("to-parquet")
+@pattern_argument()
+@click.argument("target")
+@options(
+    *("split", "features", "sample", "columns", "file_chunks", "overwrite", "parquet_compression", "threads"),
+)
+def to_parquet(
+    *,
+    pattern: str | list[str],
+    target: str,
+    split: str | None,
+    features: str | None,
+    sample: int | str | None,
+    columns: list[str] | None,
+    chunks: int | str | None,
+    overwrite: bool,
+    compression: str,
+    threads: int,
+) -> None:
+    """Convert shards to a directory of Parquet files, one per chunk.
+
+    TARGET is a directory; its files are part.00000.parquet and so on, in the order of the records. Features come from
+    --features, else from the metadata of a TFDS data set, else they are inferred. The compression of the shards is
+    found from their bytes. This needs pyarrow.
+    """
+    from dask_tfrecord.arrays.read import read_tfrecord
+
+    schema = find_schema(pattern, features, sample, split, "infer", threads)
+    with writing(threads):
+        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, chunks=chunks or "auto")
+        dataset.to_parquet(target, compression=compression, **write_arguments(overwrite))

@@ -21,11 +21,21 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.columns.assemble import MESSAGES, KeyOutput, KeySpec, unset_column
-from dask_tfrecord.columns.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating, decoding
+from dask_tfrecord.columns.blocks import (
+    MESSAGES,
+    Block,
+    KeyOutput,
+    KeySpec,
+    MemoryLimit,
+    RowError,
+    RowLimitError,
+    allocating,
+    decoding,
+    unset_column,
+)
 from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder
 from dask_tfrecord.columns.encoded_values import found_tensor, image_values, inflated_values, tensor_values
-from dask_tfrecord.columns.ragged_partitions import partitioned
+from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -36,13 +46,19 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, RawFeature, TensorFeature, TextFeature
-from dask_tfrecord.features.base import stored_kind
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    ImageFeature,
+    RawFeature,
+    TensorFeature,
+    TextFeature,
+    stored_kind,
+)
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
-from dask_tfrecord.records.index import truncation_error
-from dask_tfrecord.records.splits import Run, check_following_splits
+from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.settings import limits
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_tfrecord.columns import assemble, encoded_values
-from dask_tfrecord.columns.assemble import (
+from dask_tfrecord.columns import blocks, encoded_values
+from dask_tfrecord.columns.blocks import (
     Assemble,
     KeySpec,
     Prepare,
@@ -21,7 +21,7 @@ from dask_tfrecord.columns.assemble import (
     tensor_spec,
     values_spec,
 )
-from dask_tfrecord.columns.ragged_partitions import partitioned
+from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import (
     Encoded,
@@ -76,7 +76,7 @@ class ColumnDecoder:
     @property
     def keeps_values(self) -> bool:
         """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.assembler in (assemble.ragged, assemble.items, assemble.fixed_bytes) and self.prepare is None
+        whole = self.assembler in (blocks.ragged, blocks.items, blocks.fixed_bytes) and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
 
 
@@ -137,7 +137,7 @@ class Decoder:
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
     """Return the specs whose values are kept, or determine the sizes of rows."""
     made = column.feature
-    if column.assembler is assemble.lengths:
+    if column.assembler is blocks.lengths:
         return ()
     if not (made.ragged_rank or made.own_shapes or made.is_bytes or isinstance(column.parsed, SparseFeature)):
         return column.specs
@@ -170,7 +170,7 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
     counted = {}
     for name, column in columns.items():
         if name == column.source and isinstance(column.parsed, FixedLenSequenceFeature):
-            assembler = assemble.lengths if column.specs[0].steps else assemble.value_steps
+            assembler = blocks.lengths if column.specs[0].steps else blocks.value_steps
             specs = tuple(replace(spec, counted=True) for spec in column.specs)
             counted[name] = replace(column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembler)
     return counted
@@ -237,11 +237,11 @@ def _feature_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
 def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...], Assemble | None]:
     match feature:
         case FixedLenFeature():
-            return (fixed_spec(name, feature),), assemble.fixed_bytes if feature.is_bytes else None
+            return (fixed_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
         case VarLenFeature() if feature.ragged_rank == 1:
-            return (ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), assemble.ragged
+            return (ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), blocks.ragged
         case FixedLenSequenceFeature() if feature.allow_missing:
-            return (ragged_spec(name, feature.dtype, math.prod(feature.shape)),), assemble.padded_values
+            return (ragged_spec(name, feature.dtype, math.prod(feature.shape)),), blocks.padded_values
         case RaggedFeature():
             return _ragged_specs(name, feature, steps=False), partitioned
         case Encoded() if feature.count is not None:
@@ -257,7 +257,7 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
             return (raw_spec(name, feature),), None
         case TensorFeature():
             assembler = (
-                encoded_values.arrays if feature.own_shapes else assemble.fixed_bytes if feature.is_bytes else None
+                encoded_values.arrays if feature.own_shapes else blocks.fixed_bytes if feature.is_bytes else None
             )
             return (tensor_spec(name, feature),), assembler
         case ImageFeature():
@@ -272,7 +272,7 @@ def _feature_list_columns(name: str, feature: Feature) -> dict[str, ColumnDecode
     """Return the columns of a feature list: its steps, and their number."""
     if isinstance(feature, FixedLenSequenceFeature):
         spec = steps_spec(name, feature.dtype, math.prod(feature.shape), optional=feature.allow_missing)
-        column = ColumnDecoder(feature, name, feature, (spec,), assemble.padded_steps, unit="step")
+        column = ColumnDecoder(feature, name, feature, (spec,), blocks.padded_steps, unit="step")
     else:
         steps = None if getattr(feature, "default_value", None) is not None else _steps_of_feature(name, feature)
         if steps is None:
@@ -282,9 +282,7 @@ def _feature_list_columns(name: str, feature: Feature) -> dict[str, ColumnDecode
                 f"ImageFeature or TextFeature per step, without count and default_value"
             )
         column = ColumnDecoder(steps[0], name, feature, *steps[1:], unit="step")
-    lengths = ColumnDecoder(
-        FixedLenFeature((), "int64"), name, feature, column.specs[:1], assemble.lengths, unit="step"
-    )
+    lengths = ColumnDecoder(FixedLenFeature((), "int64"), name, feature, column.specs[:1], blocks.lengths, unit="step")
     return {name: column, f"{name}.lengths": lengths}
 
 
@@ -293,7 +291,7 @@ def _item_column(name: str, key: str, feature: Feature) -> ColumnDecoder:
     if isinstance(feature, FixedLenFeature) and 0 not in feature.shape:
         column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
         spec = replace(fixed_spec(key, feature), steps=True)
-        return ColumnDecoder(column, name, feature, (spec,), assemble.items, unit="item")
+        return ColumnDecoder(column, name, feature, (spec,), blocks.items, unit="item")
     steps = _steps_of_feature(key, feature)
     if steps is None:
         raise SchemaError(
@@ -309,7 +307,7 @@ def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpe
     match feature:
         case VarLenFeature() if feature.ragged_rank == 1:
             spec = ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
-            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), assemble.ragged
+            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), blocks.ragged
         case RaggedFeature() if feature.values is None:
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
             return column, _ragged_specs(key, feature, steps=True), partitioned
@@ -342,10 +340,10 @@ def _ragged_specs(name: str, feature: RaggedFeature, *, steps: bool) -> tuple[Ke
 def _sparse_columns(name: str, feature: SparseFeature) -> dict[str, ColumnDecoder]:
     keys = [(key, "int64") for key in feature.index_key] + [(feature.value_key, feature.dtype)]
     specs = tuple(ragged_spec(key, dtype) for key, dtype in keys)
-    assemblers: tuple[Assemble, ...] = (assemble.sparse_indices, assemble.sparse_values, assemble.sparse_shape)
+    assemblers: tuple[Assemble, ...] = (blocks.sparse_indices, blocks.sparse_values, blocks.sparse_shape)
     columns = feature.columns(name).items()
     return {
-        column: ColumnDecoder(of, name, feature, specs, assembler, assemble.sorted_indices)
+        column: ColumnDecoder(of, name, feature, specs, assembler, blocks.sorted_indices)
         for (column, of), assembler in zip(columns, assemblers, strict=True)
     }
 

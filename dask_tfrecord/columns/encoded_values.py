@@ -21,24 +21,36 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault
-from dask_tfrecord.columns.assemble import KeyOutput, bytes_of, flat_values, into, row_splits_of, tensor_spec
 from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    KeyOutput,
     MemoryLimit,
     RaggedBlock,
     RowError,
     RowLimitError,
+    bytes_of,
+    flat_values,
+    into,
     place,
+    row_splits_of,
     splits_of,
+    tensor_spec,
     to_text,
     weightless,
 )
 from dask_tfrecord.errors import plural
-from dask_tfrecord.features import Encoded, Feature, ImageFeature, RawFeature, TensorFeature, TextFeature
-from dask_tfrecord.features.base import TENSOR_DTYPES
-from dask_tfrecord.features.encoded import COMPRESSION_WBITS
+from dask_tfrecord.features import (
+    COMPRESSION_WBITS,
+    TENSOR_DTYPES,
+    Encoded,
+    Feature,
+    ImageFeature,
+    RawFeature,
+    TensorFeature,
+    TextFeature,
+)
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
 

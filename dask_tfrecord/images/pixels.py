@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.encoded import IMAGE_CHANNELS, IMAGE_DTYPES
+from dask_tfrecord.features import IMAGE_CHANNELS, IMAGE_DTYPES
 from dask_tfrecord.images.codecs import (
     EncodedImage,
     ImageError,

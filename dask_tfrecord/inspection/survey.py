@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import FeatureError, Location
-from dask_tfrecord.inspection.content_detection import BytesContent, detect_image, detect_tensor, is_probably_text
-from dask_tfrecord.inspection.payload_type import parse_example_list, parse_record, payload_error
+from dask_tfrecord.inspection.payload_type import (
+    BytesContent,
+    detect_image,
+    detect_tensor,
+    is_probably_text,
+    parse_example_list,
+    parse_record,
+    payload_error,
+)
 from dask_tfrecord.messages import ExampleListWithContext, Feature
 
 # Limit of the distinct numbers.

@@ -40,9 +40,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.compute import ChunkIterator
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Encoded, Feature

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.compute import ChunkIterator
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import check_group_lengths
+from dask_tfrecord.stores.units import check_group_lengths
 
 
 class AwkwardChunks(ChunkIterator[Any]):

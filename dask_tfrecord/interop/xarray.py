@@ -21,9 +21,8 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import labels_of
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import Levels, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.rows import RowTasks
-from dask_tfrecord.stores.zarr.layout import ArraySpec, Dimensions, RowGrid, zarr_layout
+from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
+from dask_tfrecord.stores.zarr.plan import ArraySpec, Dimensions, RowGrid, zarr_layout
 
 try:
     import xarray

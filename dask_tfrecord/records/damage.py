@@ -42,10 +42,9 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.compression import create_stream
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import write_file
+from dask_tfrecord.storage.streams import create_stream, write_file
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import CorruptRecordError, Location, Remedy, plural
-from dask_tfrecord.storage.compression import create_stream, mask_crc32c, masked_crc32c, open_stream
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.storage.streams import ByteSink, create_stream, mask_crc32c, masked_crc32c, open_stream
 
 # Bytes of a record around its payload.
 HEADER = 12

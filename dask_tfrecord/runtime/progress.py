@@ -1,30 +1,35 @@
-"""Progress of tasks on the active scheduler, displayed as a bar in terminals and notebooks.
+"""Progress and cancellation of tasks on the active scheduler. A bar in terminals and notebooks displays progress.
 
 Local schedulers call a callback after each task. On a cluster, tasks log events that the scheduler forwards.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import io
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from dask.callbacks import Callback
+from rich.console import Console, ConsoleRenderable, RichCast
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from dask_tfrecord.errors import redact_url
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.settings import limits, read_setting
-
-if TYPE_CHECKING:
-    from dask_tfrecord.runtime.progress_display import Display
-
 
 # Seconds between two updates of a bar.
 _UPDATE_INTERVAL = 0.1
@@ -108,7 +113,6 @@ class ProgressBar:
     def __enter__(self) -> Self:
         if is_displayed():
             # rich takes a tenth of the time of `import dask_tfrecord.arrays.read`, and few processes draw.
-            from dask_tfrecord.runtime.progress_display import NotebookDisplay, TerminalDisplay
 
             display = NotebookDisplay if _in_notebook() else TerminalDisplay
             self._display = display(self._label, self._total, self._before, self._line)
@@ -246,3 +250,222 @@ def _worker() -> Any:
         return None if distributed is None else distributed.get_worker()
     except ValueError:
         return None
+
+
+_NOTEBOOK_WIDTH = 100
+
+
+class Display(Protocol):
+    """A bar on a screen."""
+
+    def advance(self, step: float) -> None:
+        """Add an amount of finished work."""
+
+    def draw(self) -> None:
+        """Draw the current state."""
+
+    def end(self, text: str) -> None:
+        """Remove the bar and leave a line of text."""
+
+
+class _BarWithLine(Progress):
+    """A bar with a line of text below."""
+
+    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
+        self._line = line
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            # Output that is redirected to a file stays there.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            expand=True,
+        )
+        self.bar = self.add_task(Text(label).markup, total=max(total, 1e-9), completed=int(before))
+
+    def get_renderables(self) -> Iterable[ConsoleRenderable | RichCast | str]:
+        """Yield the bar and the line."""
+        yield from super().get_renderables()
+        if self._line is not None:
+            yield Text(self._line(), overflow="ellipsis", no_wrap=True)
+
+
+class TerminalDisplay:
+    """Bar on stderr."""
+
+    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
+        self._progress = _BarWithLine(label, total, before, line)
+
+    def advance(self, step: float) -> None:
+        """Add an amount of finished work."""
+        self._progress.advance(self._progress.bar, step)
+
+    def draw(self) -> None:
+        """Draw the current state."""
+        self._progress.start()
+        self._progress.refresh()
+
+    def end(self, text: str) -> None:
+        """Remove the bar and leave a line of text."""
+        self._progress.stop()
+        if text:
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class NotebookDisplay:
+    """Bar below a cell. The display of rich itself would require ipywidgets."""
+
+    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
+        self._progress = _BarWithLine(label, total, before, line)
+        self._handle: Any = None
+
+    def advance(self, step: float) -> None:
+        """Add an amount of finished work."""
+        self._progress.advance(self._progress.bar, step)
+
+    def draw(self) -> None:
+        """Draw the current state."""
+        self._show(self._progress.get_renderable())
+
+    def end(self, text: str) -> None:
+        """Replace the bar by a line of text."""
+        self._show(Text(text))
+
+    def _show(self, content: Any) -> None:
+        console = Console(
+            file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_terminal=True, force_jupyter=False
+        )
+        console.print(content, soft_wrap=isinstance(content, Text))
+        data = {
+            "text/plain": console.export_text(clear=False).rstrip(),
+            "text/html": console.export_html(inline_styles=True, code_format='<pre style="margin:0">{code}</pre>'),
+        }
+        if self._handle is None:
+            self._handle = importlib.import_module("IPython.display").display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+Result = TypeVar("Result")
+
+# Cancelled conversions that a process remembers: a bound, so that a long-lived process does not collect them.
+_MOST_CANCELLED = 1024
+
+
+class _RunningWrites:
+    """Running writes of each conversion in this process, and the conversions that were cancelled last."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.count: Counter[str] = Counter()
+        self.cancelled: dict[str, None] = {}
+
+
+_WRITES = _RunningWrites()
+
+
+@contextmanager
+def while_running(identity: str) -> Iterator[bool]:
+    """Count a write of a conversion while the context is open; yield False if the conversion was cancelled."""
+    with _WRITES.changed:
+        allowed = identity not in _WRITES.cancelled
+        _WRITES.count[identity] += allowed
+    try:
+        yield allowed
+    finally:
+        with _WRITES.changed:
+            _WRITES.count[identity] -= allowed
+            if not _WRITES.count[identity]:
+                del _WRITES.count[identity]
+            _WRITES.changed.notify_all()
+
+
+def is_cancelled(identity: str) -> bool:
+    """Return True if a conversion was cancelled in this process."""
+    with _WRITES.changed:
+        return identity in _WRITES.cancelled
+
+
+def write_uninterrupted(identity: str, path: str, write: Callable[[], object]) -> None:
+    """Call a function that writes for a conversion, uninterrupted, unless the conversion was cancelled.
+
+    An `OSError` without a path gets `path`.
+    """
+    with while_running(identity) as allowed:
+        if allowed:
+            with add_path_to_errors(path):
+                run_uninterrupted(write)
+
+
+def cancel(identity: str) -> None:
+    """Refuse new writes of a conversion in this process and wait for the running ones."""
+    with _WRITES.changed:
+        _WRITES.cancelled[identity] = None
+        if len(_WRITES.cancelled) > _MOST_CANCELLED:
+            del _WRITES.cancelled[next(iter(_WRITES.cancelled))]
+        _WRITES.changed.wait_for(lambda: identity not in _WRITES.count)
+
+
+def run_uninterrupted(step: Callable[[], Result]) -> Result:
+    """Call a function that Ctrl-C cannot interrupt, in a thread without a running event loop."""
+    # Python delivers KeyboardInterrupt to the main thread only.
+    if threading.current_thread() is not threading.main_thread() and not _in_event_loop():
+        return step()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(step).result()
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def add_path_to_errors(path: str) -> Iterator[None]:
+    """Add a path to an `OSError` that has none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = redact_url(path)
+        raise
+
+
+@contextmanager
+def cancel_on_failure(identity: str, clear: Callable[[], None]) -> Iterator[None]:
+    """Cancel a conversion in all processes if the context fails, then call `clear` to remove what it wrote."""
+    try:
+        yield
+    except BaseException:
+        cancel(identity)
+        client = active_client()
+        # The first error is raised: the cluster or the store may be what failed.
+        with suppress(Exception):
+            if client is not None:
+                client.run(cancel, identity)
+        with suppress(Exception):
+            clear()
+        raise
+
+
+def remove_empty_directories(made: Sequence[Path]) -> None:
+    """Remove directories that were made for a group, innermost first, as long as they are empty.
+
+    The first directory is that of the group. Its parents may hold a ``zarr.json``, which is removed with them.
+    """
+    with suppress(OSError):
+        for directory in made:
+            names = {path.name for path in directory.iterdir()}
+            if names and (directory == made[0] or names != {"zarr.json"}):
+                return
+            for name in names:
+                (directory / name).unlink()
+            # Fails if another process wrote to the directory meanwhile.
+            directory.rmdir()

@@ -1,4 +1,4 @@
-"""Stored bytes of one file: streams for reading, and sinks that publish a new file when it is complete.
+"""Bytes of one file: streams for reading, decompression, and sinks that publish a new file when it is complete.
 
 Local files are read with system calls, remote files in large ranges with read-ahead. Files are not mapped into memory:
 truncating a mapped file kills the process, while a read returns fewer bytes.
@@ -6,31 +6,51 @@ truncating a mapped file kills the process, while a read returns fewer bytes.
 
 from __future__ import annotations
 
-# Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
-# that `_at_exit` below is called before it.
 import concurrent.futures.thread  # noqa: F401
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
 import stat
+import struct
 import sys
 import tempfile
 import threading
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
 from fsspec.implementations.local import LocalFileSystem
+from numpy.typing import NDArray
 
-from dask_tfrecord.errors import Location, StorageError, TFRecordError, redact_url, without_credentials
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    Location,
+    ShardChangedError,
+    ShardNotFoundError,
+    StorageError,
+    TFRecordError,
+    plural,
+    redact_url,
+    without_credentials,
+)
+from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
 from dask_tfrecord.storage.remote import RangeFetcher, changed_error, not_found_error, open_ranges, url_to_fs
-from dask_tfrecord.storage.shard import Shard, has_changed, is_local
+from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_compression
+
+# Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
+# that `_at_exit` below is called before it.
+
 
 # Bytes of the first remote range while the length of the read is unknown.
 _FIRST_RANGE = 256 << 10
@@ -490,3 +510,665 @@ class _RemoteSink(_ChecksumSink):
         with contextlib.suppress(OSError):
             self._file.close()
         Path(self._file.name).unlink(missing_ok=True)
+
+
+try:
+    from isal import isal_zlib
+except ImportError:
+    _inflate: ModuleType = zlib
+else:
+    _inflate = isal_zlib
+
+
+# Bytes for detection: a TFRecord header has 12, and an inflater rejects other data within a few hundred bytes.
+_HEAD = 512
+
+# Parameter `wbits` of zlib that selects the format.
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+
+_TRUNCATED = "the {} data ends before its last block: the file is truncated"
+
+# CRC and size at the end of a gzip member.
+_TRAILER = 8
+
+# Deflate compresses at most 1032 times. Real data does not approach this ratio for long, decompression bombs do.
+MAX_RATIO = 1000
+# Inflated bytes before the ratio is checked.
+_UNCHECKED_NBYTES = 64 << 20
+
+_READ_SIZE = 256 << 10
+# The inflater copies its unused input, so small inputs are faster if gzip members are tiny.
+_INPUT_SIZE = 16 << 10
+_DISCARD_SIZE = 256 << 10
+# Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.
+_LOAD_ATTEMPTS = 3
+
+
+def mask_crc32c(crc: int) -> int:
+    """Rotate a CRC-32C and add a constant, as TFRecord does because CRCs of data with embedded CRCs are weak."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    """Return the masked CRC-32C of `data`, as TFRecord stores it."""
+    # The package imports argparse, which reading does not need.
+    import crc32c
+
+    return mask_crc32c(crc32c.crc32c(data))
+
+
+def detect_compression(head: bytes) -> str | None:
+    """Detect the compression of a file from its first bytes.
+
+    A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
+
+    Parameters
+    ----------
+    head : bytes
+        First bytes of the file; 512 are sufficient.
+
+    Returns
+    -------
+    str or None
+        ``"gzip"``, ``"zlib"`` or None.
+    """
+    if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
+        return None
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    return "zlib" if _is_zlib(head) else None
+
+
+def _is_zlib(head: bytes) -> bool:
+    """Return whether the zlib header is valid and the data inflates; a damaged length may equal a header."""
+    if len(head) < 2 or head[0] & 0x8F != 0x08 or head[1] & 0x20 or int.from_bytes(head[:2], "big") % 31:
+        return False
+    try:
+        zlib.decompressobj().decompress(head)
+    except zlib.error:
+        return False
+    return True
+
+
+def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteStream:
+    """Open the decompressed bytes of a shard.
+
+    Parameters
+    ----------
+    shard : Shard
+        File to read. If its `compression` is ``"infer"``, it is detected.
+    start : int, default 0
+        Offset in the decompressed stream where reading starts.
+    stop : int, optional
+        Offset where reading will probably stop; it limits the remote ranges.
+
+    Returns
+    -------
+    ByteStream
+        Stream at `start`, or at its end if it is shorter. It is a context manager.
+    """
+    stored = open_stored(shard)
+    try:
+        if start == 0 and stop is not None:
+            # Detection reads the beginning of the expected bytes.
+            stored.expect(stop)
+        compression = detect_compression(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
+        stream: ByteStream = stored if compression is None else InflatedStream(stored, compression)
+        if stop is not None:
+            stream.expect(stop)
+        stream.seek(start)
+        return stream
+    except BaseException:
+        stored.close()
+        raise
+
+
+class InflatedStream:
+    """Decompressed bytes of a gzip or zlib file.
+
+    If the file is truncated or damaged, is followed by other data, or inflates to more than `MAX_RATIO` times its size,
+    reading raises `CorruptRecordError` after all bytes that can be inflated. `seek` starts at the closest access point
+    before the offset, if the file has access points.
+    """
+
+    def __init__(self, stored: StoredStream, compression: str) -> None:
+        self.compression: str | None = compression
+        self.position = 0
+        self._stored = stored
+        self._bits = _WINDOW_BITS[compression]
+        self._inflater: Any = None  # None between two members
+        self._member_count = 0
+        self._read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._input = self._read_buffer[:0]  # read from the file, not passed to the inflater
+        self._rest: Any = b""  # passed to the inflater, but unused by it
+        self._trailer = 0  # stored bytes to skip before the next member, after an access point
+        self._member: tuple[int, int] | None = None  # start of the member: stored and inflated offset
+        self._failure: CorruptRecordError | None = None
+        self._rescued = b""  # bytes to return before the failure is raised
+        self._start = (0, 0)  # stored and inflated offset where inflating started
+        self._points = access_points(stored.shard) if compression == "gzip" and stored.shard.access else None
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill `buffer`, or read to the end of the stream; return the number of bytes."""
+        filled = 0
+        while filled < len(buffer) and self._failure is None:
+            try:
+                if self._inflater is None and not self._next_member():
+                    return filled
+                filled += self._inflate_into(buffer[filled:])
+            except CorruptRecordError as error:
+                self._failure = error
+        if self._failure is not None:
+            part = self._rescued[: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
+            self._rescued = self._rescued[len(part) :]
+            self.position += len(part)
+            filled += len(part)
+            if not filled and buffer:
+                raise self._failure
+        return filled
+
+    def seek(self, offset: int) -> int:
+        """Skip to `offset`, or to the end of a shorter stream; return the new position."""
+        self._enter_before(offset)
+        scratch = memoryview(bytearray(min(_DISCARD_SIZE, max(0, offset - self.position))))
+        while self.position < offset and self.readinto(scratch[: offset - self.position]):
+            pass
+        return self.position
+
+    def expect(self, stop: int) -> None:
+        """Announce the offset where reading will probably stop."""
+        if self._points is not None:
+            self._stored.expect(self._points.stored_past(stop))
+        elif stop >= self._stored.shard.size:
+            # Inflated data is usually larger than stored data, so this read covers most of the file.
+            self._stored.expect(self._stored.shard.size)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stored.close()
+
+    def __enter__(self) -> Self:
+        """Return the stream; the with-block closes it."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def _inflate_into(self, buffer: memoryview) -> int:
+        """Inflate one input into `buffer`; return the number of bytes."""
+        piece = self._rest or self._next_input()
+        try:
+            data = self._inflater.decompress(piece, len(buffer))
+        except (zlib.error, _inflate.error) as error:
+            self._rescued = self._rescue()
+            raise self._error(f"the {self.compression} data is damaged ({error})") from error
+        buffer[: len(data)] = data
+        self.position += len(data)
+        if self.position - self._start[1] > _UNCHECKED_NBYTES:
+            self._check_ratio()
+        if self._inflater.eof:
+            self._rest = self._inflater.unused_data
+            self._inflater = None
+        else:
+            self._rest = self._inflater.unconsumed_tail
+            if not piece and not data:
+                raise self._error(_TRUNCATED.format(self.compression))
+        return len(data)
+
+    def _rescue(self) -> bytes:
+        """Inflate the member again up to the damage, because the inflater lost the output of its last input."""
+        if self._member is None:
+            return b""
+        end = self._stored.position - len(self._input)
+        inflater = zlib.decompressobj(wbits=self._bits)
+        start, inflated = self._member
+        rescued = bytearray()
+        with open_stored(self._stored.shard) as stored:
+            stored.seek(start)
+            while stored.position < end:
+                piece = memoryview(bytearray(min(_INPUT_SIZE, end - stored.position)))
+                piece = piece[: stored.readinto(piece)]
+                # Single bytes near the damage, so that all output before it is returned.
+                step = len(piece) if stored.position + 2 * _INPUT_SIZE < end else 1
+                for index in range(0, len(piece), step):
+                    try:
+                        data = inflater.decompress(piece[index : index + step])
+                    except zlib.error:
+                        return bytes(rescued)
+                    rescued += data[max(0, self.position - inflated) :]
+                    inflated += len(data)
+        return bytes(rescued)
+
+    def _next_input(self) -> memoryview:
+        """Return the next stored bytes for the inflater; empty at the end of the file."""
+        if not self._input:
+            self._input = self._read_buffer[: self._stored.readinto(self._read_buffer)]
+        piece, self._input = self._input[:_INPUT_SIZE], self._input[_INPUT_SIZE:]
+        return piece
+
+    def _enter_before(self, offset: int) -> None:
+        """Continue at the last access point before an offset, if that is ahead of the current position."""
+        for _ in range(_LOAD_ATTEMPTS):
+            if self._points is None:
+                return
+            number = self._points.before(offset)
+            if number < 0 or self._points.inflated(number) <= self.position:
+                return
+            try:
+                point = self._points.load(number)
+            except (ShardChangedError, ShardNotFoundError):
+                # The sidecar was replaced after its table was read.
+                self._points = access_points(self._stored.shard)
+                continue
+            self._enter(point)
+            return
+
+    def _enter(self, point: AccessPoint) -> None:
+        """Continue inflating at an access point."""
+        self._stored.seek(point.stored - (1 if point.bits else 0))
+        self._input = self._read_buffer[:0]
+        self._rest = b""
+        if point.bits:
+            piece = bytes(self._next_input())
+            self._rest = align_bits(piece[0], point.bits) + piece[1:]
+        # Raw deflate data without the header of the member. The inflater does not read the trailer.
+        self._inflater = _inflate.decompressobj(wbits=-15, zdict=point.window)
+        self._trailer = _TRAILER
+        self._member_count += 1
+        self._member = None
+        self.position = point.inflated
+        self._start = (point.stored, point.inflated)
+
+    def _check_ratio(self) -> None:
+        """Raise CorruptRecordError if the data inflates to more than `MAX_RATIO` times its size."""
+        used = self._stored.position - len(self._input) - len(self._rest)
+        stored, inflated = used - self._start[0], self.position - self._start[1]
+        if inflated > MAX_RATIO * stored:
+            raise self._error(
+                f"the {self.compression} data inflates to more than {MAX_RATIO} times its size, like a decompression "
+                f"bomb"
+            )
+
+    def _next_member(self) -> bool:
+        """Start the next member; return False at the end. Zeros after the last member are padding, as for gzip(1)."""
+        if self._member_count:
+            self._skip_trailer()
+            rest = bytes(self._rest).lstrip(b"\0")
+            while len(rest) < 2 and (piece := self._next_input()):
+                rest = (rest + piece).lstrip(b"\0")
+            if not rest:
+                return False
+            if self.compression != "gzip" or not rest.startswith(b"\x1f\x8b"):
+                raise self._error(f"other data follows the end of the {self.compression} data")
+            self._rest = rest
+        self._inflater = _inflate.decompressobj(wbits=self._bits)
+        self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
+        self._member_count += 1
+        return True
+
+    def _skip_trailer(self) -> None:
+        """Skip the trailer of a member, which an inflater of raw deflate data does not read."""
+        while self._trailer:
+            piece = self._rest or self._next_input()
+            if not piece:
+                raise self._error(_TRUNCATED.format(self.compression))
+            self._rest, self._trailer = piece[self._trailer :], max(0, self._trailer - len(piece))
+
+    def _error(self, problem: str) -> CorruptRecordError:
+        size = self._stored.shard.size
+        return CorruptRecordError(
+            f"{problem}; {plural(self.position + len(self._rescued), 'byte')} could be inflated from the first "
+            f"{self._stored.position:,} of {plural(size, 'stored byte')}. Fetch or write the file again",
+            Location(self._stored.shard.path),
+        )
+
+
+def create_stream(
+    path: str | os.PathLike[str],
+    compression: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    should_publish: ShouldPublish | None = None,
+) -> ByteSink:
+    """Create a file, optionally compressed, that appears at `path` when it is closed.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Path or URL of the new file, in an existing directory.
+    compression : {None, "gzip", "zlib"}
+        Compression of the file, independent of its name.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+    should_publish : callable, optional
+        Confirms the publication; see `open_sink`.
+
+    Returns
+    -------
+    ByteSink
+        `write` appends bytes, `close` publishes the file, `discard` removes it.
+    """
+    compression = normalize_compression(compression)
+    sink = open_sink(path, storage_options, should_publish)
+    return sink if compression is None else _DeflatedSink(sink, _WINDOW_BITS[compression])
+
+
+class _DeflatedSink:
+    """Sink that compresses into another sink."""
+
+    def __init__(self, sink: ByteSink, bits: int) -> None:
+        self._sink = sink
+        self._deflater = zlib.compressobj(wbits=bits)
+        self.discard: Callable[[], None] = sink.discard
+
+    @property
+    def checksum(self) -> int:
+        return self._sink.checksum
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._sink.write(self._deflater.compress(data))
+
+    def close(self) -> None:
+        self._sink.write(self._deflater.flush())
+        self._sink.close()
+
+
+ACCESS_SUFFIX = ".gzidx"
+
+_TABLE_HEAD = struct.Struct("<5sBBQQIII")
+_POINT = np.dtype([("stored", "<u8"), ("inflated", "<u8"), ("bits", "u1"), ("window", "u1")])
+_MAGIC = b"GZIDX"
+_VERSION = 1
+# Bytes of the first read, which contain head and table for some gigabytes of gzip data.
+_FIRST_READ = 64 << 10
+_MAX_POINTS = 1 << 24
+
+# Empty deflate blocks (RFC 1951, section 3.2), lowest bit first. This one has fixed codes, BTYPE=1: BFINAL=0, end of
+# block.
+_EVEN_BLOCK, _EVEN_LENGTH = 0b0000000_01_0, 10
+
+
+def _odd_block() -> tuple[int, int]:
+    """Return an empty block of an odd number of bits, with dynamic codes, and its number of bits."""
+    # Lengths of the codes for code lengths, in the order of deflate, up to that for 1; 18 is a run of zeros.
+    order = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)
+    lengths = {18: 1, 1: 2, 0: 3, 16: 3}
+    fields = [(0, 1), (2, 2), (0, 5), (0, 5), (len(order) - 4, 4), *((lengths.get(code, 0), 3) for code in order)]
+    # Codes, lowest bit first: 18 is 0, 1 is 10, 0 is 110. They define one literal code, end of block, of one bit.
+    fields += [(0b0, 1), (138 - 11, 7), (0b0, 1), (118 - 11, 7), (0b01, 2), (0b011, 3)]
+    fields += [(0b0, 1)]  # end of block
+    value = length = 0
+    for field, bits in fields:
+        value |= field << length
+        length += bits
+    return value, length
+
+
+_ODD_BLOCK, _ODD_LENGTH = _odd_block()
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPoint:
+    """Point of a gzip file where inflating can start.
+
+    Attributes
+    ----------
+    stored : int
+        Stored offset of the first complete byte of the deflate data.
+    inflated : int
+        Offset in the inflated stream.
+    bits : int
+        Number of high bits in the preceding byte that belong to the deflate data.
+    window : bytes
+        Last inflated bytes before the point; empty at the beginning of a member.
+    """
+
+    stored: int
+    inflated: int
+    bits: int
+    window: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessPoints:
+    """Table of a `FILE.gzidx`.
+
+    Attributes
+    ----------
+    file : Shard
+        The sidecar file.
+    size : int
+        Stored bytes of the gzip file.
+    nbytes : int
+        Inflated bytes of the gzip file.
+    table : structured array, shape (npoints,)
+        Fields `stored`, `inflated` and `bits` of each `AccessPoint`, ascending; `window` is 1 if the sidecar contains
+        the window of the point.
+    window_size : int
+        Bytes of a window.
+    """
+
+    file: Shard
+    size: int
+    nbytes: int
+    table: NDArray[np.void]
+    window_size: int
+
+    def before(self, offset: int) -> int:
+        """Return the number of the last point at or before an inflated offset; -1 before the first point.
+
+        A point at the end of the data is never returned.
+        """
+        return int(np.searchsorted(self.table["inflated"], min(offset, self.nbytes - 1), side="right")) - 1
+
+    def inflated(self, number: int) -> int:
+        """Return the inflated offset of a point."""
+        return int(self.table["inflated"][number])
+
+    def stored_past(self, offset: int) -> int:
+        """Return a stored offset that includes all bytes needed to inflate up to `offset`."""
+        number = int(np.searchsorted(self.table["inflated"], offset))
+        return int(self.table["stored"][number]) if number < len(self.table) else self.size
+
+    def load(self, number: int) -> AccessPoint:
+        """Read a point with its window."""
+        stored, inflated, bits, has_window = self.table[number].item()
+        if not has_window:
+            return AccessPoint(stored, inflated, bits, b"")
+        begin = _TABLE_HEAD.size + self.table.nbytes
+        begin += int(np.count_nonzero(self.table["window"][:number])) * self.window_size
+        return AccessPoint(stored, inflated, bits, _read(self.file, begin, begin + self.window_size))
+
+
+def access_points(shard: Shard) -> AccessPoints | None:
+    """Return the access points of a file; they are cached by process until the sidecar changes.
+
+    Returns
+    -------
+    AccessPoints or None
+        None if the sidecar does not exist or does not fit; the file is then inflated from its beginning.
+    """
+    path = sidecar_path(shard.path, ACCESS_SUFFIX)
+    if path is None:
+        return None
+    if not is_local(path):
+        return _remote_points(shard)
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    file = Shard(path, status.st_size, str(status.st_mtime), None)
+    return _cached_local_points(file, shard.size, (status.st_mtime_ns, status.st_ino, status.st_ctime_ns))
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_local_points(file: Shard, size: int, _identity: tuple[int, ...]) -> AccessPoints | None:
+    """Read the access points of a file of `size` bytes; the identity is only a part of the cache key."""
+    return _read_if_valid(file, size)
+
+
+def _remote_points(shard: Shard) -> AccessPoints | None:
+    """Return the access points of a remote file. Each call looks up the sidecar, which is read once."""
+    [found] = find_sidecars([shard], ACCESS_SUFFIX)
+    return None if found is None else _cached_remote_points(found.file, shard.size)
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_remote_points(file: Shard, size: int) -> AccessPoints | None:
+    return _read_if_valid(file, size)
+
+
+def _read_if_valid(file: Shard, size: int) -> AccessPoints | None:
+    try:
+        points = read_access_points(file)
+    except CorruptRecordError:
+        return None
+    return points if points.size == size else None
+
+
+def read_access_points(file: Shard) -> AccessPoints:
+    """Read the table of a sidecar.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the file has another format or is truncated.
+    """
+    head = _read(file, 0, min(file.size, _FIRST_READ))
+    if len(head) < _TABLE_HEAD.size:
+        raise _unusable(file, f"it has {file.size} bytes")
+    magic, version, _, size, nbytes, _, window_size, count = _TABLE_HEAD.unpack_from(head)
+    if magic != _MAGIC or version != _VERSION or count > _MAX_POINTS:
+        raise _unusable(file, f"it begins with {head[:7].hex(' ')} and declares {count} points")
+    end = _TABLE_HEAD.size + count * _POINT.itemsize
+    if end > file.size:
+        raise _unusable(file, f"it has {file.size} bytes where its {count} points need {end}")
+    rest = _read(file, len(head), end) if end > len(head) else b""
+    table = np.frombuffer((head + rest)[_TABLE_HEAD.size : end], _POINT)
+    windows = int(np.count_nonzero(table["window"]))
+    if file.size != end + windows * window_size:
+        raise _unusable(file, f"it has {file.size} bytes where {end + windows * window_size} are needed")
+    ordered = (np.diff(table["inflated"].astype(np.int64)) >= 0).all() and (table["bits"] < 8).all()
+    if not ordered or (table["stored"] > size).any() or (table["inflated"] > nbytes).any():
+        raise _unusable(file, "its points are out of order")
+    return AccessPoints(file, size, nbytes, table, window_size)
+
+
+def indexing_library() -> Any:
+    """Import indexed_gzip, which writes access points.
+
+    Raises
+    ------
+    TFRecordError
+        If it is not installed.
+    """
+    try:
+        import indexed_gzip
+    except ImportError as error:
+        raise TFRecordError(
+            "access points into gzip need indexed_gzip: pip install 'dask-tfrecord[gzip-index]'"
+        ) from error
+    return indexed_gzip
+
+
+def write_access_points(shard: Shard, path: str) -> int:
+    """Inflate a gzip file once, and write its access points.
+
+    Parameters
+    ----------
+    shard : Shard
+        The gzip file.
+    path : str
+        Path or URL of the sidecar, which appears when it is complete. The storage options are those of the shard.
+
+    Returns
+    -------
+    int
+        Bytes written.
+
+    Raises
+    ------
+    TFRecordError
+        If indexed_gzip is not installed.
+    CorruptRecordError
+        If the gzip data is damaged.
+    """
+    indexed_gzip = indexing_library()
+    exported = io.BytesIO()
+    with open_stored(shard) as stored:
+        stored.expect(shard.size)
+        try:
+            with indexed_gzip.IndexedGzipFile(fileobj=_Seekable(stored), spacing=limits().access_point_nbytes) as file:
+                file.build_full_index()
+                file.export_index(fileobj=exported)
+        except (indexed_gzip.ZranError, indexed_gzip.CrcError) as error:
+            raise CorruptRecordError(f"the gzip data is damaged ({error})", Location(shard.path)) from error
+    data = exported.getvalue()
+    write_file(path, data, shard.storage_options)
+    return len(data)
+
+
+def align_bits(byte: int, bits: int) -> bytes:
+    """Prepend empty deflate blocks to the high bits of a byte, so that the bits end at a byte border.
+
+    Inflaters start at complete bytes, but deflate data at an access point may start within a byte.
+
+    Parameters
+    ----------
+    byte : int
+        Byte whose high bits belong to the deflate data.
+    bits : int
+        Number of these bits, 1 to 7.
+
+    Returns
+    -------
+    bytes
+        Deflate data that the inflater reads before the bytes that follow `byte` in the file.
+    """
+    value, length = (_ODD_BLOCK, _ODD_LENGTH) if bits % 2 else (0, 0)
+    while (length + bits) % 8:
+        value |= _EVEN_BLOCK << length
+        length += _EVEN_LENGTH
+    value |= (byte >> (8 - bits)) << length
+    return value.to_bytes((length + bits) // 8, "little")
+
+
+class _Seekable(io.RawIOBase):
+    """Seekable file object of a stored stream, for indexed_gzip."""
+
+    def __init__(self, stored: StoredStream) -> None:
+        self._stored = stored
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._stored.readinto(memoryview(buffer).cast("B"))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        start = {0: 0, 1: self._stored.position, 2: self._stored.shard.size}[whence]
+        return self._stored.seek(start + offset)
+
+    def tell(self) -> int:
+        return self._stored.position
+
+
+def _read(file: Shard, start: int, stop: int) -> bytes:
+    with open_stored(file) as stored:
+        stored.seek(start)
+        stored.expect(stop)
+        data = memoryview(bytearray(max(stop - start, 0)))
+        done = 0
+        while done < len(data) and (count := stored.readinto(data[done:])):
+            done += count
+        return bytes(data[:done])
+
+
+def _unusable(file: Shard, problem: str) -> CorruptRecordError:
+    return CorruptRecordError(f"unusable access points: {problem}. Build the index again", Location(file.path))

@@ -19,14 +19,13 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
-from dask_tfrecord.runtime.cancellation import add_path_to_errors
+from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
-from dask_tfrecord.stores.output import check_mode
-from dask_tfrecord.stores.rows import RowTasks
-from dask_tfrecord.stores.write_progress import ShardWriteReport
+from dask_tfrecord.stores.output import ShardWriteReport, check_mode
+from dask_tfrecord.stores.units import RowTasks
 
 if TYPE_CHECKING:
     from dask_tfrecord.interop.arrow import BatchMaker

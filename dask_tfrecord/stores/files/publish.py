@@ -38,11 +38,9 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.metadata.labels import SUFFIX
-from dask_tfrecord.metadata.tfds_writing import TFDSMetadata
+from dask_tfrecord.metadata.tfds import TFDSMetadata
 from dask_tfrecord.records.index import write_sidecars
-from dask_tfrecord.runtime.cancellation import add_path_to_errors, is_cancelled, while_running
-from dask_tfrecord.runtime.progress import report_progress
-from dask_tfrecord.storage.compression import create_stream
+from dask_tfrecord.runtime.progress import add_path_to_errors, is_cancelled, report_progress, while_running
 from dask_tfrecord.storage.listing import find_shards, sidecar_path
 from dask_tfrecord.storage.objects import (
     RUN_PREFIX,
@@ -58,10 +56,17 @@ from dask_tfrecord.storage.objects import (
 )
 from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.shard import is_local
-from dask_tfrecord.storage.streams import ByteSink, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.output import Claimable, collect, run_write
-from dask_tfrecord.stores.rows import RowTasks, task_name
-from dask_tfrecord.stores.write_progress import ReadVolume, ShardWriteReport, WriteWork, peak_memory
+from dask_tfrecord.storage.streams import ByteSink, create_stream, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.stores.output import (
+    Claimable,
+    ReadVolume,
+    ShardWriteReport,
+    WriteWork,
+    collect,
+    peak_memory,
+    run_write,
+)
+from dask_tfrecord.stores.units import RowTasks, task_name
 
 _log = logging.getLogger(__name__)
 

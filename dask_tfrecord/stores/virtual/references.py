@@ -34,8 +34,8 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.shard import Shard, Shards, is_local
 from dask_tfrecord.storage.streams import write_file
-from dask_tfrecord.stores.flat_arrays import BorderCounts
-from dask_tfrecord.stores.zarr.layout import RowGrid, zarr_layout
+from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.zarr.plan import RowGrid, zarr_layout
 
 # Readers choose the format by these suffixes.
 JSON_SUFFIXES = (".json",)

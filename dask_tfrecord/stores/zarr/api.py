@@ -12,15 +12,22 @@ from typing import Any, Literal
 from dask.delayed import Delayed
 from dask.utils import format_bytes
 
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.display import stack_columns
+from dask_tfrecord.arrays.dataset import Dataset, stack_columns
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.markup import fragment, table
-from dask_tfrecord.runtime.memory import MemoryBudget
+from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
-from dask_tfrecord.stores.zarr.options import ChunkRequest, Codecs, codec_documents, codec_names, json_value
-from dask_tfrecord.stores.zarr.plan import Conversion, conversion_request, plan_conversion
+from dask_tfrecord.stores.zarr.plan import (
+    ChunkRequest,
+    Codecs,
+    Conversion,
+    codec_documents,
+    codec_names,
+    conversion_request,
+    json_value,
+    plan_conversion,
+)
 from dask_tfrecord.stores.zarr.write import check_session, convert, convert_in_session, open_target, session_of
 
 _HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")

@@ -1,28 +1,33 @@
-"""Plan of a conversion to Zarr: its inputs and options, counts, chunk grid, tasks and memory. Nothing is written."""
+"""Plan of a conversion to Zarr: options, arrays and grids, write units, tasks, memory. Nothing is written."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
+from itertools import count, groupby, pairwise
 from typing import Any
 
 import numpy as np
+from dask.utils import parse_bytes
+from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.runtime.cancellation import run_uninterrupted
-from dask_tfrecord.runtime.memory import MemoryBudget, Workers
+from dask_tfrecord.runtime.progress import run_uninterrupted
+from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.stores.rows import RowSizes, RowTasks
+from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.layout import ZarrLayout, count_tasks, zarr_layout
-from dask_tfrecord.stores.zarr.options import AxisNames, ChunkRequest, Codecs, FillValues, UserAttributes, ZarrOptions
 
 # Argument of users: for each group, a prefix or the features.
 Groups = Mapping[str, str | Sequence[str]]
@@ -200,3 +205,1067 @@ def _check_storable(schema: Schema) -> None:
                 f"cannot write column {name!r}: Zarr has no name for dtype {feature.item_dtype}; convert it to float32 "
                 f"with map_blocks and {cast}"
             )
+
+
+# Approximate units of a flat array per unit of rows.
+FLAT_UNITS = 4
+
+
+_PLURAL = re.compile("s(?=(_[0-9]+)?$)")
+
+
+_BY_ROWS = ("dense", "row_splits", "shapes")
+
+
+# Suffixes of the names of flat arrays.
+_SUFFIX = re.compile("values|shapes|item_shapes|byte_splits|row_splits(_[0-9]+)?")
+
+
+# Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
+_FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dimensions:
+    """Names of the dimensions of a store."""
+
+    given: Mapping[str, Sequence[str]] | None = None
+    rows: str = "record"
+    indexed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """Chunk grid along rows."""
+
+    # Rows of a chunk.
+    chunk: int
+    # Rows of a write unit: a chunk, or a shard of chunks.
+    unit: int
+    # Most rows that a task reads at once.
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridOverrides:
+    """Chunks and shards of arrays that differ from the grid of rows and the default sizes."""
+
+    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature. A unit is a multiple of each.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Entries of a chunk and of a shard, by the name of a flat array.
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Decoded bytes of a chunk and of a shard of flat arrays.
+    chunk_nbytes: int | None = None
+    shard_nbytes: int | None = None
+
+    def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
+        """Return the entries of a chunk and of a write unit of a flat array.
+
+        The array has `length` entries, in `units` units of rows.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        item = max(1, item_nbytes)
+        # Flat units begin and end near units of rows: rows across the end of a task are read by two tasks.
+        share = max(1, math.ceil(length / max(units, 1.0)))
+        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
+        most = max(1, min(math.ceil(share / parts), length))
+        default = limits().chunk_nbytes if sharded else limits().write_unit_nbytes
+        chunk = max(1, (self.chunk_nbytes or default) // item)
+        if not sharded:
+            return (_even(most, chunk),) * 2
+        shard = _even(most, max(1, (self.shard_nbytes or limits().write_unit_nbytes) // item))
+        chunk = _even(shard, chunk)
+        return chunk, chunk * math.ceil(shard / chunk)
+
+
+def _even(length: int, most: int) -> int:
+    """Return the length of equal parts of at most `most` entries."""
+    return math.ceil(length / math.ceil(length / most))
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array of the group."""
+
+    # Name in the group.
+    name: str
+    # Feature that the array belongs to.
+    feature: str
+    # "dense", or the suffix of the name: "values", "row_splits", "row_splits_1" and so on, "byte_splits", "shapes",
+    # "item_shapes".
+    part: str
+    shape: tuple[int, ...]
+    # A NumPy dtype, or "string".
+    dtype: str
+    # Length of a chunk along the first axis; other axes are whole.
+    chunk: int
+    # Length of a write unit: a shard, or the chunk.
+    unit: int
+    # Names of the axes.
+    dimensions: tuple[str, ...]
+    # Group whose splits the array holds; `feature` is the first feature of that group.
+    group: str | None = None
+
+    @property
+    def by_rows(self) -> bool:
+        """True if the array is chunked along rows."""
+        return self.part in _BY_ROWS
+
+    def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
+        """Return the decoded bytes of an entry along the first axis.
+
+        Parameters
+        ----------
+        column_nbytes : mapping of str to float
+            Decoded bytes of a row, by feature.
+        """
+        if self.dtype == "string":
+            return column_nbytes[self.feature]
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrLayout:
+    """Arrays of a group, and counts for its write units."""
+
+    nrows: int
+    grid: RowGrid
+    arrays: tuple[ArraySpec, ...]
+    border_counts: BorderCounts
+
+    def splits_attributes(self, schema: Schema) -> dict[str, dict[str, Any]]:
+        """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to.
+
+        ``sample_dimension`` is that of contiguous ragged arrays in the CF conventions, section 9.3.3. CF stores counts,
+        and splits are their cumulative sum: https://cfconventions.org/cf-conventions/cf-conventions.html
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for array in self.arrays:
+            if array.group is not None:
+                found.setdefault(array.name, {}).update(group=array.group, features=list(schema.groups[array.group]))
+            if array.part == "values":
+                last = Levels.from_feature(schema[array.feature]).splits[-1]
+                own = f"{array.name.removesuffix('values')}{last}"
+                name = splits_name(array.feature, schema) if last == "row_splits" else own
+                found.setdefault(name, {})["sample_dimension"] = array.dimensions[0]
+        return found
+
+    @property
+    def nunits(self) -> int:
+        """Number of write units."""
+        flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
+        return self.nrow_units + sum(flat)
+
+    @property
+    def nrow_units(self) -> int:
+        """Number of units of rows; without rows there is one, which holds the first split."""
+        return max(1, math.ceil(self.nrows / self.grid.unit))
+
+
+def array_name(feature: str) -> str:
+    """Return the name of a feature in the group: ``/`` becomes ``.``, other forbidden characters are percent-encoded.
+
+    Names of arrays are unique, suffixes included. The attributes of the group keep the true names.
+    """
+    if not feature:
+        return "%"
+    *parents, leaf = feature.split("/")
+    # "x/values" must differ from the values of a ragged "x".
+    joined = "%2F" if _SUFFIX.fullmatch(leaf) else "."
+    head = ".".join(map(_quoted, parents))
+    name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
+    if name.startswith("__"):  # reserved by Zarr
+        name = "%5F" + name[1:]
+    if set(name) == {"."} or name == "zarr.json":
+        name = name.replace(".", "%2F")
+    return name[:-1] + "%20" if name.endswith(" ") else name
+
+
+def splits_name(feature: str, schema: Schema) -> str:
+    """Return the name of the outermost splits of a flat feature: those of its group, or its own."""
+    return f"{array_name(schema.group_of(feature) or feature)}.row_splits"
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
+
+
+def zarr_layout(
+    schema: Schema,
+    nrows: int,
+    grid: RowGrid,
+    border_counts: BorderCounts,
+    overrides: GridOverrides | None = None,
+    names: Dimensions = Dimensions(),
+) -> ZarrLayout:
+    """Lay out the arrays of a group.
+
+    Parameters
+    ----------
+    schema : Schema
+        Features.
+    nrows : int
+        Rows.
+    grid : RowGrid
+        Chunk grid along rows.
+    border_counts : BorderCounts
+        Item counts of the flat features, with a border at each unit of rows.
+    overrides : GridOverrides, optional
+        Grids of arrays that differ from the grid of rows.
+    names : Dimensions, optional
+        Names of the dimensions.
+    """
+    arrays: list[ArraySpec] = []
+    overrides = overrides or GridOverrides()
+    flat = _FlatLayout(schema, nrows, grid, border_counts, overrides, names.rows)
+    for feature_name, feature in schema.items():
+        name = array_name(feature_name)
+        if is_flat(feature):
+            arrays += flat.arrays(feature_name)
+            continue
+        dtype = "string" if feature.item_dtype.kind == "T" else feature.block_dtype.str
+        shape = (nrows, *feature.block_shape)
+        dimensions = (names.rows, *_axes(name, len(shape) - 1))
+        grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
+        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions))
+    _check_groups(schema, arrays)
+    return ZarrLayout(nrows, grid, tuple(_with_own_dimensions(arrays, names)), border_counts)
+
+
+def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iterator[ArraySpec]:
+    """Rename dimensions that have the name of an array: xarray would read that array as a coordinate."""
+    names = {array.name for array in arrays}
+    if given.indexed:
+        names.discard(given.rows)
+    for array in arrays:
+        # The name of an array never ends with a percent sign.
+        first, *inner = (name + "%" if name in names else name for name in array.dimensions)
+        if array.part in ("dense", "values"):
+            inner = list((given.given or {}).get(array.feature, inner))
+        yield replace(array, dimensions=(first, *inner))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FlatLayout:
+    """Layout of the flat arrays of ragged and bytes features."""
+
+    schema: Schema
+    nrows: int
+    grid: RowGrid
+    border_counts: BorderCounts
+    overrides: GridOverrides
+    rows_name: str
+    items_grids: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def arrays(self, feature_name: str) -> Iterator[ArraySpec]:
+        """Yield the arrays of a feature; those of the first feature of a group include the splits of the group."""
+        feature, name, group = self.schema[feature_name], array_name(feature_name), self.schema.group_of(feature_name)
+        levels, items = Levels.from_feature(feature), self._items(feature_name)
+
+        def spec(part: str, length: int, dtype: str, grid_of_array: tuple[int, int], *inner: int) -> ArraySpec:
+            dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
+            if part == "shapes":
+                dimensions = (self.rows_name, f"{name}.axis")
+            return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
+
+        dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
+        dtype = "string" if feature.item_dtype.kind == "T" else dtype
+        if group is not None and len(levels.splits) == 1:
+            if group not in self.items_grids:
+                self.items_grids[group] = self._items_grid(group)
+            values = spec("values", items[-1], dtype, self.items_grids[group], *inner)
+            yield replace(values, dimensions=(self._dimension(group), *values.dimensions[1:]))
+        else:
+            yield spec("values", items[-1], dtype, self._flat_grid(feature_name, "values", levels.item_nbytes), *inner)
+        rows = self._rows(feature_name)
+        for part, stride in zip(levels.splits, levels.strides, strict=True):
+            length = levels.entries(part, items) + 1
+            if part not in _BY_ROWS:
+                yield spec(part, length, "<i8", self._flat_grid(feature_name, part, 8))
+                continue
+            splits = spec(part, length, "<i8", (max(1, rows[0] * stride), max(1, rows[1] * stride)))
+            if group is None:
+                yield splits
+            elif feature_name == self.schema.groups[group][0]:
+                path = splits_name(feature_name, self.schema)
+                yield replace(splits, name=path, dimensions=(path.removesuffix("s"),), group=group)
+        if levels.shapes == "shapes":
+            yield spec("shapes", self.nrows, "<i8", rows, levels.axes)
+        elif levels.shapes is not None:
+            grid = self._flat_grid(feature_name, levels.shapes, 8 * levels.axes)
+            shapes = spec(levels.shapes, items[levels.shapes_level], "<i8", grid, levels.axes)
+            items_dimension = f"{name}.item" if group is None else self._dimension(group)
+            yield replace(shapes, dimensions=(items_dimension, f"{name}.axis"))
+
+    def _items(self, feature_name: str) -> list[int]:
+        found: list[int] = self.border_counts.items[feature_name][-1].tolist()
+        return found
+
+    def _rows(self, feature_name: str) -> tuple[int, int]:
+        return self.overrides.rows.get(feature_name, (self.grid.chunk, self.grid.unit))
+
+    def _flat_grid(self, feature_name: str, part: str, item_nbytes: int) -> tuple[int, int]:
+        """Return the entries of a chunk and of a unit of an array of one feature."""
+        levels, (chunk, unit) = Levels.from_feature(self.schema[feature_name]), self._rows(feature_name)
+        length = levels.entries(part, self._items(feature_name)) + (part in levels.splits)
+        name, units = f"{array_name(feature_name)}.{part}", self.nrows / self.grid.unit
+        return self.overrides.flat_grid(name, item_nbytes, length, units, chunk != unit)
+
+    def _items_grid(self, group: str) -> tuple[int, int]:
+        """Return the items of a chunk and of a unit of all arrays along the items of a group: that of the largest."""
+        levels = {name: Levels.from_feature(self.schema[name]) for name in self.schema.groups[group]}
+        along = {name: each for name, each in levels.items() if len(each.splits) == 1}
+        first, sharded = next(iter(along)), any(chunk != unit for chunk, unit in map(self._rows, along))
+        nbytes = max(each.item_nbytes for each in along.values())
+        length, units = self._items(first)[1], self.nrows / self.grid.unit
+        return self.overrides.flat_grid(f"{array_name(first)}.values", nbytes, length, units, sharded)
+
+    def _dimension(self, group: str) -> str:
+        """Return the dimension of the items of a group."""
+        return array_name(group) + ("%" if array_name(group) == self.rows_name else "")
+
+
+def _check_groups(schema: Schema, arrays: Sequence[ArraySpec]) -> None:
+    """Refuse a group whose splits or dimension have the name of another array or dimension.
+
+    Raises
+    ------
+    SchemaError
+        If there is one.
+    """
+    names = Counter(array.name for array in arrays)
+    lengths: dict[str, set[int]] = {}
+    for array in arrays:
+        for dimension, size in zip(array.dimensions, array.shape, strict=True):
+            lengths.setdefault(dimension, set()).add(size)
+    for group in schema.groups:
+        name = array_name(group)
+        if names[f"{name}.row_splits"] > 1 or len(lengths.get(name, ())) > 1:
+            raise SchemaError(
+                f"group {group!r} has the name of a feature or dimension that does not belong to it: name the group "
+                f"otherwise, as in groups={{'other': {list(schema.groups[group])[:3]}}}"
+            )
+
+
+def _axes(name: str, number: int) -> Iterator[str]:
+    return (f"{name}.dim_{axis}" for axis in range(1, number + 1))
+
+
+# Most units of rows of one task.
+_MAX_ROW_UNITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnit:
+    """Entries that one task writes, and the rows that it reads for them."""
+
+    # Number within the layout.
+    number: int
+    # Flat array; None for a unit of rows, of all arrays that are chunked along rows.
+    array: ArraySpec | None
+    # Range of entries of that array, or of rows.
+    start: int
+    stop: int
+    # Range of rows that are read for it.
+    first: int
+    past: int
+    # Items of each level of the flat features, rows first, before the first row and after the last one.
+    before: Mapping[str, tuple[int, ...]]
+    after: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Units that one task writes, and the rows that it reads."""
+
+    # Units, those of rows first.
+    units: tuple[WriteUnit, ...]
+    # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit.
+    spans: tuple[tuple[int, int], ...]
+    # Number in the key of the task.
+    number: int = 0
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Range of all rows that it reads."""
+        return (self.spans[0][0], self.spans[-1][1]) if self.spans else (0, 0)
+
+    def features(self, schema: Schema) -> list[str]:
+        """Return the names of the features that it reads."""
+        if any(unit.array is None for unit in self.units):
+            return list(schema)
+        names = {unit.array.feature for unit in self.units if unit.array is not None}
+        return [name for name in schema if name in names]
+
+
+def plan_units(layout: ZarrLayout, schema: Schema) -> Iterator[WriteUnit]:
+    """Yield all write units of a layout, rows first."""
+    number = count()
+    for start, stop in _row_ranges(0, layout.nrows, layout.grid.unit):
+        yield _row_unit(layout, next(number), start, stop)
+    for array in layout.arrays:
+        if not array.by_rows:
+            level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
+            before = layout.border_counts.items[array.feature][:, level] * stride
+            for start in range(0, array.shape[0], array.unit):
+                yield _flat_unit(layout, next(number), array, before, start, min(start + array.unit, array.shape[0]))
+
+
+def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit]) -> Iterator[WriteTask]:
+    """Group units into tasks: flat units with the rows that hold most of their entries."""
+    task_rows = layout.grid.unit * _row_units_per_task(layout)
+    # A unit past the last row holds only the final split.
+    last = max(layout.nrows - 1, 0)
+
+    def task_number(unit: WriteUnit) -> int:
+        return min((unit.first + unit.past) // 2, last) // task_rows
+
+    for _, group in groupby(sorted(units, key=task_number), task_number):
+        yield _task(layout, tuple(group))
+
+
+def plan_single_tasks(layout: ZarrLayout, units: Iterable[WriteUnit]) -> Iterator[WriteTask]:
+    """Make a task of each unit, for rows in memory: reading them again is free."""
+    return (_task(layout, (unit,)) for unit in units)
+
+
+def count_tasks(layout: ZarrLayout) -> int:
+    """Count the tasks of all units."""
+    return math.ceil(layout.nrow_units / _row_units_per_task(layout))
+
+
+def _row_units_per_task(layout: ZarrLayout) -> int:
+    return min(max(1, layout.nrow_units // limits().min_write_tasks), _MAX_ROW_UNITS)
+
+
+def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
+    """Divide the rows that units need into spans, at the ends of each unit."""
+    borders = sorted({row for unit in units for row in (unit.first, unit.past)})
+    spans: list[tuple[int, int]] = []
+    for first, past in pairwise(borders):
+        if any(unit.first <= first < unit.past for unit in units):
+            spans += _spans(layout, first, past)
+    return WriteTask(units, tuple(spans))
+
+
+def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int]]:
+    if not layout.border_counts.items:
+        return _row_ranges(first, past, layout.grid.most)
+    low, high = np.searchsorted(layout.border_counts.rows, [first, past]).tolist()
+    return layout.border_counts.spans(low, high, layout.grid.most)
+
+
+def _row_unit(layout: ZarrLayout, number: int, start: int, stop: int) -> WriteUnit:
+    counts = layout.border_counts
+    if not counts.items:
+        return WriteUnit(number, None, start, stop, start, stop, {}, {})
+    low, high = np.searchsorted(counts.rows, [start, stop]).tolist()
+    return WriteUnit(
+        number, None, start, stop, start, stop, counts.at(low, counts.items), counts.at(high, counts.items)
+    )
+
+
+def _flat_unit(
+    layout: ZarrLayout, number: int, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int
+) -> WriteUnit:
+    """Return the unit of entries `start` to `stop`, with all rows that hold some of them."""
+    counts = layout.border_counts
+    low = int(np.searchsorted(before, start, side="right")) - 1
+    # The last entry of splits does not belong to a row.
+    high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
+    first, past = counts.rows[[low, high]].tolist()
+    names = (array.feature,)
+    return WriteUnit(number, array, start, stop, first, past, counts.at(low, names), counts.at(high, names))
+
+
+def _row_ranges(first: int, past: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Divide rows into ranges; without rows there is one empty range, for the first split."""
+    for start in range(first, max(past, first + 1), rows):
+        yield start, min(start + rows, past)
+
+
+# Limit for all arrays that are chunked along rows, as a multiple of a write unit: with many arrays each gets less.
+ARRAYS_TOGETHER = 4
+
+
+# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
+SPAN_NBYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """Chunk and shard sizes that the user requests: rows by feature and entries by flat array, or decoded bytes."""
+
+    chunks: int | Mapping[str, int] | None = None
+    shards: int | Mapping[str, int] | None = None
+    chunk_nbytes: int | None = None
+    shard_nbytes: int | None = None
+
+    @classmethod
+    def from_arguments(
+        cls, chunks: int | str | Mapping[str, int] | None, shards: int | str | Mapping[str, int] | None
+    ) -> ChunkRequest:
+        """Check the arguments of `to_zarr`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is neither a number of rows nor a size.
+        """
+        chunk_rows, chunk_nbytes = _rows_or_size("chunks", chunks)
+        shard_rows, shard_nbytes = _rows_or_size("shards", shards)
+        return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        given = {"chunks": (self.chunks, self.chunk_nbytes), "shards": (self.shards, self.shard_nbytes)}
+        return {option: rows if nbytes is None else f"{nbytes} B" for option, (rows, nbytes) in given.items()}
+
+    def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
+        """Choose the grid of rows, and the grids of arrays that differ from it.
+
+        Raises
+        ------
+        ValueError
+            If a number is invalid, a shard is not a multiple of its chunk, or features do not share a unit of rows.
+        UnknownFeatureError
+            If a name belongs neither to a feature nor to a flat array.
+        """
+        chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
+        chunk_nbytes, shard_nbytes = self.chunk_nbytes, self.shard_nbytes
+        requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
+
+        def rows_of(nbytes: int) -> int:
+            return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
+
+        all_rows = max(nrows, 1)
+        small = rows_of(chunk_nbytes or limits().chunk_nbytes)
+        large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
+        # Equal units, so that tasks take equally long.
+        large = math.ceil(all_rows / math.ceil(all_rows / large))
+        shard_rows = None
+        if shard_nbytes is not None:
+            shard_rows = min(small, all_rows) * math.ceil(min(rows_of(shard_nbytes), all_rows) / min(small, all_rows))
+        unit = _shared_unit(requested, shard_rows, large)
+
+        def chunk_and_shard(chunk: int | None, shard: int | None) -> tuple[int, int]:
+            if shard is None and shard_rows is not None:
+                shard = unit
+            chunk = chunk or (_divisor(unit, large) if shard is None else _divisor(shard, small))
+            return chunk, shard or chunk
+
+        rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
+        most = _default_rows(limits().write_unit_nbytes, sizes.read, sizes.read, sizes.read)
+        grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
+        entries = _entries(schema, chunks, shards)
+        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes)
+
+
+def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
+    """Return the number of rows of a unit or a chunk in which an array has at most `nbytes`.
+
+    Parameters
+    ----------
+    nbytes : int
+        Decoded bytes of the largest array.
+    largest, by_rows, altogether : float
+        Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
+    """
+    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * limits().write_unit_nbytes / SPAN_NBYTES, 1.0)
+    return max(1, int(nbytes / each))
+
+
+def array_names(schema: Schema) -> dict[str, str]:
+    """Return the feature of each flat array that is not chunked along rows, by the name of the array."""
+    found: dict[str, str] = {}
+    for name, feature in schema.items():
+        splits = Levels.from_feature(feature).splits
+        found |= {f"{array_name(name)}.{part}": name for part in (*splits[1:], "values") if splits}
+    return found
+
+
+def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
+    """Refuse names that belong neither to a feature nor to a flat array.
+
+    Raises
+    ------
+    UnknownFeatureError
+        If a name is unknown; the message has similar names.
+    """
+    known = dict.fromkeys([*schema, *array_names(schema)])
+    for name in names:
+        if name not in known:
+            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")
+
+
+def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema) -> Mapping[str, int]:
+    """Return the number of rows or entries by name."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(schema, _number(option, value))
+    check_names(option, value, schema)
+    return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}
+
+
+def _rows_or_size(
+    option: str, value: int | str | Mapping[str, int] | None
+) -> tuple[int | Mapping[str, int] | None, int | None]:
+    """Split a `chunks` or `shards` argument into rows and bytes."""
+    if value is None:
+        return None, None
+    if isinstance(value, Mapping):
+        return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}, None
+    if isinstance(value, str):
+        return None, _nbytes(option, value)
+    return _number(option, value, ", a size such as '8 MiB' or a mapping of names to rows"), None
+
+
+def _number(option: str, value: Any, more: str = "") -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{option} must be a number of rows, 1 or more{more}; got {value!r:.100}")
+    return int(value)
+
+
+def _nbytes(option: str, size: str) -> int:
+    try:
+        # dask parses a unit without a number as one of that unit.
+        nbytes = int(parse_bytes(size)) if any(character.isdigit() for character in size) else 0
+    except ValueError:
+        nbytes = 0
+    if nbytes < 1:
+        raise ValueError(f"{option} must be a number of rows or a size such as '4 MiB'; got {size!r:.100}")
+    return nbytes
+
+
+def _shared_unit(requested: Mapping[str, tuple[int | None, int | None]], shard_rows: int | None, large: int) -> int:
+    """Return the rows of a unit: a multiple of the chunk or shard of each feature."""
+    for name, (chunk, shard) in requested.items():
+        _check_multiple(chunk, shard, name)
+    writes = {name: shard or chunk or 0 for name, (chunk, shard) in requested.items() if shard or chunk}
+    if not writes:
+        return shard_rows or large
+    most = max(writes, key=writes.__getitem__)
+    for name, rows in writes.items():
+        if writes[most] % rows:
+            raise ValueError(
+                f"features share a unit of rows, which one task reads: {rows:,} rows of {name!r} do not divide "
+                f"{writes[most]:,} of {most!r}"
+            )
+    # Default rows of the features without a request, or without shards.
+    defaults = [
+        shard_rows or large for chunk, shard in requested.values() if shard is None and (shard_rows or chunk is None)
+    ]
+    return writes[most] * max(1, max(defaults, default=1) // writes[most])
+
+
+def _check_multiple(chunk: int | None, shard: int | None, name: str) -> None:
+    if chunk is not None and shard is not None and shard % chunk:
+        raise ValueError(
+            f"a shard must be a multiple of its chunk; {shard:,} rows are not a multiple of {chunk:,} ({name!r})"
+        )
+
+
+def _divisor(unit: int, wanted: int) -> int:
+    """Return the divisor of a unit that is nearest to a number of rows."""
+    if wanted >= unit:
+        return unit
+    divisors = [part for n in range(1, math.isqrt(unit) + 1) if unit % n == 0 for part in (n, unit // n)]
+    return min(divisors, key=lambda size: abs(math.log(size / wanted)))
+
+
+def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return chunk and shard of the flat arrays whose entries the user specifies."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in array_names(schema):
+        if name in schema or not (name in chunks or name in shards):
+            continue
+        chunk, shard = chunks.get(name), shards.get(name)
+        if chunk is None:
+            raise ValueError(f"shards of {name!r} need chunks={{{name!r}: …}}, too: both count its entries")
+        _check_multiple(chunk, shard, name)
+        found[name] = (chunk, shard or chunk)
+    for group, members in schema.groups.items():
+        along = [f"{array_name(name)}.values" for name in members if len(Levels.from_feature(schema[name]).splits) == 1]
+        given = {found[name] for name in along if name in found}
+        if len(given) > 1:
+            sizes = " and ".join(f"{chunk:,} ({shard:,})" for chunk, shard in sorted(given))
+            raise ValueError(
+                f"arrays along the items of group {group!r} have one chunk (and shard) of items; got {sizes}"
+            )
+        found |= dict.fromkeys(along, *given) if given else {}
+    return found
+
+
+# Compression must not slow down the conversion. zarr finds the size of items.
+_AUTO = ({"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}},)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codecs:
+    """Compressors and filters."""
+
+    compressors: Any = "auto"
+    filters: Any = "auto"
+
+    def check(self, schema: Schema) -> None:
+        """Refuse names that belong neither to a feature nor to a flat array (row splits included).
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name is unknown.
+        """
+        for option, value in (("compressors", self.compressors), ("filters", self.filters)):
+            if _is_by_name(value):
+                splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
+                check_names(option, [name for name in value if name not in splits], schema)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        return {
+            option: {name: _document(each) for name, each in value.items()} if _is_by_name(value) else _document(value)
+            for option, value in (("compressors", self.compressors), ("filters", self.filters))
+        }
+
+    def resolve(self, spec: ArraySpec) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return compressors and filters of one array; filters of a feature do not apply to its splits."""
+        compressors = _pick(self.compressors, spec)
+        filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
+        filters = _pick(self.filters, spec) if filterable else ()
+        if isinstance(filters, str) and filters == "auto":
+            filters = ()
+        return _as_tuple(_AUTO if isinstance(compressors, str) and compressors == "auto" else compressors), _as_tuple(
+            filters
+        )
+
+
+def codec_documents(codecs: tuple[Any, ...]) -> list[Any]:
+    """Convert codecs to JSON values."""
+    return [_codec_document(codec) for codec in codecs]
+
+
+def codec_names(codecs: tuple[Any, ...]) -> str:
+    """Format codecs for display: a name with its settings."""
+    formatted = []
+    for value in codec_documents(codecs):
+        settings = [f"{key}={setting}" for key, setting in (value.get("configuration") or {}).items()]
+        formatted.append(str(value.get("name", "?")) + (f"({', '.join(settings)})" if settings else ""))
+    return ", ".join(formatted) or "none"
+
+
+def _document(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else codec_documents(_as_tuple(value))
+
+
+def _is_by_name(value: Any) -> bool:
+    # A mapping may be a codec, which has a name; no codec is named "auto".
+    if not isinstance(value, Mapping):
+        return False
+    name = value.get("name")
+    return not isinstance(name, str) or name == "auto"
+
+
+def _pick(value: Any, spec: ArraySpec) -> Any:
+    if not _is_by_name(value):
+        return value
+    if spec.group is not None:
+        return value.get(spec.name, "auto")
+    return value.get(spec.feature, "auto") if spec.name not in value or spec.part == "dense" else value[spec.name]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _codec_document(codec: Any) -> dict[str, Any]:
+    if isinstance(codec, Mapping):
+        return dict(codec)
+    return dict(codec.to_dict()) if hasattr(codec, "to_dict") else {"name": type(codec).__name__}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AxisNames(Dimensions):
+    """Names of axes by feature; other axes are named after their array."""
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> AxisNames:
+        """Combine the names of the user with those of an xarray Dataset."""
+        rows = "record" if inputs.rows is None else inputs.rows
+        # `check` refuses other types.
+        merge = inputs.axes and (given is None or isinstance(given, Mapping))
+        return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        axes = {name: list(axes) for name, axes in self.given.items()} if self.given else None
+        return {"dimension_names": axes} | ({} if self.rows == "record" else {"rows_name": self.rows})
+
+    def check(self, schema: Schema, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse names that do not fit the arrays of a group; the axes of `arrays` have generated names.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a key is not a feature.
+        ValueError
+            If there is not one string per axis, two axes of an array have one name, a name is that of an array of the
+            group, or axes of one name differ in length.
+        """
+        if self.given is None:
+            return
+        if not isinstance(self.given, Mapping):
+            raise ValueError(f"dimension_names must map features to names of axes; got {self.given!r}")
+        for name, axes in self.given.items():
+            if name not in schema:
+                raise UnknownFeatureError(
+                    f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
+                )
+            if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
+                raise ValueError(f"dimension_names[{name!r}] must be a tuple of names, one for each axis; got {axes!r}")
+        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
+        for name, axes in self.given.items():
+            _check_axes(name, axes, inner[name], arrays)
+        self._check_lengths(arrays)
+
+    def _check_lengths(self, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse one name for axes of two lengths, which an xarray Dataset cannot have."""
+        found: dict[str, tuple[int, str]] = {}
+        for array in arrays:
+            axes = array.dimensions[1:]
+            if array.part in ("dense", "values"):
+                axes = tuple((self.given or {}).get(array.feature, axes))
+            for axis, length in zip(axes, array.shape[1:], strict=True):
+                other, owner = found.setdefault(axis, (length, array.feature))
+                if other != length:
+                    raise ValueError(
+                        f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
+                        f"{array.feature!r}: axes of one name must have one length"
+                    )
+
+
+def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
+    """Check the names of the axes of one array."""
+    option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
+    if len(axes) != number:
+        unit = "a row" if array.part == "dense" else "an item"
+        raise ValueError(
+            f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has "
+            f"{number} {'axis' if number == 1 else 'axes'}, of shape {array.shape[1:]}"
+        )
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
+    names = {each.name for each in arrays}
+    along = {each.dimensions[0]: each for each in reversed(arrays)}
+    for axis in axes:
+        if axis in names:
+            raise ValueError(
+                f"{option}: {axis!r} is an array of the group, which xarray would read as the coordinate of that axis"
+            )
+        if axis in along:
+            raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
+
+
+# Kinds of values that are accepted for each kind of dtype.
+_FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FillValues:
+    """Fill values by feature or flat array."""
+
+    given: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        return {"fill_values": {name: json_value(value) for name, value in self.given.items()} if self.given else None}
+
+    def check(self, schema: Schema) -> None:
+        """Refuse names that belong neither to a feature nor to a flat array.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name is unknown.
+        """
+        if self.given is not None and not isinstance(self.given, Mapping):
+            raise ValueError(f"fill_values must map features or flat arrays to values; got {self.given!r}")
+        check_names("fill_values", self.given or {}, schema)
+
+    def resolve(self, spec: ArraySpec, schema: Schema) -> Any:
+        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
+
+        Raises
+        ------
+        ValueError
+            If the dtype of the array cannot hold it.
+        """
+        given = self.given or {}
+        if spec.name in given and spec.name not in schema:
+            return _checked(given[spec.name], spec.dtype, spec.name)
+        if spec.feature in given and spec.part in ("dense", "values"):
+            return _checked(given[spec.feature], spec.dtype, spec.feature)
+        default = getattr(schema[spec.feature], "default_value", None)
+        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
+            return _checked(default, spec.dtype, spec.feature)
+        return "" if spec.dtype == "string" else np.dtype(spec.dtype).type(0)
+
+
+def json_value(value: Any) -> Any:
+    """Convert a scalar to JSON as the metadata of Zarr does."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, complex):
+        return [json_value(plain.real), json_value(plain.imag)]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if plain != plain else "Infinity" if plain > 0 else "-Infinity"
+    return plain if plain is None or isinstance(plain, bool | int | float | str) else repr(plain)
+
+
+def _checked(value: Any, dtype: str, name: str) -> Any:
+    """Convert a value to a dtype; only floats may be rounded."""
+    if dtype == "string":
+        if isinstance(value, str):
+            return str(value)
+    elif isinstance(value, bool | int | float | complex | np.generic):
+        wanted, given = np.dtype(dtype), np.asarray(value)
+        if given.dtype.kind in _FROM[wanted.kind]:
+            with np.errstate(all="ignore"):
+                cast = given.astype(wanted)
+            rounded = wanted.kind in "fc" and bool(np.isfinite(cast)) == bool(np.isfinite(given))
+            if rounded or cast.item() == given.item():
+                return cast[()]
+    raise ValueError(f"fill_values[{name!r}]: {value!r:.100} is not a value of dtype {dtype}")
+
+
+# Attributes of arrays and groups that this library or xarray uses.
+_RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordinates"}
+
+
+@dataclass(frozen=True, slots=True)
+class UserAttributes:
+    """Attributes and coordinates of what is written, as JSON values."""
+
+    arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    group: Mapping[str, Any] = field(default_factory=dict)
+    coords: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs) -> UserAttributes:
+        """Collect the attributes and coordinates of the inputs."""
+        omitted: list[str] = []
+        arrays = {name: _kept(each, f"{name}.", omitted) for name, each in inputs.attributes.items()}
+        group = _kept(inputs.collection_attributes, "", omitted)
+        return cls(arrays, group, inputs.coords, tuple(omitted))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        if not (self.arrays or self.group or self.coords):
+            return {}
+        return {"attributes": json.dumps([self.arrays, self.group, self.coords], sort_keys=True)}
+
+    def of_group(self, schema: Schema) -> dict[str, Any]:
+        """Return the attributes of the group; xarray expects the names of coordinates separated by spaces."""
+        names = [array_name(name) for name in self.coords if not is_flat(schema[name])]
+        coords = " ".join(name for name in names if " " not in name)
+        return {**self.group, **({"coordinates": coords} if coords else {})}
+
+
+def _kept(attributes: Mapping[str, Any], owner: str, omitted: list[str]) -> dict[str, Any]:
+    """Convert attributes to JSON values; append the names of others to `omitted`."""
+    kept = {}
+    for name, value in attributes.items():
+        try:
+            json.dumps(value := _plain(value))
+        except (TypeError, ValueError):
+            omitted.append(f"{owner}{name}")
+            continue
+        if isinstance(name, str) and name not in _RESERVED:
+            kept[name] = value
+        else:
+            omitted.append(f"{owner}{name}")
+    return kept
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy scalars and arrays to JSON values."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrOptions:
+    """Options of a conversion."""
+
+    chunks: ChunkRequest = field(default_factory=ChunkRequest)
+    codecs: Codecs = field(default_factory=Codecs)
+    names: AxisNames = field(default_factory=AxisNames)
+    fill_values: FillValues = field(default_factory=FillValues)
+    consolidated: bool = True
+    attributes: UserAttributes = field(default_factory=UserAttributes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        parts = (self.chunks, self.codecs, self.names, self.fill_values, self.attributes)
+        return {name: value for part in parts for name, value in part.to_json().items()} | {
+            "consolidated": bool(self.consolidated)
+        }
+
+    def check(self, schema: Schema) -> None:
+        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a name belongs neither to a feature nor to a flat array.
+        ValueError
+            If names of axes do not fit the arrays, or a fill value does not fit its dtype.
+        """
+        self.codecs.check(schema)
+        self.fill_values.check(schema)
+        # A layout without rows suffices: only axes after the first are checked.
+        generated = Dimensions(None, self.names.rows, self.names.indexed)
+        arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
+        self.names.check(schema, arrays)
+        for spec in arrays:
+            self.fill_values.resolve(spec, schema)
+
+    def create_arguments(self, layout: ZarrLayout, schema: Schema) -> dict[str, dict[str, Any]]:
+        """Return the arguments of `zarr.create_array` for each array, by its name."""
+        splits = layout.splits_attributes(schema)
+        created = {spec.name: self._create_arguments(spec, schema) for spec in layout.arrays}
+        for name, attributes in splits.items():
+            created[name]["attributes"] |= attributes
+        return created
+
+    def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
+        inner = tuple(max(1, size) for size in spec.shape[1:])
+        compressors, filters = self.codecs.resolve(spec)
+        return {
+            "shape": spec.shape,
+            "dtype": spec.dtype,
+            "chunks": (spec.chunk, *inner),
+            "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
+            "compressors": compressors,
+            "filters": filters,
+            "fill_value": self.fill_values.resolve(spec, schema),
+            "dimension_names": spec.dimensions,
+            "attributes": self._array_attributes(spec, schema),
+        }
+
+    def _array_attributes(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
+        """Return the attributes of an array: plain values, which xarray displays and netCDF can store."""
+        if spec.group is not None:
+            return {}
+        attributes = {"feature": spec.feature, "feature_class": type(schema[spec.feature]).__name__}
+        if spec.part not in ("dense", "values"):
+            return attributes
+        classes = schema.classes.get(spec.feature)
+        user = self.attributes.arrays.get(spec.feature, {})
+        return {**user, **attributes, **({"class_names": list(classes)} if classes else {})}

@@ -23,10 +23,9 @@ from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.flat_arrays import Levels
-from dask_tfrecord.stores.zarr.layout import array_name, splits_name
-from dask_tfrecord.stores.zarr.objects import read_entries
-from dask_tfrecord.stores.zarr.store import TargetGroup
+from dask_tfrecord.stores.units import Levels
+from dask_tfrecord.stores.zarr.plan import array_name, splits_name
+from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
 # Most units of a group that is opened: each takes some bytes.
 _MAX_UNITS = 1 << 26

@@ -1,19 +1,28 @@
-"""Zarr groups: their location, the attributes of this library, creation of arrays, and writing."""
+"""Zarr groups: location, objects, attributes of this library, creation of arrays, checkpoint of a conversion."""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import io
 import json
+import logging
 import os
 import re
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import fsspec.core
+import numpy as np
 import zarr
+import zarr.abc.store
+import zarr.buffer
 import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
@@ -21,6 +30,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import (
     IncompleteStoreError,
     Location,
+    ResumeError,
     SchemaError,
     UnsupportedFormatError,
     near_misses,
@@ -29,16 +39,21 @@ from dask_tfrecord.errors import (
     redact_url,
     without_credentials,
 )
-from dask_tfrecord.storage.objects import DirectoryObjects, Objects, objects_in
+from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in
 from dask_tfrecord.storage.remote import explain_missing_extra, join
-from dask_tfrecord.stores.output import Claimable
-from dask_tfrecord.stores.zarr.compat import array_metadata, calling_thread_loop, open_for_writing
-from dask_tfrecord.stores.zarr.objects import (
-    CLAIM,
-    GroupObjects,
-    StoreObjects,
-    objects_at,
+from dask_tfrecord.stores.output import Claimable, WriteReport
+from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.zarr.compat import (
+    array_metadata,
+    calling_thread_loop,
+    chunk_key,
+    create_if_absent,
+    open_for_writing,
+    run_sync,
+    store_and_path,
 )
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.plan import ArraySpec, RowGrid, ZarrLayout
 
 _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups.
@@ -434,3 +449,416 @@ def _is_empty(directory: Path) -> bool:
 def _is_partial(path: Path) -> bool:
     """Return True for a directory that holds only temporary files of zarr."""
     return path.is_dir() and all(_TORN.fullmatch(inner.name) for inner in path.iterdir())
+
+
+# Name of the claim of a run on a group, and prefix of names that belong to claims.
+CLAIM = ".dask_tfrecord.claim"
+
+
+class GroupObjects(Objects, Protocol):
+    """Objects below the path of a group."""
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Return the size of each object in bytes; None for a missing one."""
+
+    def names(self, below: str) -> list[str]:
+        """List the names of all objects below a path."""
+
+    def remove(self, below: str) -> None:
+        """Delete everything below a path."""
+
+    def clear(self, kept: str, last: str) -> None:
+        """Delete everything except names that begin with `kept`, the object `last` after all others."""
+
+
+# Stores with an exclusive create.
+_EXCLUSIVE = (zarr.storage.MemoryStore, zarr.storage.LocalStore, zarr.storage.ObjectStore)
+# Concurrent requests to a store.
+_REQUESTS = 64
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreObjects:
+    """Objects of a store.
+
+    Attributes
+    ----------
+    store : zarr.abc.store.Store
+        The store.
+    path : str
+        Path of the group in the store.
+    """
+
+    store: zarr.abc.store.Store
+    path: str
+
+    def put(self, name: str, value: bytes) -> None:
+        """Write an object atomically."""
+        run_sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Write an object unless it exists; return True if it was written.
+
+        Exclusive in memory, on local disks, through obstore, and by the clients of S3, Google and Azure. With other
+        stores the object is read back after `SETTLE_SECONDS` seconds, and the last of several concurrent writers wins.
+        """
+        run_sync(self._create(self._key(name), value))
+        return self.get([name])[name] == value
+
+    async def _create(self, key: str, value: bytes) -> None:
+        if isinstance(self.store, _EXCLUSIVE) or not await create_if_absent(self.store, key, value):
+            await self.store.set_if_not_exists(key, zarr.buffer.cpu.Buffer.from_bytes(value))
+            if not isinstance(self.store, _EXCLUSIVE):
+                await asyncio.sleep(SETTLE_SECONDS)
+
+    def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Read objects; None for a missing one."""
+        prototype = zarr.buffer.default_buffer_prototype()
+        found = self._each(names, lambda key: self.store.get(key, prototype))
+        return {name: None if value is None else value.to_bytes() for name, value in found.items()}
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Return the size of each object in bytes; None for a missing one."""
+
+        async def size(key: str) -> int | None:
+            try:
+                return await self.store.getsize(key)
+            except FileNotFoundError:
+                return None
+
+        return self._each(names, size)
+
+    def names(self, below: str) -> list[str]:
+        """List the names of all objects below a path."""
+
+        async def found() -> list[str]:
+            # `list_prefix` returns keys relative to the root of the store.
+            return [key async for key in self.store.list_prefix(f"{self._key(below)}/".replace("//", "/").lstrip("/"))]
+
+        try:
+            return [key[len(self._key("")) :] for key in run_sync(found())]
+        except FileNotFoundError:
+            return []
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete objects; a missing one is ignored."""
+        # Deleting a missing key is a no-op.
+        self._each(names, self.store.delete)
+
+    def remove(self, below: str) -> None:
+        """Delete everything below a path."""
+        self.drop(self.names(below))
+        run_sync(self.store.delete_dir(self._key(below)))
+
+    def clear(self, kept: str, last: str) -> None:
+        """Delete everything except names that begin with `kept`, the object `last` after all others."""
+        # Cached listings of the client lack objects of other processes.
+        invalidate = getattr(getattr(self.store, "fs", None), "invalidate_cache", None)
+        if invalidate is not None:
+            invalidate()
+
+        async def inside() -> list[str]:
+            return [key async for key in self.store.list_dir(self.path)]
+
+        try:
+            names = run_sync(inside())
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name != last and not name.startswith(kept):
+                run_sync(self.store.delete_dir(self._key(name)))
+        # Objects outside of arrays remain.
+        remaining = [name for name in self.names("") if not name.startswith(kept)]
+        self.drop(name for name in remaining if name != last)
+        self.drop([last])
+
+    def _key(self, name: str) -> str:
+        return f"{self.path}/{name}" if self.path else name
+
+    def _each(self, names: Iterable[str], request: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
+        """Send a request for each name, many concurrently."""
+        names = list(names)
+
+        async def answers() -> list[Answer]:
+            gate = asyncio.Semaphore(_REQUESTS)
+
+            async def answer(name: str) -> Answer:
+                async with gate:
+                    return await request(self._key(name))
+
+            return await asyncio.gather(*map(answer, names))
+
+        return dict(zip(names, run_sync(answers()), strict=True))
+
+
+def objects_at(store: Any, component: str | None, storage_options: dict[str, Any] | None) -> StoreObjects:
+    """Return the objects of a group that may not exist.
+
+    Parameters
+    ----------
+    store : object
+        Store, path or URL as for `zarr.open_group`.
+    component : str or None
+        Path of the group in the store.
+    storage_options : dict or None
+        Options for a URL.
+    """
+    return StoreObjects(*store_and_path(store, component or "", storage_options))
+
+
+# Errors of codecs for damaged or truncated chunks.
+_DAMAGED = (RuntimeError, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
+# Entries of a chunk that are compared with the fill value. If all of them equal it, the chunk may be missing, and its
+# object is looked up.
+_SAMPLED = 16
+
+
+def read_entries(array: Any, objects: GroupObjects, location: Location, start: int, stop: int) -> NDArray[Any]:
+    """Read entries of an array.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        An array whose chunks, or shards, span all axes but the first.
+    objects : GroupObjects
+        Objects of its group.
+    location : Location
+        The array, for errors.
+    start, stop : int
+        First entry, and the end of the range.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If a chunk is damaged or missing.
+    """
+    try:
+        entries = np.asarray(array[start:stop])
+    except _DAMAGED as error:
+        raise IncompleteStoreError(
+            f"cannot read entries {start:,} to {stop:,}: {type(error).__name__}: {error}. The chunk was changed after "
+            f"it was written; to_zarr(…, mode='w') writes the group again",
+            location,
+        ) from error
+    unit = (array.shards or array.chunks)[0]
+    suspects: dict[str, range] = {}
+    for number in range(start // unit, -(-(start + len(entries)) // unit)):
+        rows = range(number * unit, min((number + 1) * unit, array.shape[0]))
+        rows_read = entries[max(rows.start - start, 0) : rows.stop - start]
+        if rows_read.size and _is_filled(rows_read[:: -(-len(rows_read) // _SAMPLED)], array.fill_value):
+            suspects[f"{array.basename}/{chunk_key(array, number)}"] = rows
+    sizes = objects.sizes(suspects) if suspects else {}
+    missing = next((name for name, size in sizes.items() if size is None), None)
+    if missing is not None:
+        rows = suspects[missing]
+        raise IncompleteStoreError(
+            f"{missing} is missing: entries {rows.start:,} to {rows.stop:,}; zarr reads each of them as "
+            f"{np.asarray(array.fill_value).item()!r}. to_zarr(…, mode='w') writes the group again",
+            location,
+        )
+    return entries
+
+
+def _is_filled(entries: NDArray[Any], value: Any) -> bool:
+    wanted = np.broadcast_to(np.asarray(value, entries.dtype), entries.shape)
+    # NumPy 2.5 warns of signaling NaNs, which data may hold.
+    with np.errstate(invalid="ignore"):
+        return np.array_equal(entries, wanted, equal_nan=entries.dtype.kind in "fc")
+
+
+_log = logging.getLogger(__name__)
+
+# Seconds to wait for missing objects.
+_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+_LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedUnit:
+    """A written unit.
+
+    Attributes
+    ----------
+    report : WriteReport
+        Rows and bytes that were written.
+    objects : sequence of str
+        Names of its objects.
+    """
+
+    report: WriteReport
+    objects: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Layout and completed units of one conversion.
+
+    Attributes
+    ----------
+    objects : GroupObjects
+        Objects of the group.
+    identity : str
+        Identity of the conversion.
+    """
+
+    objects: GroupObjects
+    identity: str
+
+    def begin(self, layout: ZarrLayout) -> None:
+        """Write the layout; from now on the conversion can be resumed."""
+        buffer, counts, names = io.BytesIO(), layout.border_counts, list(layout.border_counts.items)
+        arrays: dict[str, Any] = {f"items_{number}": counts.items[name] for number, name in enumerate(names)}
+        np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
+        self.objects.put(self._path(_BORDER_COUNTS), buffer.getvalue())
+        document = {
+            "records": layout.nrows,
+            "grid": asdict(layout.grid),
+            "arrays": [asdict(array) for array in layout.arrays],
+            "flat": names,
+        }
+        self.objects.put(self._path(_LAYOUT), json.dumps(document, ensure_ascii=False).encode())
+
+    def layout(self) -> ZarrLayout | None:
+        """Read the layout; None if it was not written, so that no unit was either."""
+        written, counted = self.objects.get([self._path(_LAYOUT), self._path(_BORDER_COUNTS)]).values()
+        if written is None or counted is None:
+            return None
+        document = json.loads(written)
+        with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
+            items = {name: arrays[f"items_{number}"] for number, name in enumerate(document["flat"])}
+            counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
+        specs = tuple(
+            ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
+            for array in document["arrays"]
+        )
+        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, counts)
+
+    def has_plan(self) -> bool:
+        """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""
+        path = self._path(_LAYOUT)
+        return self.objects.sizes([path])[path] is not None
+
+    def record(self, units: Mapping[int, CompletedUnit]) -> dict[int, WriteReport]:
+        """Record that units are written, with the current sizes of their objects.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If an object is missing.
+        """
+        names = [name for unit in units.values() for name in unit.objects]
+        for wait in (*_WAITS, 0.0):
+            sizes = self.objects.sizes(names)
+            missing = [name for name, size in sizes.items() if size is None]
+            if not missing:
+                break
+            # Another copy of the same task deletes an object right before it writes it again.
+            time.sleep(wait)
+        if missing:
+            raise IncompleteStoreError(f"{missing[0]!r} was written and is missing: the store has lost it")
+        documents, reports = {}, {}
+        for number, unit in units.items():
+            own = {name: sizes[name] or 0 for name in unit.objects}
+            reports[number] = replace(unit.report, stored=sum(own.values()))
+            documents[number] = {**asdict(reports[number]), "objects": own}
+        self.objects.put(self._record_path(min(documents)), json.dumps(documents, ensure_ascii=False).encode())
+        return reports
+
+    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
+        """Return the reports of units of one task that are recorded."""
+        # A record file is named by one of its units, and holds units of one task only.
+        paths = {number: self._record_path(number) for number in numbers}
+        records = map(_parse, self.objects.get(paths.values()).values())
+        return {
+            number: _report(unit) for record in records for number, unit in (record or {}).items() if number in paths
+        }
+
+    def verified(self) -> dict[int, WriteReport]:
+        """Return the reports of units whose objects match their record; delete records that do not match."""
+        paths = self.objects.names(self._path(_UNITS))
+        records = {path: _parse(record) for path, record in self.objects.get(paths).items()}
+        objects = {
+            path: {name: size for unit in (record or {}).values() for name, size in unit["objects"].items()}
+            for path, record in records.items()
+        }
+        found = self.objects.sizes({name for sizes in objects.values() for name in sizes})
+        reports, invalid = {}, []
+        for path, record in records.items():
+            if record is None or any(found[name] != size for name, size in objects[path].items()):
+                invalid.append(path)
+            else:
+                reports.update({number: _report(unit) for number, unit in record.items()})
+        self.objects.drop(invalid)
+        return reports
+
+    def close(self) -> None:
+        """Delete the checkpoint."""
+        self.objects.remove(CHECKPOINT_FOLDER)
+
+    def _path(self, name: str) -> str:
+        return f"{CHECKPOINT_FOLDER}/{self.identity}/{name}"
+
+    def _record_path(self, number: int) -> str:
+        return self._path(f"{_UNITS}/{number}.json")
+
+
+def _parse(record: bytes | None) -> Mapping[int, Mapping[str, Any]] | None:
+    """Parse the record of units; None if the file is missing or truncated."""
+    try:
+        found = json.loads(record or b"")
+        return {int(number): unit | {"objects": dict(unit["objects"])} for number, unit in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _report(unit: Mapping[str, Any]) -> WriteReport:
+    # Another version may have recorded other fields.
+    return WriteReport(**{name: unit[name] for name in WriteReport.__slots__ if name in unit})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResumableConversion:
+    """Interrupted conversion of the same inputs and options, found in the group.
+
+    Attributes
+    ----------
+    identity : str
+        Its identity.
+    layout : ZarrLayout or None
+        Its layout; None if all units are written.
+    """
+
+    identity: str
+    layout: ZarrLayout | None
+
+
+def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> ResumableConversion | None:
+    """Find an interrupted conversion of the same request; None if no unit is written.
+
+    Raises
+    ------
+    ResumeError
+        If inputs or options differ from those of the interrupted conversion.
+    """
+    attributes = target.stored_attributes()
+    identity = str(attributes.get("id"))
+    # The identity becomes the name of a folder.
+    if "id" not in attributes or not identity.isalnum():
+        _log.info("%s: found no conversion to resume", target)
+        return None
+    layout = Checkpoint(target.objects(target.open("r")), identity).layout()
+    written = bool(attributes.get("written") or attributes.get("complete"))
+    if not written and layout is None:
+        _log.info("%s: the interrupted conversion has no checkpoint and starts over", target)
+        return None
+    differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
+    if differences:
+        raise ResumeError(
+            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass mode='w' to start over",
+            target.location,
+        )
+    _log.info("%s: %s", target, "all units are written" if written else "resuming the interrupted conversion")
+    return ResumableConversion(identity, None if written else layout)

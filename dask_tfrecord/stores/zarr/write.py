@@ -1,7 +1,7 @@
 """Conversion to Zarr, from a plan to a complete group, or to one commit of an Icechunk session.
 
 `convert` claims the group, plans the conversion or resumes an interrupted one, builds a task for each group of write
-units and computes them. Tasks record completed units in `dask_tfrecord.stores.zarr.checkpoint`. A task fills the
+units and computes them. Tasks record completed units in `dask_tfrecord.stores.zarr.store`. A task fills the
 entries of its units from the rows that it reads, and writes each unit once. The last task marks the group complete.
 
 In a session of Icechunk, the client creates group and arrays in a fork. Each task writes to a copy of the fork and
@@ -34,33 +34,34 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, SchemaError
-from dask_tfrecord.runtime.cancellation import (
+from dask_tfrecord.runtime.progress import (
     add_path_to_errors,
     remove_empty_directories,
+    report_part,
+    report_progress,
     run_uninterrupted,
     write_uninterrupted,
 )
-from dask_tfrecord.runtime.memory import release_freed
-from dask_tfrecord.runtime.progress import report_part, report_progress
+from dask_tfrecord.runtime.workers import release_freed
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.stores.flat_arrays import Levels, check_group_lengths, flatten_block, shapes_of
-from dask_tfrecord.stores.output import check_mode, collect, run_write
-from dask_tfrecord.stores.rows import RowTasks, task_name
-from dask_tfrecord.stores.write_progress import ReadVolume, WriteReport, WriteWork, peak_memory
-from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, CompletedUnit, find_resumable
+from dask_tfrecord.stores.output import ReadVolume, WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
+from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
-from dask_tfrecord.stores.zarr.layout import (
+from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
+    Conversion,
+    ConversionRequest,
     WriteTask,
     WriteUnit,
     ZarrLayout,
+    group_attributes,
+    plan_conversion,
     plan_single_tasks,
     plan_tasks,
     plan_units,
 )
-from dask_tfrecord.stores.zarr.plan import Conversion, ConversionRequest, group_attributes, plan_conversion
-from dask_tfrecord.stores.zarr.store import Put, TargetGroup
+from dask_tfrecord.stores.zarr.store import Checkpoint, CompletedUnit, Put, TargetGroup, find_resumable
 
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
