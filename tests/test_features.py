@@ -17,7 +17,7 @@ from dask_tfrecord import features
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
 
-NAMES = {name: getattr(features, name) for name in features.__all__} | {"nan": math.nan, "inf": math.inf}
+NAMES = {**vars(features), "nan": math.nan, "inf": math.inf}
 
 EXAMPLES = [
     dtf.FixedLenFeature((2, 3), "int64"),

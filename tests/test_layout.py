@@ -25,7 +25,7 @@ from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorF
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, count_items, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.zarr import api, plan
+from dask_tfrecord.stores.zarr import plan
 from dask_tfrecord.stores.zarr.plan import (
     RowGrid,
     WriteTask,
@@ -346,7 +346,7 @@ def test_dimensions_are_no_arrays_and_of_one_size(schema: Schema) -> None:
 
 def test_how_many_rows_a_unit_has() -> None:
     # The public functions choose rows from sizes that would need gigabytes of records.
-    default_rows, unit, most = api._default_rows, Limits().write_unit_nbytes, api.SPAN_NBYTES
+    default_rows, unit, most = plan._default_rows, Limits().write_unit_nbytes, plan.SPAN_NBYTES
     assert default_rows(unit, 8, 8, 8) == default_rows(unit, 8, 16, 16) == unit // 8
     # Columns of a wide table share four units of memory, not one.
     assert default_rows(unit, 8, 800, 800) == 4 * unit // 800
