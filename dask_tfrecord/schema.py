@@ -546,3 +546,40 @@ def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]
 def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
     """Return a line for each prefix of several ragged features: the prefix and the features."""
     return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]
+
+
+def given_features(
+    features: Mapping[str, Any] | None,
+    sequence_features: Mapping[str, Any] | None,
+    example_features: Mapping[str, Any] | None = None,
+) -> Schema:
+    """Return the schema of the arguments of a user; of Examples without `sequence_features` or `example_features`."""
+    for argument, given in (
+        ("features", features),
+        ("sequence_features", sequence_features),
+        ("example_features", example_features),
+    ):
+        if given is not None and not isinstance(given, Mapping):
+            raise SchemaError(
+                f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+            )
+    if isinstance(features, Schema):
+        if sequence_features is None and example_features is None:
+            return features
+        features = features.select(features.context_features)
+        classes, groups = features.classes, features.groups
+    else:
+        classes = groups = {}
+    return Schema(
+        features or {},
+        sequence_features=sequence_features,
+        example_features=example_features,
+        classes=classes,
+        groups=groups,
+    )
+
+
+def picked(given: Any) -> str:
+    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names."""
+    names = isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
+    return "; columns= picks features by name when shards are read" if names else ""

@@ -20,8 +20,7 @@ from support.wire import example, mutate
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
-from dask_tfrecord.columns.decode import decode
-from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.features import (
     FixedLenFeature,

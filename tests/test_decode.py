@@ -31,8 +31,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
-from dask_tfrecord.columns.decode import decode
-from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.records.index import Run, scan_shard

@@ -93,7 +93,7 @@ class Record(logging.Handler):
 
 
 def listen(dask_worker: Any) -> None:
-    dask_worker.decodes = Record("dask_tfrecord.columns.decode", logging.DEBUG)
+    dask_worker.decodes = Record("dask_tfrecord.columns.decoder", logging.DEBUG)
 
 
 def told(dask_worker: Any) -> list[tuple[Any, ...]]:
@@ -104,7 +104,7 @@ def told(dask_worker: Any) -> list[tuple[Any, ...]]:
 
 
 def forget(dask_worker: Any) -> None:
-    logging.getLogger("dask_tfrecord.columns.decode").removeHandler(dask_worker.decodes)
+    logging.getLogger("dask_tfrecord.columns.decoder").removeHandler(dask_worker.decodes)
 
 
 class Decodes:
@@ -124,7 +124,7 @@ class Decodes:
 def decodes(request: pytest.FixtureRequest) -> Iterator[Decodes]:
     """Log of decodes; the test computes on the scheduler of the parameter."""
     if request.param == "threads":
-        logger = logging.getLogger("dask_tfrecord.columns.decode")
+        logger = logging.getLogger("dask_tfrecord.columns.decoder")
         handler = Record(logger.name, logging.DEBUG)
 
         def arguments() -> list[Any]:

@@ -28,9 +28,7 @@ from dask_tfrecord.arrays.counting import IntactRecords, closed_shards, index_en
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
-from dask_tfrecord.columns.decode import decode_blocks
-from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.columns.encode import given_features
+from dask_tfrecord.columns.decoder import Decoder, decode_blocks
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
@@ -40,7 +38,7 @@ from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.remote import is_directory

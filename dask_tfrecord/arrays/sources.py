@@ -46,8 +46,7 @@ from dask_tfrecord.columns.blocks import (
     to_array,
     zero_rows,
 )
-from dask_tfrecord.columns.decode import decode, decode_blocks, locate_record, located_error
-from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder
+from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder, decode, decode_blocks, locate_record, located_error
 from dask_tfrecord.columns.encoded_values import image_rows
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form

@@ -53,7 +53,7 @@ from dask_tfrecord.features import (
     stored_kind,
 )
 from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.schema import Schema, split_item_name
+from dask_tfrecord.schema import Schema, given_features, split_item_name
 
 # Initial size of the buffer for records.
 _BUFFER = 1 << 20
@@ -370,43 +370,6 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]
     ragged = [name for name, feature in schema.items() if feature.ragged_rank and name not in items]
     return schema.with_groups(grouping.groups_of(ragged))
-
-
-def given_features(
-    features: Mapping[str, Any] | None,
-    sequence_features: Mapping[str, Any] | None,
-    example_features: Mapping[str, Any] | None = None,
-) -> Schema:
-    """Return the schema of the arguments of a user; of Examples without `sequence_features` or `example_features`."""
-    for argument, given in (
-        ("features", features),
-        ("sequence_features", sequence_features),
-        ("example_features", example_features),
-    ):
-        if given is not None and not isinstance(given, Mapping):
-            raise SchemaError(
-                f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
-            )
-    if isinstance(features, Schema):
-        if sequence_features is None and example_features is None:
-            return features
-        features = features.select(features.context_features)
-        classes, groups = features.classes, features.groups
-    else:
-        classes = groups = {}
-    return Schema(
-        features or {},
-        sequence_features=sequence_features,
-        example_features=example_features,
-        classes=classes,
-        groups=groups,
-    )
-
-
-def picked(given: Any) -> str:
-    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names."""
-    names = isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
-    return "; columns= picks features by name when shards are read" if names else ""
 
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:

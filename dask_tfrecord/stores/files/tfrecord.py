@@ -25,7 +25,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
-from dask_tfrecord.columns.encode import Encoder, RecordStream, given_features, listed_features, record_schema
+from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.errors import (
     Location,
     MemoryLimitError,
@@ -45,7 +45,7 @@ from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.runtime.progress import add_path_to_errors
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
 from dask_tfrecord.storage.objects import directory_of
