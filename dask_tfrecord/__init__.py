@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
-    from dask_tfrecord.stores.zarr.api import plan_zarr, to_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
+    from dask_tfrecord.stores.zarr.write import to_zarr
+    from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
 __all__ = [
     "BytesBlock",
@@ -104,14 +105,14 @@ _MODULES = {
     "from_zarr": "stores.zarr.read",
     "infer_schema": "arrays.partitions",
     "inspect_records": "arrays.partitions",
-    "plan_zarr": "stores.zarr.api",
+    "plan_zarr": "stores.zarr.zarr_plan",
     "read_records": "records.framing",
     "read_tfrecord": "arrays.read",
     "repair": "arrays.counting",
     "read_bag": "arrays.partitions",
     "to_parquet": "stores.files.parquet",
     "to_tfrecord": "stores.files.tfrecord",
-    "to_zarr": "stores.zarr.api",
+    "to_zarr": "stores.zarr.write",
     "verify": "arrays.counting",
     "virtual_zarr": "stores.virtual.references",
 }

@@ -89,7 +89,7 @@ def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: 
     code = f"""
 # An interrupt within an import may become another error.
 import dask, distributed, zarr, dask_tfrecord as dtf
-import dask_tfrecord.arrays.read, dask_tfrecord.stores.files.tfrecord, dask_tfrecord.stores.zarr.api
+import dask_tfrecord.arrays.read, dask_tfrecord.stores.files.tfrecord, dask_tfrecord.stores.zarr.write
 FEATURES = {FEATURES}
 dask.config.set(scheduler="threads", num_workers=2)
 print("begun", flush=True)

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
     from dask_tfrecord.batches.iterator import BatchIterator
     from dask_tfrecord.batches.rows import RowSequence
+    from dask_tfrecord.metadata.labels import Labels
     from dask_tfrecord.preview.preview import Preview
-    from dask_tfrecord.stores.zarr.api import ZarrPlan
+    from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
 
 
 class DatasetWriters(Mapping[str, da.Array]):
@@ -58,7 +59,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         memory_limit: int | str | None = "auto",
     ) -> ZarrPlan:
         """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
-        from dask_tfrecord.stores.zarr.api import plan_zarr
+        from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
         return plan_zarr(
             self,
@@ -93,7 +94,7 @@ class DatasetWriters(Mapping[str, da.Array]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> Delayed | None:
         """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
-        from dask_tfrecord.stores.zarr.api import to_zarr
+        from dask_tfrecord.stores.zarr.write import to_zarr
 
         return to_zarr(
             self,
@@ -572,6 +573,15 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     def _source(self) -> Source | None:
         """Source of rows that are read on demand; None after `persist` and for data sets with assigned columns."""
         return None if self._assigned else self._rows.source
+
+    def _labels(self) -> Labels | None:
+        """Return the labels next to the first shard of records that are read unchanged."""
+        from dask_tfrecord.metadata.labels import read_labels
+
+        source = self._source
+        if source is None or source.inner is not None or source.nrows is None or not source.shards:
+            return None
+        return read_labels(source.shards[0])
 
     @property
     def _borders(self) -> NDArray[np.int64] | None:

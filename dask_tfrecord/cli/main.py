@@ -397,7 +397,7 @@ def to_zarr(
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if planned:
-            from dask_tfrecord.stores.zarr.api import text_plan
+            from dask_tfrecord.stores.zarr.zarr_plan import text_plan
 
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             del arguments["mode"]

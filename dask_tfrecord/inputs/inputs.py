@@ -37,7 +37,7 @@ from dask_tfrecord.columns.user_blocks import (
 )
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
-from dask_tfrecord.metadata.labels import Labels, encodable, read_labels
+from dask_tfrecord.metadata.labels import Labels, encodable
 from dask_tfrecord.runtime.dask_private import array_meta
 from dask_tfrecord.schema import Schema
 
@@ -165,14 +165,6 @@ class Inputs:
             ]
         if names:
             warnings.warn(f"attributes are not written: {_list(names)}", UserWarning, stacklevel=4)
-
-
-def labels_of(dataset: Dataset) -> Labels | None:
-    """Return the labels next to the first shard of records that are read unchanged."""
-    source = dataset._source
-    if source is None or source.inner is not None or source.nrows is None or not source.shards:
-        return None
-    return read_labels(source.shards[0])
 
 
 _HINTS = {

@@ -18,7 +18,6 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, printable
 from dask_tfrecord.features import Feature
-from dask_tfrecord.inputs.inputs import labels_of
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
@@ -319,7 +318,7 @@ def to_xarray(
     """Return the columns as variables; `Dataset.to_xarray` documents the arguments."""
     if ragged not in ("objects", "flat"):
         raise ValueError(f"ragged is 'objects' or 'flat'; got {ragged!r}")
-    labels = labels_of(dataset)
+    labels = dataset._labels()
     flat = [name for name in flat_columns(dataset) if name not in coords] if ragged == "flat" else []
     axes = {name: each for name, each in (dimension_names or {}).items() if name not in flat}
     specs = variable_specs(dataset.schema, dataset.nrows, coords, axes, labels)

@@ -187,7 +187,6 @@ class _Opened:
     ) -> _Opened:
         """Open shards by the arguments of `open_dataset`."""
         from dask_tfrecord.arrays.read import read_tfrecord
-        from dask_tfrecord.inputs.inputs import labels_of
         from dask_tfrecord.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.schema import ITEMS, Schema
 
@@ -213,7 +212,7 @@ class _Opened:
         rows = rows[[name for name in rows if remains(name)]]
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
         coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
-        labels = labels_of(rows)
+        labels = rows._labels()
         specs = variable_specs(rows.schema, rows.nrows, coords, dimension_names, labels)
         return cls(given, rows, specs, labels, dropped)
 

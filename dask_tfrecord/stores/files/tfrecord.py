@@ -38,7 +38,7 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.features import Feature, ImageFeature, RawFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.inputs.inputs import Inputs, labels_of
+from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
@@ -224,7 +224,7 @@ def _rows_and_schema(
         stored = arrays.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
         schema = record_schema(arrays.schema, read, given)
-        kept = labels_of(arrays)
+        kept = arrays._labels()
         return arrays, schema, None if kept is None else kept.of_records(schema).to_json()
     inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
     schema = record_schema(inputs.dataset.schema, None, given)
