@@ -69,6 +69,7 @@ def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs(name: s
     assert not (imported(f"from dask_tfrecord import {name}") - of_dask) & {
         *WRITERS,
         "dask.bag",
+        "rich",
         "pandas",
         "pyarrow",
         "xarray",

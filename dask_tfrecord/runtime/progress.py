@@ -6,30 +6,28 @@ Local schedulers call a callback after each task. On a cluster, tasks log events
 from __future__ import annotations
 
 import asyncio
-import importlib
-import io
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dask.callbacks import Callback
-from rich.console import Console, ConsoleRenderable, RichCast
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from dask_tfrecord.errors import redact_url
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.settings import limits, read_setting
+
+if TYPE_CHECKING:
+    from dask_tfrecord.runtime.progress_display import Display
 
 # Seconds between two updates of a bar.
 _UPDATE_INTERVAL = 0.1
@@ -113,6 +111,7 @@ class ProgressBar:
     def __enter__(self) -> Self:
         if is_displayed():
             # rich takes a tenth of the time of `import dask_tfrecord.arrays.read`, and few processes draw.
+            from dask_tfrecord.runtime.progress_display import NotebookDisplay, TerminalDisplay
 
             display = NotebookDisplay if _in_notebook() else TerminalDisplay
             self._display = display(self._label, self._total, self._before, self._line)
@@ -250,104 +249,6 @@ def _worker() -> Any:
         return None if distributed is None else distributed.get_worker()
     except ValueError:
         return None
-
-
-_NOTEBOOK_WIDTH = 100
-
-
-class Display(Protocol):
-    """A bar on a screen."""
-
-    def advance(self, step: float) -> None:
-        """Add an amount of finished work."""
-
-    def draw(self) -> None:
-        """Draw the current state."""
-
-    def end(self, text: str) -> None:
-        """Remove the bar and leave a line of text."""
-
-
-class _BarWithLine(Progress):
-    """A bar with a line of text below."""
-
-    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
-        self._line = line
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            # Output that is redirected to a file stays there.
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-            expand=True,
-        )
-        self.bar = self.add_task(Text(label).markup, total=max(total, 1e-9), completed=int(before))
-
-    def get_renderables(self) -> Iterable[ConsoleRenderable | RichCast | str]:
-        """Yield the bar and the line."""
-        yield from super().get_renderables()
-        if self._line is not None:
-            yield Text(self._line(), overflow="ellipsis", no_wrap=True)
-
-
-class TerminalDisplay:
-    """Bar on stderr."""
-
-    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
-        self._progress = _BarWithLine(label, total, before, line)
-
-    def advance(self, step: float) -> None:
-        """Add an amount of finished work."""
-        self._progress.advance(self._progress.bar, step)
-
-    def draw(self) -> None:
-        """Draw the current state."""
-        self._progress.start()
-        self._progress.refresh()
-
-    def end(self, text: str) -> None:
-        """Remove the bar and leave a line of text."""
-        self._progress.stop()
-        if text:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class NotebookDisplay:
-    """Bar below a cell. The display of rich itself would require ipywidgets."""
-
-    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
-        self._progress = _BarWithLine(label, total, before, line)
-        self._handle: Any = None
-
-    def advance(self, step: float) -> None:
-        """Add an amount of finished work."""
-        self._progress.advance(self._progress.bar, step)
-
-    def draw(self) -> None:
-        """Draw the current state."""
-        self._show(self._progress.get_renderable())
-
-    def end(self, text: str) -> None:
-        """Replace the bar by a line of text."""
-        self._show(Text(text))
-
-    def _show(self, content: Any) -> None:
-        console = Console(
-            file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_terminal=True, force_jupyter=False
-        )
-        console.print(content, soft_wrap=isinstance(content, Text))
-        data = {
-            "text/plain": console.export_text(clear=False).rstrip(),
-            "text/html": console.export_html(inline_styles=True, code_format='<pre style="margin:0">{code}</pre>'),
-        }
-        if self._handle is None:
-            self._handle = importlib.import_module("IPython.display").display(data, raw=True, display_id=True)
-        else:
-            self._handle.update(data, raw=True)
 
 
 Result = TypeVar("Result")
