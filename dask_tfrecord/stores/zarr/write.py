@@ -399,9 +399,8 @@ class _GroupOutput:
         first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
         completed = checkpoint.verified()
         units = list(plan_units(layout, schema))
-        make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
-        missing = make_tasks(layout, [unit for unit in units if unit.number not in completed])
-        tasks = [replace(task, number=number) for number, task in enumerate(missing)]
+        missing = [unit for unit in units if unit.number not in completed]
+        tasks = _numbered_tasks(layout, missing, row_tasks.source)
         written = row_tasks.build(
             write_units,
             ((task.rows, task.features(schema), (task,)) for task in tasks),
@@ -409,7 +408,7 @@ class _GroupOutput:
             (target, checkpoint, len(units)),
             first,
         )
-        all_rows = [task.rows for task in make_tasks(layout, units)] if completed else ()
+        all_rows = [task.rows for task in _numbered_tasks(layout, units, row_tasks.source)] if completed else ()
         return written, WriteWork(
             str(target),
             task_name(write_units, self.token),
@@ -439,6 +438,12 @@ class _GroupOutput:
                     error.add_note("written units are kept: the same call with resume=True continues it")
                 return
         target.remove()
+
+
+def _numbered_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], source: Source | None) -> list[WriteTask]:
+    """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
+    make_tasks = plan_tasks if source is not None else plan_single_tasks
+    return [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
 
 
 def _check_group(context: WriteContext) -> WriteContext:
@@ -869,8 +874,7 @@ class _SessionOutput:
         layout, schema, place = self._layout, self._request.schema, f"Icechunk, branch {self._session.branch}"
         row_tasks = RowTasks(self._request.dataset, self.token, schema)
         units = list(plan_units(layout, schema))
-        make_tasks = plan_tasks if row_tasks.source is not None else plan_single_tasks
-        tasks = [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
+        tasks = _numbered_tasks(layout, units, row_tasks.source)
         origin = _ForkOrigin(pickle.dumps(self._fork), self._target.component, self.token, schema, layout, place)
         shared = dask.delayed(origin, name=f"tfrecord-writer-{self.token}", traverse=False)
         arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
