@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -1249,8 +1249,15 @@ def json_of_feature(feature: Feature) -> dict[str, Any]:
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
-    cls = _STORED_FEATURES[entry.pop("class")]
-    return cls(**{name: _from_json(value) for name, value in entry.items()})
+    cls = _stored_class(_STORED_FEATURES, entry.pop("class"))
+    made: Feature = cls(**{name: _from_json(value) for name, value in entry.items()})
+    return made
+
+
+def _stored_class(classes: Mapping[str, Any], name: Any) -> Any:
+    if not isinstance(name, str) or name not in classes:
+        raise ValueError(f"there is no class {name!r} among {', '.join(classes)}")
+    return classes[name]
 
 
 def _to_json(value: Any) -> Any:
@@ -1284,4 +1291,5 @@ def _from_json(value: Any) -> Any:
         return float(value["float"])
     if "class" in value:
         return feature_of_json(dict(value))
-    return _STORED_PARTITIONS[value["partition"]](value["key"] if "key" in value else value["length"])
+    partition = _stored_class(_STORED_PARTITIONS, value["partition"])
+    return partition(value["key"] if "key" in value else value["length"])
