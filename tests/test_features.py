@@ -17,7 +17,14 @@ from dask_tfrecord import features
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
 
-NAMES = {**vars(features), "nan": math.nan, "inf": math.inf}
+# A repr names public classes of the module alone.
+CLASSES = {
+    name: value for name, value in vars(features).items() if getattr(value, "__module__", "") == features.__name__
+}
+NAMES = {name: value for name, value in CLASSES.items() if not name.startswith("_")} | {
+    "nan": math.nan,
+    "inf": math.inf,
+}
 
 EXAMPLES = [
     dtf.FixedLenFeature((2, 3), "int64"),

@@ -47,9 +47,6 @@ from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of,
 from dask_tfrecord.storage.shard import Shard, Shards, normalize_compression
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
-# Row numbers of a collection: a range or any numbers.
-
-
 # Shards of one task: small files share a task.
 _TASK_SHARDS = 64
 # Bytes from which compression is detected.

@@ -1,4 +1,4 @@
-"""Files beside shards: schemas as JSON or pbtxt, and labels of an xarray Dataset, `FILE.xarray.json`.
+"""Files next to shards: schemas as JSON or pbtxt, and labels of an xarray Dataset, `FILE.xarray.json`.
 
 Labels are the names of dimensions, the coordinates, dtypes and attributes, and the features that read the columns
 again.

@@ -716,7 +716,6 @@ _CLASSES = {
     "text": "text_feature.Text",
     "sequence": "sequence_feature.Sequence",
 }
-_WRITTEN_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _NAME_SYNTAX = {"name": r"[a-zA-Z_]\w*", "version": r"\d+\.\d+\.\d+", "split": r"[a-zA-Z_]\w*"}
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -838,7 +837,7 @@ def info_text(names: TFDSNames, before: str | None, counts: Sequence[int], nbyte
             )
     split = {
         "name": names.split,
-        "filepathTemplate": _WRITTEN_TEMPLATE,
+        "filepathTemplate": _TEMPLATE,
         "shardLengths": [str(count) for count in counts],
         "numBytes": str(nbytes),
     }

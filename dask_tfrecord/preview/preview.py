@@ -722,15 +722,8 @@ def _decoded(value: bytes) -> _Reduced | None:
     height, width, channels = found.shape
     try:
         library = simplejpeg_or_none()
-        if (
-            found.format == "JPEG"
-            and height
-            and width
-            and channels
-            and library
-            and max(height, width) > _IMAGE_SIDE * 2
-        ):
-            longer = max(height, width)
+        longer = max(height or 0, width or 0)
+        if found.format == "JPEG" and height and width and channels and library and longer > 2 * _IMAGE_SIDE:
             # The decoder halves the sides while it decodes.
             least = {"min_height": height * _IMAGE_SIDE // longer, "min_width": width * _IMAGE_SIDE // longer}
             with suppress(ValueError):

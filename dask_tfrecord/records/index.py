@@ -662,9 +662,8 @@ def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> Spl
     """
     if split.start == 0:
         return SplitEntry(0, 0)
-    with Window(
-        shard, split.start, block_size=_SPLIT_BLOCK, stop=min(split.start + _SPLIT_BLOCK, shard.size)
-    ) as window:
+    stop = min(split.start + _SPLIT_BLOCK, shard.size)
+    with Window(shard, split.start, block_size=_SPLIT_BLOCK, stop=stop) as window:
         end = min(split.stop, split.start + limits().search_decoding_nbytes)
         found = _search_header(window, end)
         if not found and end == split.stop:
