@@ -15,32 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = [
-    "ClusterError",
-    "CorruptRecordError",
-    "FeatureError",
-    "IncompleteStoreError",
-    "Location",
-    "MemoryLimitError",
-    "Remedy",
-    "ResumeError",
-    "SchemaError",
-    "ShardChangedError",
-    "ShardNotFoundError",
-    "StorageError",
-    "StoreInUseError",
-    "TFRecordError",
-    "UnknownFeatureError",
-    "UnsupportedFormatError",
-    "describe_error",
-    "plural",
-    "printable",
-    "printable_lines",
-    "redact",
-    "redact_url",
-    "without_credentials",
-]
-
 # One URL in a chain like `simplecache::https://host/file`.
 _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-]*://|$)", re.DOTALL)
 # In a text, a URL or a chain ends at a space or a quote.
@@ -156,7 +130,7 @@ class Location:
 
 
 class Remedy(NamedTuple):
-    """What to do about an error, in Python and on the command line: the end of a message."""
+    """What to do about an error, in Python and on the command line: the end of a message, with what joins it."""
 
     python: str
     command: str
@@ -179,7 +153,7 @@ class TFRecordError(Exception):
         message = printable_lines(redact(message))
         # Unpickling calls the class with `args`.
         super().__init__(message, place, remedy)
-        self.message = message if remedy is None else f"{message}; {remedy.python}"
+        self.message = message if remedy is None else message + remedy.python
         self.place = place
 
     def __str__(self) -> str:
@@ -188,7 +162,7 @@ class TFRecordError(Exception):
     def for_commands(self) -> str:
         """Return the text of the error with the remedy of the command line."""
         message, place, remedy = self.args
-        text = self.message if remedy is None else f"{message}; {remedy.command}"
+        text = self.message if remedy is None else message + remedy.command
         return text if place is None else f"{place}: {text}"
 
 
@@ -207,15 +181,9 @@ class SchemaError(TFRecordError, ValueError):
 class UnknownFeatureError(SchemaError, KeyError):
     """The data set has no feature or column of this name."""
 
-    # KeyError displays its message in quotes.
-    __str__ = TFRecordError.__str__
-
 
 class ShardNotFoundError(TFRecordError, FileNotFoundError):
     """No shard matches a path, glob, directory or template."""
-
-    # OSError would format the two arguments as errno and text.
-    __str__ = TFRecordError.__str__
 
 
 class IncompleteStoreError(TFRecordError, ValueError):
@@ -232,9 +200,6 @@ class ResumeError(TFRecordError, ValueError):
 
 class StoreInUseError(TFRecordError, FileExistsError):
     """Another run is writing the store that this run would create, resume or replace."""
-
-    # OSError would format the two arguments as errno and text.
-    __str__ = TFRecordError.__str__
 
 
 class ClusterError(TFRecordError, RuntimeError):
@@ -257,9 +222,6 @@ class MemoryLimitError(MemoryError, TFRecordError):
 
 class StorageError(TFRecordError, OSError):
     """A disk or an object store failed in every attempt, or a file is not a regular file."""
-
-    # OSError would format the two arguments as errno and text.
-    __str__ = TFRecordError.__str__
 
 
 # Builtin exceptions that callers distinguish; subclasses come before their base classes.

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -147,16 +147,16 @@ class Feature(ABC):
 
     def __reduce__(self) -> Any:
         # The constructor replaces NaN by a single object, which compares equal to itself.
-        return _construct, (type(self), self.arguments())
+        return functools.partial(type(self), **self.arguments()), ()
+
+    def call(self, code: Callable[[Any], str]) -> str:
+        """Return the call that constructs the feature, with code of each value; required arguments are positional."""
+        required = [field.name for field in fields(self) if field.default is MISSING]  # type: ignore[arg-type]
+        parts = [code(v) if n in required else f"{n}={code(v)}" for n, v in self.arguments().items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __repr__(self) -> str:
-        required = [field.name for field in fields(self) if field.default is MISSING]  # type: ignore[arg-type]
-        given = self.arguments().items()
-        return f"{type(self).__name__}({', '.join(repr(v) if n in required else f'{n}={v!r}' for n, v in given)})"
-
-
-def _construct(cls: type[Feature], arguments: dict[str, Any]) -> Feature:
-    return cls(**arguments)
+        return self.call(repr)
 
 
 def checked_key(key: Any, owner: str) -> str:
@@ -326,9 +326,17 @@ def default_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 class Partition:
-    """Base of the partitions."""
+    """Base of the partitions, which have one argument each."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, partition_arguments(self).values()))})"
+
+
+def partition_arguments(partition: Partition) -> dict[str, Any]:
+    """Return the argument that constructs an equal partition, by its name."""
+    return {field.name: getattr(partition, field.name) for field in fields(partition)}  # type: ignore[arg-type]
 
 
 def checked_partition(partition: Any, owner: str) -> Partition:
@@ -341,12 +349,11 @@ def checked_partition(partition: Any, owner: str) -> Partition:
     """
     if isinstance(partition, Partition):
         return partition
-    name = type(partition).__name__
-    if name == "UniformRowLength" and hasattr(partition, "length"):
-        return UniformRowLength(partition.length)
-    if name not in _KEYED or not hasattr(partition, "key"):
+    cls: type[Partition] | None = _PARTITIONS.get(type(partition).__name__)
+    names = [field.name for field in fields(cls)] if cls is not None else []  # type: ignore[arg-type]
+    if cls is None or not all(hasattr(partition, name) for name in names):
         raise SchemaError(f"{owner}: expected a partition, for example RowLengths(key); got {partition!r:.100}")
-    return _KEYED[name](partition.key)
+    return cls(*(getattr(partition, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -357,9 +364,6 @@ class KeyedPartition(Partition):
 
     def __post_init__(self) -> None:
         checked_key(self.key, type(self).__name__)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key!r})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -383,9 +387,6 @@ class UniformRowLength(Partition):
         if isinstance(self.length, bool) or int(self.length) != self.length or self.length < 1:
             raise SchemaError(f"UniformRowLength: expected one or more values per row; got {self.length!r}")
         object.__setattr__(self, "length", int(self.length))
-
-    def __repr__(self) -> str:
-        return f"UniformRowLength({self.length})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -468,8 +469,8 @@ class RowStarts(KeyedPartition):
     """
 
 
-_KEYED: dict[str, type[KeyedPartition]] = {
-    cls.__name__: cls for cls in (RowLengths, RowLimits, RowSplits, RowStarts, ValueRowIds)
+_PARTITIONS: dict[str, Any] = {
+    cls.__name__: cls for cls in (RowLengths, RowLimits, RowSplits, RowStarts, UniformRowLength, ValueRowIds)
 }
 
 
@@ -1192,13 +1193,12 @@ class TextFeature(Encoded):
         return ()
 
 
-# Fields of the classes of `tf.io`, which are named tuples.
-_FIELDS: dict[str, tuple[type[Feature], tuple[str, ...]]] = {
-    "FixedLenFeature": (FixedLenFeature, ("shape", "dtype", "default_value")),
-    "VarLenFeature": (VarLenFeature, ("dtype",)),
-    "FixedLenSequenceFeature": (FixedLenSequenceFeature, ("shape", "dtype", "allow_missing", "default_value")),
-    "SparseFeature": (SparseFeature, ("index_key", "value_key", "dtype", "size", "already_sorted")),
-    "RaggedFeature": (RaggedFeature, ("dtype", "value_key", "partitions", "row_splits_dtype", "validate")),
+_FEATURES: dict[str, type[Feature]] = {
+    cls.__name__: cls
+    for cls in (
+        *(FixedLenFeature, FixedLenSequenceFeature, ImageFeature, RaggedFeature, RawFeature, SparseFeature),
+        *(TensorFeature, TextFeature, VarLenFeature),
+    )
 }
 
 
@@ -1212,34 +1212,15 @@ def from_tensorflow(feature: Any, owner: str) -> Feature:
     """
     if isinstance(feature, Feature):
         return feature
-    name = type(feature).__name__
-    if name not in _FIELDS or not all(hasattr(feature, field) for field in _FIELDS[name][1]):
+    cls = _FEATURES.get(type(feature).__name__)
+    # Classes of `tf.io` have the positional arguments.
+    shared = [each.name for each in fields(cls) if not each.kw_only] if cls else []  # type: ignore[arg-type]
+    if cls is None or not issubclass(cls, _Parsed) or not all(hasattr(feature, name) for name in shared):
         raise SchemaError(
             f"{owner}: expected a feature of this library or of tf.io, for example FixedLenFeature((), 'int64'); got "
             f"{feature!r:.100}"
         )
-    cls, fields = _FIELDS[name]
-    arguments = {field: getattr(feature, field) for field in fields}
-    return cls(**arguments)
-
-
-_STORED_FEATURES: dict[str, type[Feature]] = {
-    cls.__name__: cls
-    for cls in (
-        FixedLenFeature,
-        FixedLenSequenceFeature,
-        ImageFeature,
-        RaggedFeature,
-        RawFeature,
-        SparseFeature,
-        TensorFeature,
-        TextFeature,
-        VarLenFeature,
-    )
-}
-_STORED_PARTITIONS: dict[str, Any] = {
-    cls.__name__: cls for cls in (RowLengths, RowLimits, RowSplits, RowStarts, UniformRowLength, ValueRowIds)
-}
+    return cls(**{name: getattr(feature, name) for name in shared})
 
 
 def json_of_feature(feature: Feature) -> dict[str, Any]:
@@ -1249,7 +1230,7 @@ def json_of_feature(feature: Feature) -> dict[str, Any]:
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
-    cls = _stored_class(_STORED_FEATURES, entry.pop("class"))
+    cls = _stored_class(_FEATURES, entry.pop("class"))
     made: Feature = cls(**{name: _from_json(value) for name, value in entry.items()})
     return made
 
@@ -1270,10 +1251,8 @@ def _to_json(value: Any) -> Any:
         return {"base64": base64.b64encode(value).decode("ascii")}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
-    if isinstance(value, UniformRowLength):
-        return {"partition": "UniformRowLength", "length": value.length}
-    if isinstance(value, KeyedPartition):
-        return {"partition": type(value).__name__, "key": value.key}
+    if isinstance(value, Partition):
+        return {"partition": type(value).__name__, **partition_arguments(value)}
     if isinstance(value, Feature):
         return json_of_feature(value)
     return value
@@ -1291,5 +1270,5 @@ def _from_json(value: Any) -> Any:
         return float(value["float"])
     if "class" in value:
         return feature_of_json(dict(value))
-    partition = _stored_class(_STORED_PARTITIONS, value["partition"])
-    return partition(value["key"] if "key" in value else value["length"])
+    partition = _stored_class(_PARTITIONS, value["partition"])
+    return partition(**{name: item for name, item in value.items() if name != "partition"})

@@ -13,31 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from google.protobuf.message import DecodeError
-from google.protobuf.text_format import ParseError
+from google.protobuf.message import DecodeError as DecodeError
+from google.protobuf.text_format import ParseError as ParseError
 from google.protobuf.unknown_fields import UnknownFieldSet
-
-__all__ = [
-    "BytesList",
-    "DecodeError",
-    "Dim",
-    "Example",
-    "ExampleListWithContext",
-    "Feature",
-    "FeatureList",
-    "FeatureLists",
-    "Features",
-    "FloatList",
-    "Int64List",
-    "MetadataSchema",
-    "ParseError",
-    "SequenceExample",
-    "TensorProto",
-    "TensorShapeProto",
-    "has_dropped_entries",
-    "metadata_text",
-    "parse_metadata",
-]
 
 _Table = dict[str, tuple[tuple[str, str, str] | tuple[str, str, str, int], ...]]
 _PACKAGE = "tensorflow"
@@ -243,69 +221,37 @@ def _private_pool() -> descriptor_pool.DescriptorPool:
 _POOL = _private_pool()
 
 if TYPE_CHECKING:
-    # Declarations for type checkers; the other branch builds the classes.
-    from google.protobuf.internal.containers import MessageMap, RepeatedCompositeFieldContainer
-    from google.protobuf.internal.containers import RepeatedScalarFieldContainer as _Scalars
+    # Names for type checkers; the other branch builds the classes, with the fields of the table.
     from google.protobuf.message import Message
 
-    class BytesList(Message):  # noqa: D101
-        value: _Scalars[bytes]
+    class _Message(Message):
+        def __getattr__(self, name: str) -> Any: ...
 
-    class FloatList(Message):  # noqa: D101
-        value: _Scalars[float]
+    class BytesList(_Message): ...  # noqa: D101
 
-    class Int64List(Message):  # noqa: D101
-        value: _Scalars[int]
+    class FloatList(_Message): ...  # noqa: D101
 
-    class Feature(Message):  # noqa: D101
-        bytes_list: BytesList
-        float_list: FloatList
-        int64_list: Int64List
+    class Int64List(_Message): ...  # noqa: D101
 
-    class Features(Message):  # noqa: D101
-        feature: MessageMap[str, Feature]
+    class Feature(_Message): ...  # noqa: D101
 
-    class Example(Message):  # noqa: D101
-        features: Features
+    class Features(_Message): ...  # noqa: D101
 
-    class FeatureList(Message):  # noqa: D101
-        feature: RepeatedCompositeFieldContainer[Feature]
+    class Example(_Message): ...  # noqa: D101
 
-    class FeatureLists(Message):  # noqa: D101
-        feature_list: MessageMap[str, FeatureList]
+    class FeatureList(_Message): ...  # noqa: D101
 
-    class SequenceExample(Message):  # noqa: D101
-        context: Features
-        feature_lists: FeatureLists
+    class FeatureLists(_Message): ...  # noqa: D101
 
-    class ExampleListWithContext(Message):  # noqa: D101
-        examples: RepeatedCompositeFieldContainer[Example]
-        context: Example
+    class SequenceExample(_Message): ...  # noqa: D101
 
-    class Dim(Message):  # noqa: D101
-        size: int
-        name: str
+    class ExampleListWithContext(_Message): ...  # noqa: D101
 
-    class TensorShapeProto(Message):  # noqa: D101
-        dim: RepeatedCompositeFieldContainer[Dim]
-        unknown_rank: bool
+    class Dim(_Message): ...  # noqa: D101
 
-    class TensorProto(Message):  # noqa: D101
-        dtype: int
-        tensor_shape: TensorShapeProto
-        version_number: int
-        tensor_content: bytes
-        float_val: _Scalars[float]
-        double_val: _Scalars[float]
-        int_val: _Scalars[int]
-        string_val: _Scalars[bytes]
-        scomplex_val: _Scalars[float]
-        int64_val: _Scalars[int]
-        bool_val: _Scalars[bool]
-        dcomplex_val: _Scalars[float]
-        half_val: _Scalars[int]
-        uint32_val: _Scalars[int]
-        uint64_val: _Scalars[int]
+    class TensorShapeProto(_Message): ...  # noqa: D101
+
+    class TensorProto(_Message): ...  # noqa: D101
 
 else:
 
@@ -331,8 +277,13 @@ def has_dropped_entries(record: SequenceExample) -> bool:
 
     The upb parser does so with entries that contain an unknown field.
     """
-    unknown: list[Any] = [UnknownFieldSet(record.context), UnknownFieldSet(record.feature_lists)]
-    return any(field.field_number == 1 for fields in unknown for field in fields)
+    return 1 in unknown_fields(record.context) | unknown_fields(record.feature_lists)
+
+
+def unknown_fields(message: Any) -> set[int]:
+    """Return the numbers of the fields that a parsed message has and its table lacks."""
+    fields: Any = UnknownFieldSet(message)
+    return {field.field_number for field in fields}
 
 
 def parse_metadata(text: str) -> Any:

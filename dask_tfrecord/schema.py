@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
@@ -110,13 +111,21 @@ class Schema(Mapping[str, Feature]):
                 argument = "example_features" if example_features is not None else "sequence_features"
                 raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
             known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
-        object.__setattr__(self, "_features", known)
-        object.__setattr__(self, "_steps", frozenset(steps))
-        object.__setattr__(self, "message", message)
-        object.__setattr__(self, "sampling", sampling)
-        object.__setattr__(self, "report", report)
-        object.__setattr__(self, "classes", {name: tuple(names) for name, names in (classes or {}).items()})
-        object.__setattr__(self, "groups", _checked_groups(groups or {}, known, message))
+        self._set(
+            _features=known,
+            _steps=frozenset(steps),
+            message=message,
+            sampling=sampling,
+            report=report,
+            classes={name: tuple(names) for name, names in (classes or {}).items()},
+            groups=_checked_groups(groups or {}, known, message),
+        )
+
+    def _set(self, **attributes: Any) -> Schema:
+        """Set attributes of a schema that is being made."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        return self
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
@@ -163,8 +172,9 @@ class Schema(Mapping[str, Feature]):
         return NotImplemented
 
     def __reduce__(self) -> tuple[Any, ...]:
-        columns = self.context_features, self.sampling, self.sequence_features, self.example_features
-        return _from_pickle, (*columns, self.classes, self.groups)
+        steps: dict[str, Any] = {"sequence_features": self.sequence_features, "example_features": self.example_features}
+        named = partial(Schema, **steps, classes=self.classes, groups=self.groups)
+        return named, (self.context_features, self.sampling)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Reading refuses keys that an inferred schema does not have, so `sampling` affects the result.
@@ -205,9 +215,7 @@ class Schema(Mapping[str, Feature]):
         UnknownFeatureError
             If the schema lacks one of them; the text suggests similar names.
         """
-        selected = self.replaced({name: self[name] for name in names})
-        object.__setattr__(selected, "report", self.report)
-        return selected
+        return self.replaced({name: self[name] for name in names})._set(report=self.report)
 
     def replaced(self, features: Mapping[str, Feature]) -> Schema:
         """Return a schema of these features for the same message: those named as one of its steps are steps."""
@@ -217,12 +225,11 @@ class Schema(Mapping[str, Feature]):
             context,
             sequence_features=steps if self.message == "SequenceExample" else None,
             example_features=steps if self.message == "ExampleListWithContext" else None,
-            classes=_only(self.classes, features),
+            classes={name: self.classes[name] for name in features if name in self.classes},
             groups=self.groups_of(features),
         )
         # Keep the given order across context and steps.
-        object.__setattr__(made, "_features", {name: made[name] for name in features})
-        return made
+        return made._set(_features={name: made[name] for name in features})
 
     def group_of(self, name: str) -> str | None:
         """Return the group of a feature; None if it is in none."""
@@ -252,11 +259,8 @@ class Schema(Mapping[str, Feature]):
         >>> schema.with_groups({"steps": ["steps/a", "steps/b"]}).groups
         {'steps': ('steps/a', 'steps/b')}
         """
-        made = self.replaced(self._features)
-        object.__setattr__(made, "groups", _checked_groups(groups, self._features, self.message))
-        object.__setattr__(made, "sampling", self.sampling)
-        object.__setattr__(made, "report", self.report)
-        return made
+        checked = _checked_groups(groups, self._features, self.message)
+        return self.replaced(self._features)._set(groups=checked, sampling=self.sampling, report=self.report)
 
     def to_json(self) -> str:
         """Return the schema as JSON text."""
@@ -270,12 +274,7 @@ class Schema(Mapping[str, Feature]):
         if self.groups:
             document["groups"] = {group: list(names) for group, names in self.groups.items()}
         if self.sampling is not None:
-            document["sampling"] = {
-                "records": self.sampling.records,
-                "shards": self.sampling.shards,
-                "present": [list(pair) for pair in self.sampling.present],
-                "unset": list(self.sampling.unset),
-            }
+            document["sampling"] = asdict(self.sampling)
         return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -290,14 +289,14 @@ class Schema(Mapping[str, Feature]):
         try:
             document = json.loads(text)
             features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
+            order = list(features)
             sequences, items = document.get("sequence_features"), document.get("example_features")
             sampling = document.get("sampling")
             if sampling is not None:
                 present = tuple((name, count) for name, count in sampling["present"])
-                sampling = Sampling(sampling["records"], sampling["shards"], present, tuple(sampling["unset"]))
+                sampling = Sampling(**{**sampling, "present": present, "unset": tuple(sampling["unset"])})
             named = None if sequences is None else {name: features.pop(name) for name in sequences}
             of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
-            order = [entry["name"] for entry in json.loads(text)["features"]]
             labels, groups = document.get("classes"), document.get("groups")
             made = cls(
                 features, sampling, sequence_features=named, example_features=of_items, classes=labels, groups=groups
@@ -306,8 +305,7 @@ class Schema(Mapping[str, Feature]):
             raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
-        object.__setattr__(made, "_features", {name: made[name] for name in order})
-        return made
+        return made._set(_features={name: made[name] for name in order})
 
     @classmethod
     def read(cls, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Schema:
@@ -433,18 +431,6 @@ def unset_keys(name: str, message: str) -> list[tuple[str, bool]]:
     return [(name, False), (name, True)] if message == "SequenceExample" else [split_item_name(name, message)]
 
 
-def _from_pickle(*arguments: Any) -> Schema:
-    features, sampling, sequence_features, example_features, classes, groups = arguments
-    return Schema(
-        features,
-        sampling,
-        sequence_features=sequence_features,
-        example_features=example_features,
-        classes=classes,
-        groups=groups,
-    )
-
-
 def _steps_of_message(
     sequence_features: Mapping[str, Any] | None, example_features: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[Any, Any]]:
@@ -489,10 +475,6 @@ def _checked_groups(
 def group_lines(schema: Schema) -> list[str]:
     """Return a line for each group: its name and its features."""
     return [f"group {group!r}: {printable(', '.join(names))}" for group, names in schema.groups.items()]
-
-
-def _only(classes: Mapping[str, Sequence[str]], names: Iterable[str]) -> dict[str, Sequence[str]]:
-    return {name: classes[name] for name in names if name in classes}
 
 
 def feature_cells(feature: Feature) -> tuple[str, str, str]:

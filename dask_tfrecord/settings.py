@@ -12,13 +12,14 @@ they need a value, so `replaced_limits` makes small data take the paths of large
 from __future__ import annotations
 
 import math
+import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 PREFIX = "tfrecord"
 DEFAULTS_FILE = Path(__file__).with_name("tfrecord.yaml")
@@ -140,14 +141,7 @@ def read_seconds(name: str) -> float:
     """
     from dask.utils import parse_timedelta
 
-    value = read_setting(name)
-    try:
-        seconds = float(parse_timedelta(value, default="s"))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise _wrong(name, f"a time like {default(name)!r}", value)
-    return seconds
+    return _positive(name, lambda value: float(parse_timedelta(value, default="s")), f"a time like {default(name)!r}")
 
 
 def read_nbytes(name: str, otherwise: str = "") -> int:
@@ -167,14 +161,7 @@ def read_nbytes(name: str, otherwise: str = "") -> int:
     """
     from dask.utils import parse_bytes
 
-    value = read_setting(name)
-    try:
-        nbytes = 0 if isinstance(value, bool) else int(parse_bytes(value))
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        nbytes = 0
-    if nbytes < 1:
-        raise _wrong(name, f"a number of bytes such as '8 MiB'{otherwise}", value)
-    return nbytes
+    return _positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
 
 
 def read_count(name: str) -> int:
@@ -185,14 +172,21 @@ def read_count(name: str) -> int:
     ValueError
         If the setting is not a positive integer.
     """
+    return _positive(name, operator.index, "a number, 1 or more")
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Number:
     value = read_setting(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(name, "a number, 1 or more", value)
-    return value
-
-
-def _wrong(name: str, expected: str, value: object) -> ValueError:
-    return ValueError(f"dask.config {full_name(name)!r} must be {expected}; got {value!r}")
+    try:
+        number = parse(value)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        number = 0
+    if isinstance(value, bool) or not 0 < number < math.inf:
+        raise ValueError(f"dask.config {full_name(name)!r} must be {expected}; got {value!r}")
+    return number
 
 
 if "dask.config" in sys.modules:

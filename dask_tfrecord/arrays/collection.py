@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
-from dask_tfrecord.records.index import (
-    ByteSplit,
-    Run,
-    ShardIndex,
-)
+from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex
 from dask_tfrecord.storage.shard import Shard, Shards
 
 # Row numbers of a collection: a range or any numbers.
@@ -333,7 +329,7 @@ def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
         if not all(isinstance(bound, int | np.integer | None) for bound in (key.start, key.stop, key.step)):
             raise IndexError(f"a slice of rows has ints as bounds; got {key!r:.100}")
         picked = rows[key]
-        return picked if isinstance(picked, range) or len(picked) != 1 else _consecutive(int(picked[0]), 1)
+        return picked if isinstance(picked, range) or len(picked) != 1 else range(int(picked[0]), int(picked[0]) + 1)
     index = np.asarray(key)
     if index.dtype == bool:
         if index.shape != (len(rows),):
@@ -350,7 +346,7 @@ def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
     index = np.where(index < 0, index + len(rows), index)
     index = rows.start + index * rows.step if isinstance(rows, range) else rows[index]
     if (np.diff(index) == 1).all():
-        return _consecutive(int(index[0]), len(index))
+        return range(int(index[0]), int(index[0]) + len(index))
     return index
 
 
@@ -411,10 +407,6 @@ def finer_borders(
         return borders
     more = collection.entry_rows(nbytes) - rows.start
     return np.union1d(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
-
-
-def _consecutive(start: int, count: int) -> range:
-    return range(start, start + count)
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.int64]:

@@ -19,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection
-from dask_tfrecord.arrays.sources import (
-    Source,
-)
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.framing import Window
@@ -29,7 +27,6 @@ from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
     CountedShard,
-    IndexEntries,
     ShardIndex,
     WrittenIndex,
     begins_with_header,
@@ -249,7 +246,7 @@ def _plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _split_entries(shard: Shard, split: ByteSplit, check_crc: bool) -> IndexEntries | None:
+def _split_entries(shard: Shard, split: ByteSplit, check_crc: bool) -> ShardIndex | None:
     return split_entries(_plain(shard), split, check_crc=check_crc)
 
 

@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import dask
 import dask.array as da
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.counting import verify_rows
-from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column
+from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
+from dask_tfrecord.arrays.filters import Filters, MaskFunction, UserMask, filter_rows
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
 from dask_tfrecord.columns.blocks import to_array
@@ -40,469 +41,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
 
 
-class DatasetWriters(Mapping[str, da.Array]):
-    """Writing methods of `Dataset`."""
-
-    __slots__ = ()
-
-    def plan_zarr(
-        self,
-        *,
-        chunks: int | str | Mapping[str, int] | None = None,
-        shards: int | str | Mapping[str, int] | None = None,
-        compressors: Any = "auto",
-        filters: Any = "auto",
-        groups: Mapping[str, str | Sequence[str]] | None = None,
-        dimension_names: Mapping[str, Sequence[str]] | None = None,
-        fill_values: Mapping[str, Any] | None = None,
-        consolidated: bool = True,
-        memory_limit: int | str | None = "auto",
-    ) -> ZarrPlan:
-        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
-        from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
-
-        return plan_zarr(
-            self,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            filters=filters,
-            groups=groups,
-            dimension_names=dimension_names,
-            fill_values=fill_values,
-            consolidated=consolidated,
-            memory_limit=memory_limit,
-        )
-
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        resume: bool = False,
-        chunks: int | str | Mapping[str, int] | None = None,
-        shards: int | str | Mapping[str, int] | None = None,
-        compressors: Any = "auto",
-        filters: Any = "auto",
-        groups: Mapping[str, str | Sequence[str]] | None = None,
-        dimension_names: Mapping[str, Sequence[str]] | None = None,
-        fill_values: Mapping[str, Any] | None = None,
-        consolidated: bool = True,
-        memory_limit: int | str | None = "auto",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
-        from dask_tfrecord.stores.zarr.write import to_zarr
-
-        return to_zarr(
-            self,
-            store,
-            component=component,
-            mode=mode,
-            resume=resume,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            filters=filters,
-            groups=groups,
-            dimension_names=dimension_names,
-            fill_values=fill_values,
-            consolidated=consolidated,
-            memory_limit=memory_limit,
-            compute=compute,
-            storage_options=storage_options,
-        )
-
-    def to_tfrecord(
-        self,
-        urlpath: str | os.PathLike[str],
-        *,
-        features: Mapping[str, Any] | None = None,
-        sequence_features: Mapping[str, Any] | None = None,
-        example_features: Mapping[str, Any] | None = None,
-        encoding: str | Mapping[str, Any] | None = None,
-        compression: str | None = None,
-        records_per_shard: int | None = None,
-        index: bool = False,
-        mode: Literal["w", "w-"] = "w-",
-        tfds: Mapping[str, Any] | None = None,
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents the arguments."""
-        from dask_tfrecord.stores.files.tfrecord import to_tfrecord
-
-        return to_tfrecord(
-            self,
-            urlpath,
-            features=features,
-            sequence_features=sequence_features,
-            example_features=example_features,
-            encoding=encoding,
-            compression=compression,
-            records_per_shard=records_per_shard,
-            index=index,
-            mode=mode,
-            tfds=tfds,
-            compute=compute,
-            storage_options=storage_options,
-        )
-
-    def to_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compression: str | None = "snappy",
-        tensors: bool = True,
-        mode: Literal["w-", "w"] = "w-",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to Parquet files; `dask_tfrecord.to_parquet` documents the arguments."""
-        from dask_tfrecord.stores.files.parquet import to_parquet
-
-        return to_parquet(
-            self,
-            path,
-            compression=compression,
-            tensors=tensors,
-            mode=mode,
-            compute=compute,
-            storage_options=storage_options,
-        )
-
-    def to_arrow_batches(self, *, tensors: bool = True) -> Any:
-        """Read the rows as Arrow record batches, one per chunk.
-
-        Chunks are decoded ahead, one for each thread and one more: on the cluster of an active client, else in threads
-        of this process. The extra ``arrow`` is needed.
-
-        Parameters
-        ----------
-        tensors : bool, default True
-            Shapes of several axes have the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
-            sizes, for libraries that refuse the type, such as datasets.
-
-        Returns
-        -------
-        iterator of pyarrow.RecordBatch
-            It has the attribute `schema`, is an Arrow stream itself, and `close` stops its tasks early. Bytes are
-            large_binary, text is large_string, ragged rows are large_list, fixed shapes are fixed_size_list (one axis)
-            or arrow.fixed_shape_tensor; values and offsets are not copied. The metadata of a field has the feature,
-            its class, dtype, shape and class names.
-
-        Raises
-        ------
-        SchemaError
-            If the data set has rows and no columns.
-        TFRecordError
-            While iterating, as `compute` raises it.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
-        [10, 10]
-        """
-        from dask_tfrecord.interop.arrow import ArrowBatches
-
-        dataset: Any = self
-        return ArrowBatches(dataset, tensors)
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Export the rows by Arrow's PyCapsule protocol, which pyarrow, polars, DuckDB and others read.
-
-        Parameters
-        ----------
-        requested_schema : PyCapsule, optional
-            Types that the consumer prefers; columns are cast to them, or an error of pyarrow is raised.
-        """
-        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
-
-    def to_awkward(self) -> Any:
-        """Read the rows as Awkward Arrays, one record array per chunk.
-
-        Chunks are decoded ahead, as by `to_arrow_batches`. The extra ``awkward`` is needed.
-
-        Returns
-        -------
-        iterator of awkward.Array
-            Each has a field per column. Shapes are lists of fixed sizes, ragged rows are lists, text is strings and
-            bytes are bytestrings; values and offsets are not copied. The columns of a group of the schema are one field
-            of lists of records. Rows with shapes of their own are records of `data`, a list, and `shape`. `close`
-            stops the tasks early.
-
-        Raises
-        ------
-        ImportError
-            If awkward is not installed.
-        SchemaError
-            If the data set has rows and no columns, or a group has the name of a column outside of it.
-        FeatureError
-            While iterating, if columns of a group differ in their number of items.
-        TFRecordError
-            While iterating, as `compute` raises it.
-
-        Examples
-        --------
-        >>> import awkward as ak  # doctest: +SKIP
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> [ak.num(chunk["tokens"], axis=1).to_list()[:4] for chunk in ds.to_awkward()]  # doctest: +SKIP
-        [[0, 1, 2, 3], [0, 1, 2, 3]]
-        """
-        from dask_tfrecord.interop.awkward import AwkwardChunks
-
-        dataset: Any = self
-        return AwkwardChunks(dataset)
-
-    def to_dataframe(self) -> Any:
-        """Return a dask DataFrame of the rows, one partition per chunk.
-
-        Nothing is read until it is computed. A partition decodes all columns: select those that are needed first, as in
-        ``ds[["label"]].to_dataframe()``. The extra ``arrow`` is needed.
-
-        Returns
-        -------
-        dask.dataframe.DataFrame
-            Columns have `pandas.ArrowDtype`, with the types of `to_arrow_batches`, except that shapes of several axes
-            are nested lists. The index is the row number, and divisions are known if rows are counted. If not, each
-            partition numbers its rows from 0. Empty chunks are omitted.
-
-        Raises
-        ------
-        ImportError
-            If pyarrow or pandas is not installed.
-        SchemaError
-            If the data set has rows and no columns.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> frame = ds[["label"]].to_dataframe()
-        >>> frame.divisions
-        (0, 10, 19)
-        >>> frame.dtypes["label"]
-        int64[pyarrow]
-        """
-        from dask_tfrecord.interop.arrow import to_dataframe
-
-        dataset: Any = self
-        return to_dataframe(dataset)
-
-    def to_xarray(
-        self,
-        coords: Sequence[str] = (),
-        *,
-        dimension_names: Mapping[str, Sequence[str]] | None = None,
-        together: bool = False,
-        ragged: Literal["objects", "flat"] = "objects",
-    ) -> xarray.Dataset:
-        """Return the columns as an xarray Dataset, backed by dask.
-
-        Nothing is read until it is computed. The extra ``xarray`` is needed.
-
-        Parameters
-        ----------
-        coords : sequence of str, optional
-            Columns that are coordinates.
-        dimension_names : mapping of str to sequence of str, optional
-            Names of the axes of a row, by column: ``{"image": ("height", "width", "channel")}``. Axes of one name have
-            one length. By default ``NAME.dim_1`` and so on, as in the stores of `to_zarr`.
-        together : bool, default False
-            False: each variable decodes its own column, and of a selection the selected records only. True: one task
-            per chunk decodes all columns, for computations of all of them.
-        ragged : {"objects", "flat"}, default "objects"
-            Columns of bytes, and of rows that differ in length or shape. ``"objects"``: one object per record.
-            ``"flat"``: the arrays of `to_zarr`, ``NAME.values`` and ``NAME.row_splits``, with dimensions of their own
-            that a selection of records does not change. Their values are counted now, in tasks. Coordinates stay
-            objects.
-
-        Returns
-        -------
-        xarray.Dataset
-            Rows have the dimension ``record``. The variable of column ``a/b`` is named ``a.b``. A variable has the
-            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``.
-
-        Raises
-        ------
-        ImportError
-            If xarray is not installed.
-        UnknownFeatureError
-            If an argument names a column that does not exist.
-        ValueError
-            If rows are not counted (``counts=None``), or an argument has an invalid value.
-        SchemaError
-            If two columns would be variables of one name.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> labelled = ds.to_xarray(coords=["label"])
-        >>> labelled["tokens"].dims
-        ('record',)
-        >>> labelled.isel(record=[3])["label"].shape
-        (1,)
-        """
-        from dask_tfrecord.interop.xarray import to_xarray
-
-        dataset: Any = self
-        return to_xarray(dataset, coords, dimension_names, together, ragged)
-
-    def preview(self, n: int = 16) -> Preview:
-        """Read the first rows, and display them as pictures, numbers, text and spark-lines.
-
-        Columns of images, and arrays of the shape of an image, are a contact sheet with labels and class names. Bytes
-        that are encoded images are decoded. Other columns are a table. Images of 8 bits are displayed unchanged; others
-        are scaled to the values of the displayed rows, and the column states them.
-
-        Parameters
-        ----------
-        n : int, default 16
-            Number of rows; all if there are fewer. Only these are decoded if rows are counted.
-
-        Returns
-        -------
-        Preview
-            Notebooks display it as HTML, `print` as text for the width of the terminal. `to_html` and `to_png` write
-            files; a PNG needs the extra ``image``.
-
-        Raises
-        ------
-        TFRecordError
-            As `compute` raises it.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
-        >>> print(ds[["label", "tokens"]].preview(3))
-        First 3 of 20 records of 2 files
-            label   tokens
-            int64   int64 (?)
-        ─────────────────────
-        0       0   no values
-        1       1   48
-        2       2   440, 474
-        """
-        from dask_tfrecord.preview.preview import preview_dataset
-
-        dataset: Any = self
-        return preview_dataset(dataset, n)
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        shuffle: Literal[False, "window", "full"] = False,
-        seed: int | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        pad: Mapping[str, Any] | None = None,
-        window: int | None = None,
-        prefetch: int = 4,
-        shard: tuple[int, int] = (0, 1),
-    ) -> BatchIterator:
-        """Iterate over batches of rows, decoded ahead in threads.
-
-        The order of the rows depends on the data, the chunks of the data set, the options and the seed alone: not on
-        the scheduler, the number of threads, or the release of NumPy.
-
-        Parameters
-        ----------
-        batch_size : int
-            Rows of a batch. A batch never has rows of two epochs.
-        shuffle : {False, "window", "full"}, default False
-            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of decoded rows in random
-            order, and mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each
-            epoch has another order.
-        seed : int, optional
-            Seed of the order. By default a random one, which `state_dict` stores.
-        epochs : int or None, default 1
-            Number of epochs; None for any number.
-        drop_remainder : bool, default False
-            Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches,
-            ``nrows // n // batch_size``.
-        pad : mapping of str to int, None or Pad, optional
-            Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
-            that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
-        window : int, optional
-            With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows
-            that are read together, without influence on the order. The default is as many as 64 MiB of decoded rows
-            contain; 1,024 if rows are not counted.
-        prefetch : int, default 4
-            Batches that are ready ahead.
-        shard : tuple of int, default (0, 1)
-            Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the
-            order, and their sizes differ by at most one row. They need the same seed.
-
-        Returns
-        -------
-        BatchIterator
-            Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
-            The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
-        SchemaError
-            If a padded column is not ragged, or there are no columns.
-        TFRecordError
-            When a batch is requested that has a damaged record, or a record that contradicts the schema.
-
-        Examples
-        --------
-        >>> ds = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"])
-        >>> for batch in ds.batches(8, shuffle="window", seed=1, pad={"tokens": None}):
-        ...     print(batch["label"].shape, batch["tokens"].shape[0])
-        (8,) 8
-        (8,) 8
-        (4,) 4
-        """
-        from dask_tfrecord.batches.iterator import BatchIterator
-
-        dataset: Any = self
-        return BatchIterator(
-            dataset,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epochs=epochs,
-            drop_remainder=drop_remainder,
-            pad=pad,
-            window=window,
-            prefetch=prefetch,
-            shard=shard,
-        )
-
-    def as_sequence(self) -> RowSequence:
-        """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.
-
-        Returns
-        -------
-        RowSequence
-            ``len(rows)``; ``rows[i]``, a dict of the values of a row; ``rows.__getitems__(list)``, a list of rows that
-            are read together. It can be pickled.
-
-        Raises
-        ------
-        ValueError
-            If rows are not counted (``counts=None``).
-
-        Examples
-        --------
-        >>> rows = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"]).as_sequence()
-        >>> len(rows), rows[-1]["tokens"].shape
-        (20, (9,))
-        """
-        from dask_tfrecord.batches.rows import RowSequence
-
-        dataset: Any = self
-        return RowSequence(dataset)
-
-
-class Dataset(DatasetWriters, DaskMethodsMixin):
+class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
     `read_tfrecord`, `from_zarr` and `from_arrays` create data sets. Arrays requested together are decoded together::
@@ -540,13 +79,18 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         self._features = dict(features or {})
 
     @property
+    def _own(self) -> list[str]:
+        """Names of the columns that were not assigned."""
+        return [name for name in self._names if name not in self._assigned]
+
+    @property
     def schema(self) -> Schema:
         """Features of all columns."""
         own = self._rows.schema
         features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
         whole = not self._assigned and set(self._names) == set(own)
-        kept = {name: own.classes[name] for name in self._names if name in own.classes and name not in self._assigned}
-        groups = own.groups_of([name for name in self._names if name not in self._assigned])
+        kept = {name: own.classes[name] for name in self._own if name in own.classes}
+        groups = own.groups_of(self._own)
         return Schema(features, own.sampling if whole else None, classes=kept, groups=groups, report=own.report)
 
     @property
@@ -649,6 +193,63 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         """
         return _RowIndexer(self)
 
+    def where(self, condition: Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
+        """Keep the rows that meet a condition.
+
+        The columns of the condition are read now, in a task for each chunk, so that the number of rows is exact. The
+        other columns are decoded later, for the rows that are kept. If rows are not counted (``counts=None``), nothing
+        is read now, and each chunk is filtered when it is read.
+
+        Parameters
+        ----------
+        condition : list of tuple, list of list of tuple, or callable
+            Filters in the notation of pyarrow: ``[("label", "==", 3), ("score", ">", 0.5)]`` keeps rows for which all
+            hold, and a list of such lists rows for which one of the lists holds. Operators are ``==``, ``!=``, ``<``,
+            ``<=``, ``>``, ``>=``, ``in`` and ``not in``. A column with several values per row is compared as
+            ``len(NAME)``, ``any(NAME)`` or ``all(NAME)``. Or a function from a dict of blocks of n rows, as in
+            `map_blocks`, to a mask: a bool array of shape (n,).
+        columns : sequence of str, optional
+            Columns that the function is called with; by default all.
+
+        Returns
+        -------
+        Dataset
+            The rows in their order, in chunks of the kept rows of a chunk.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a column does not exist.
+        SchemaError
+            If a value does not have the type of its column, a column with several values per row is compared without
+            ``len``, ``any`` or ``all``, or the function returns no mask.
+        ValueError
+            If filters are not in the notation above.
+
+        Examples
+        --------
+        >>> ds = dtf.Dataset.from_arrays({"label": [3, 1, 3], "tokens": [[5], [6, 7], []]})
+        >>> ds.where([("label", "==", 3)])["tokens"].compute()[0].tolist()
+        [5]
+        >>> ds.where([("len(tokens)", ">", 0)])["label"].compute().tolist()
+        [3, 1]
+        >>> ds.where(lambda blocks: blocks["label"] % 2 == 1, columns=["label"]).nrows
+        3
+        """
+        mask: Filters | UserMask
+        if callable(condition):
+            tested = self._names if columns is None else tuple(columns)
+            self._check_names(tested)
+            if not tested:
+                raise SchemaError("where: the function needs at least one column")
+            mask = UserMask(condition)
+        else:
+            if columns is not None:
+                raise TypeError("where: columns are those of a function; filters name theirs")
+            mask = Filters.parse(condition).resolve(self.schema)
+            tested = mask.columns
+        return Dataset(filter_rows(self._merged(), mask, tested), self._names)
+
     def sample(self, n: int, seed: Any = None) -> Dataset:
         """Draw rows at random, uniformly and without replacement.
 
@@ -738,8 +339,7 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
             return self._rows
         schema = self.schema
         added = Rows.of_arrays(self._assigned, schema.select(self._assigned), self._rows.sizes, self._rows.origin)
-        own = [name for name in self._names if name not in self._assigned]
-        return self._rows.join(own, added, schema) if own else added
+        return self._rows.join(self._own, added, schema) if self._own else added
 
     @classmethod
     def from_arrays(cls, arrays: Any, features: Mapping[str, Any] | None = None) -> Dataset:
@@ -920,13 +520,517 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
         """
         return Dataset(explode_rows(self._merged(), self.schema, group, repeat))
 
+    def windows(
+        self,
+        group: str | Sequence[str],
+        past: int = 0,
+        future: int = 0,
+        stride: int = 1,
+        pad: Literal["edge", "zero", "drop"] = "edge",
+        *,
+        repeat: str | Sequence[str] = (),
+    ) -> Dataset:
+        """Return one row per item of a group, with the items around it: the steps of an episode with their history.
+
+        A window never crosses the border of a record. Records are read and decoded as by `explode`: each once per
+        chunk, whatever the number of windows that share its steps.
+
+        Parameters
+        ----------
+        group : str or sequence of str
+            Columns to divide into items, as in `explode`.
+        past, future : int, optional
+            Steps before and after each item.
+        stride : int, optional
+            Distance of the steps of a window, in items, as in `tf.data.Dataset.window`.
+        pad : {"edge", "zero", "drop"}, optional
+            Steps before the first and after the last item of a record are copies of that item, or zeros (empty bytes
+            and text; ragged rows without values). "drop" leaves out the rows whose window is not complete.
+        repeat : str or sequence of str, optional
+            Columns whose rows are repeated for each item of their record.
+
+        Returns
+        -------
+        Dataset
+            The columns of the group with the shape ``(past + 1 + future, *shape of an item)``, ordered in time; ragged
+            items have one more level of rows. Then the columns of `repeat`, the column ``record`` (int64) of `explode`,
+            and the column ``mask`` (bool, one per step): True for steps of the record, False for padding. It is omitted
+            with ``pad="drop"``.
+
+        Raises
+        ------
+        UnknownFeatureError, SchemaError, FeatureError
+            As `explode`.
+        ValueError
+            If `past` or `future` is negative, `stride` is less than 1, or `pad` is unknown.
+
+        Examples
+        --------
+        >>> ds = dtf.Dataset.from_arrays({"action": [[1, 2, 3], [4]]})
+        >>> windows = ds.windows(["action"], past=1, future=1).compute()
+        >>> windows["action"].tolist()
+        [[1, 1, 2], [1, 2, 3], [2, 3, 3], [4, 4, 4]]
+        >>> windows["mask"].tolist()
+        [[False, True, True], [True, True, True], [True, True, False], [False, True, False]]
+        """
+        window = step_window(past, future, stride, pad)
+        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window))
+
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
         return verify_rows(self._source)
 
+    def plan_zarr(
+        self,
+        *,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+    ) -> ZarrPlan:
+        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
+        from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
+
+        return plan_zarr(
+            self,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+        )
+
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        component: str | None = None,
+        mode: Literal["w", "w-"] = "w-",
+        resume: bool = False,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
+        from dask_tfrecord.stores.zarr.write import to_zarr
+
+        return to_zarr(
+            self,
+            store,
+            component=component,
+            mode=mode,
+            resume=resume,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_tfrecord(
+        self,
+        urlpath: str | os.PathLike[str],
+        *,
+        features: Mapping[str, Any] | None = None,
+        sequence_features: Mapping[str, Any] | None = None,
+        example_features: Mapping[str, Any] | None = None,
+        encoding: str | Mapping[str, Any] | None = None,
+        compression: str | None = None,
+        records_per_shard: int | None = None,
+        index: bool = False,
+        mode: Literal["w", "w-"] = "w-",
+        tfds: Mapping[str, Any] | None = None,
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents the arguments."""
+        from dask_tfrecord.stores.files.tfrecord import to_tfrecord
+
+        return to_tfrecord(
+            self,
+            urlpath,
+            features=features,
+            sequence_features=sequence_features,
+            example_features=example_features,
+            encoding=encoding,
+            compression=compression,
+            records_per_shard=records_per_shard,
+            index=index,
+            mode=mode,
+            tfds=tfds,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        tensors: bool = True,
+        mode: Literal["w-", "w"] = "w-",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to Parquet files; `dask_tfrecord.to_parquet` documents the arguments."""
+        from dask_tfrecord.stores.files.parquet import to_parquet
+
+        return to_parquet(
+            self,
+            path,
+            compression=compression,
+            tensors=tensors,
+            mode=mode,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_arrow_batches(self, *, tensors: bool = True) -> Any:
+        """Read the rows as Arrow record batches, one per chunk.
+
+        Chunks are decoded ahead, one for each thread and one more: on the cluster of an active client, else in threads
+        of this process. The extra ``arrow`` is needed.
+
+        Parameters
+        ----------
+        tensors : bool, default True
+            Shapes of several axes have the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
+            sizes, for libraries that refuse the type, such as datasets.
+
+        Returns
+        -------
+        iterator of pyarrow.RecordBatch
+            It has the attribute `schema`, is an Arrow stream itself, and `close` stops its tasks early. Bytes are
+            large_binary, text is large_string, ragged rows are large_list, fixed shapes are fixed_size_list (one axis)
+            or arrow.fixed_shape_tensor; values and offsets are not copied. The metadata of a field has the feature,
+            its class, dtype, shape and class names.
+
+        Raises
+        ------
+        SchemaError
+            If the data set has rows and no columns.
+        TFRecordError
+            While iterating, as `compute` raises it.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
+        [10, 10]
+        """
+        from dask_tfrecord.interop.arrow import ArrowBatches
+
+        return ArrowBatches(self, tensors)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the rows by Arrow's PyCapsule protocol, which pyarrow, polars, DuckDB and others read.
+
+        Parameters
+        ----------
+        requested_schema : PyCapsule, optional
+            Types that the consumer prefers; columns are cast to them, or an error of pyarrow is raised.
+        """
+        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+
+    def to_awkward(self) -> Any:
+        """Read the rows as Awkward Arrays, one record array per chunk.
+
+        Chunks are decoded ahead, as by `to_arrow_batches`. The extra ``awkward`` is needed.
+
+        Returns
+        -------
+        iterator of awkward.Array
+            Each has a field per column. Shapes are lists of fixed sizes, ragged rows are lists, text is strings and
+            bytes are bytestrings; values and offsets are not copied. The columns of a group of the schema are one field
+            of lists of records. Rows with shapes of their own are records of `data`, a list, and `shape`. `close`
+            stops the tasks early.
+
+        Raises
+        ------
+        ImportError
+            If awkward is not installed.
+        SchemaError
+            If the data set has rows and no columns, or a group has the name of a column outside of it.
+        FeatureError
+            While iterating, if columns of a group differ in their number of items.
+        TFRecordError
+            While iterating, as `compute` raises it.
+
+        Examples
+        --------
+        >>> import awkward as ak  # doctest: +SKIP
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> [ak.num(chunk["tokens"], axis=1).to_list()[:4] for chunk in ds.to_awkward()]  # doctest: +SKIP
+        [[0, 1, 2, 3], [0, 1, 2, 3]]
+        """
+        from dask_tfrecord.interop.awkward import AwkwardChunks
+
+        return AwkwardChunks(self)
+
+    def to_dataframe(self) -> Any:
+        """Return a dask DataFrame of the rows, one partition per chunk.
+
+        Nothing is read until it is computed. A partition decodes all columns: select those that are needed first, as in
+        ``ds[["label"]].to_dataframe()``. The extra ``arrow`` is needed.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+            Columns have `pandas.ArrowDtype`, with the types of `to_arrow_batches`, except that shapes of several axes
+            are nested lists. The index is the row number, and divisions are known if rows are counted. If not, each
+            partition numbers its rows from 0. Empty chunks are omitted.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow or pandas is not installed.
+        SchemaError
+            If the data set has rows and no columns.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> frame = ds[["label"]].to_dataframe()
+        >>> frame.divisions
+        (0, 10, 19)
+        >>> frame.dtypes["label"]
+        int64[pyarrow]
+        """
+        from dask_tfrecord.interop.arrow import to_dataframe
+
+        return to_dataframe(self)
+
+    def to_xarray(
+        self,
+        coords: Sequence[str] = (),
+        *,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        together: bool = False,
+        ragged: Literal["objects", "flat"] = "objects",
+    ) -> xarray.Dataset:
+        """Return the columns as an xarray Dataset, backed by dask.
+
+        Nothing is read until it is computed. The extra ``xarray`` is needed.
+
+        Parameters
+        ----------
+        coords : sequence of str, optional
+            Columns that are coordinates.
+        dimension_names : mapping of str to sequence of str, optional
+            Names of the axes of a row, by column: ``{"image": ("height", "width", "channel")}``. Axes of one name have
+            one length. By default ``NAME.dim_1`` and so on, as in the stores of `to_zarr`.
+        together : bool, default False
+            False: each variable decodes its own column, and of a selection the selected records only. True: one task
+            per chunk decodes all columns, for computations of all of them.
+        ragged : {"objects", "flat"}, default "objects"
+            Columns of bytes, and of rows that differ in length or shape. ``"objects"``: one object per record.
+            ``"flat"``: the arrays of `to_zarr`, ``NAME.values`` and ``NAME.row_splits``, with dimensions of their own
+            that a selection of records does not change. Their values are counted now, in tasks. Coordinates stay
+            objects.
+
+        Returns
+        -------
+        xarray.Dataset
+            Rows have the dimension ``record``. The variable of column ``a/b`` is named ``a.b``. A variable has the
+            attributes ``feature``, ``feature_class`` and, if they are known, ``class_names``.
+
+        Raises
+        ------
+        ImportError
+            If xarray is not installed.
+        UnknownFeatureError
+            If an argument names a column that does not exist.
+        ValueError
+            If rows are not counted (``counts=None``), or an argument has an invalid value.
+        SchemaError
+            If two columns would be variables of one name.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> labelled = ds.to_xarray(coords=["label"])
+        >>> labelled["tokens"].dims
+        ('record',)
+        >>> labelled.isel(record=[3])["label"].shape
+        (1,)
+        """
+        from dask_tfrecord.interop.xarray import to_xarray
+
+        return to_xarray(self, coords, dimension_names, together, ragged)
+
+    def preview(self, n: int = 16) -> Preview:
+        """Read the first rows, and display them as pictures, numbers, text and spark-lines.
+
+        Columns of images, and arrays of the shape of an image, are a contact sheet with labels and class names. Bytes
+        that are encoded images are decoded. Other columns are a table. Images of 8 bits are displayed unchanged; others
+        are scaled to the values of the displayed rows, and the column states them.
+
+        Parameters
+        ----------
+        n : int, default 16
+            Number of rows; all if there are fewer. Only these are decoded if rows are counted.
+
+        Returns
+        -------
+        Preview
+            Notebooks display it as HTML, `print` as text for the width of the terminal. `to_html` and `to_png` write
+            files; a PNG needs the extra ``image``.
+
+        Raises
+        ------
+        TFRecordError
+            As `compute` raises it.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> print(ds[["label", "tokens"]].preview(3))
+        First 3 of 20 records of 2 files
+            label   tokens
+            int64   int64 (?)
+        ─────────────────────
+        0       0   no values
+        1       1   48
+        2       2   440, 474
+        """
+        from dask_tfrecord.preview.preview import preview_dataset
+
+        return preview_dataset(self, n)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: Literal[False, "window", "full"] = False,
+        seed: int | None = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        pad: Mapping[str, Any] | None = None,
+        window: int | None = None,
+        prefetch: int = 4,
+        shard: tuple[int, int] = (0, 1),
+    ) -> BatchIterator:
+        """Iterate over batches of rows, decoded ahead in threads.
+
+        The order of the rows depends on the data, the chunks of the data set, the options and the seed alone: not on
+        the scheduler, the number of threads, or the release of NumPy.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of a batch. A batch never has rows of two epochs.
+        shuffle : {False, "window", "full"}, default False
+            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of decoded rows in random
+            order, and mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each
+            epoch has another order.
+        seed : int, optional
+            Seed of the order. By default a random one, which `state_dict` stores.
+        epochs : int or None, default 1
+            Number of epochs; None for any number.
+        drop_remainder : bool, default False
+            Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches,
+            ``nrows // n // batch_size``.
+        pad : mapping of str to int, None or Pad, optional
+            Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
+            that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
+        window : int, optional
+            With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows
+            that are read together, without influence on the order. The default is as many as 64 MiB of decoded rows
+            contain; 1,024 if rows are not counted.
+        prefetch : int, default 4
+            Batches that are ready ahead.
+        shard : tuple of int, default (0, 1)
+            Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the
+            order, and their sizes differ by at most one row. They need the same seed.
+
+        Returns
+        -------
+        BatchIterator
+            Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
+            The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
+        SchemaError
+            If a padded column is not ragged, or there are no columns.
+        TFRecordError
+            When a batch is requested that has a damaged record, or a record that contradicts the schema.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"])
+        >>> for batch in ds.batches(8, shuffle="window", seed=1, pad={"tokens": None}):
+        ...     print(batch["label"].shape, batch["tokens"].shape[0])
+        (8,) 8
+        (8,) 8
+        (4,) 4
+        """
+        from dask_tfrecord.batches.iterator import BatchIterator
+
+        return BatchIterator(
+            self,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            epochs=epochs,
+            drop_remainder=drop_remainder,
+            pad=pad,
+            window=window,
+            prefetch=prefetch,
+            shard=shard,
+        )
+
+    def as_sequence(self) -> RowSequence:
+        """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.
+
+        Returns
+        -------
+        RowSequence
+            ``len(rows)``; ``rows[i]``, a dict of the values of a row; ``rows.__getitems__(list)``, a list of rows that
+            are read together. It can be pickled.
+
+        Raises
+        ------
+        ValueError
+            If rows are not counted (``counts=None``).
+
+        Examples
+        --------
+        >>> rows = dtf.read_tfrecord("train-*.tfrecord", columns=["label", "tokens"]).as_sequence()
+        >>> len(rows), rows[-1]["tokens"].shape
+        (20, (9,))
+        """
+        from dask_tfrecord.batches.rows import RowSequence
+
+        return RowSequence(self)
+
     def _parts(self) -> list[da.Array]:
-        own = [name for name in self._names if name not in self._assigned]
-        return [self._rows.chunks(own), *(self._assigned[name] for name in self._names if name in self._assigned)]
+        return [self._rows.chunks(self._own), *(self._assigned[name] for name in self._names if name in self._assigned)]
 
     def __dask_graph__(self) -> dict[Any, Any]:
         return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
@@ -949,15 +1053,17 @@ class Dataset(DatasetWriters, DaskMethodsMixin):
     def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
         rows = self._rows
-        own = rows.schema.select(name for name in self._names if name not in self._assigned)
+        own = rows.schema.select(self._own)
         assigned = [name for name in self._names if name in self._assigned]
         return _rebuild, (self._names, assigned, self._features, rebuilders, (own, rows.sizes, rows.origin))
 
     def __repr__(self) -> str:
-        return text_dataset(self)
+        lines = [*align_columns([_HEADER, *_rows(self)]), *group_lines(self.schema), *_hints(self)]
+        return "\n".join([_title(self), *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        return html_dataset(self)
+        notes = [*group_lines(self.schema), *_hints(self)]
+        return html_table(_title(self), _HEADER, _rows(self), notes, more=_chunk_pictures(self))
 
 
 class _RowIndexer:
@@ -1009,38 +1115,7 @@ _PICTURE = 90
 _HEADER = ("column", "dtype", "shape", "read as")
 
 
-class _Displayed(Protocol):
-    """Properties of a `Dataset` that its tables show."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def nrows(self) -> int | None: ...
-
-    @property
-    def npartitions(self) -> int: ...
-
-    @property
-    def chunks(self) -> Any: ...
-
-    @property
-    def origin(self) -> Mapping[str, object]: ...
-
-
-def text_dataset(dataset: _Displayed) -> str:
-    """Describe a data set as text: a title, a line per column, and a hint if there is one."""
-    lines = [*align_columns([_HEADER, *_rows(dataset)]), *group_lines(dataset.schema), *_hints(dataset)]
-    return "\n".join([_title(dataset), *(f"  {line}" for line in lines)])
-
-
-def html_dataset(dataset: _Displayed) -> str:
-    """Describe a data set as `text_dataset` does, in HTML, with dask's picture of the chunks of each column."""
-    notes = [*group_lines(dataset.schema), *_hints(dataset)]
-    return html_table(_title(dataset), _HEADER, _rows(dataset), notes, more=_chunk_pictures(dataset))
-
-
-def _chunk_pictures(dataset: _Displayed) -> str:
+def _chunk_pictures(dataset: Dataset) -> str:
     """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
     if not dataset.nrows or not dataset.schema:
         return ""
@@ -1106,7 +1181,7 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     return lines
 
 
-def _title(dataset: _Displayed) -> str:
+def _title(dataset: Dataset) -> str:
     rows = "unknown number of rows" if dataset.nrows is None else plural(dataset.nrows, "row")
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(dataset.npartitions, 'chunk')}"
     if dataset.nrows is not None:
@@ -1123,7 +1198,7 @@ def _files(origin: Mapping[str, object]) -> str:
     return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
 
 
-def _hints(dataset: _Displayed) -> list[str]:
+def _hints(dataset: Dataset) -> list[str]:
     """Return a line with the features that decode bytes in which inference recognised images or tensors, if any."""
     schema, report = dataset.schema, dataset.schema.report
     if report is None:
@@ -1143,7 +1218,7 @@ def _hints(dataset: _Displayed) -> list[str]:
     return [f"hint: {held}{rest}; decode with {given}"]
 
 
-def _rows(dataset: _Displayed) -> list[tuple[str, str, str, str]]:
+def _rows(dataset: Dataset) -> list[tuple[str, str, str, str]]:
     rows: str = "n" if dataset.nrows is None else str(dataset.nrows)
     table, schema = [], dataset.schema
     for name, feature in schema.items():

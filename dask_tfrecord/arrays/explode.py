@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import dask
 import dask.array as da
@@ -18,9 +18,18 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, read_lengths
-from dask_tfrecord.columns.blocks import RaggedBlock, to_array
+from dask_tfrecord.columns.blocks import RaggedBlock, to_array, zero_rows
 from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.columns.items import RECORD, ItemPlan, UnequalLengths, item_feature, lengths_column
+from dask_tfrecord.columns.items import (
+    MASK,
+    RECORD,
+    ItemPlan,
+    StepWindow,
+    UnequalLengths,
+    item_feature,
+    lengths_column,
+)
+from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
@@ -214,9 +223,17 @@ def _filled(block: RaggedBlock, lengths: tuple[int, ...], value: Any) -> NDArray
     return RaggedBlock(values, block.row_splits).padded(lengths[0], value)
 
 
-def explode_rows(rows: Rows, schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str]) -> Rows:
-    """Divide rows with the columns of a schema into items; see `Dataset.explode`."""
+def explode_rows(
+    rows: Rows,
+    schema: Schema,
+    group: str | Sequence[str],
+    repeat: str | Sequence[str],
+    window: StepWindow | None = None,
+) -> Rows:
+    """Divide rows with the columns of a schema into items, or windows around them; see `Dataset.explode`."""
     plan = _plan_items(schema, group, repeat, counted=rows.borders is not None)
+    if window is not None:
+        plan = _with_window(plan, window)
     return _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
 
 
@@ -250,9 +267,41 @@ def _plan_items(schema: Schema, group: str | Sequence[str], repeat: str | Sequen
         features[RECORD] = FixedLenFeature((), "int64")
     needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
-    return ItemPlan(
-        names, repeated, schema.select(needed), Schema(features, classes=classes, groups=schema.groups_of(repeated))
-    )
+    items = Schema(features, classes=classes, groups=schema.groups_of(repeated))
+    return ItemPlan(names, repeated, schema.select(needed), items, items)
+
+
+def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
+    """Return a plan whose rows are windows around the items."""
+    items = plan.item_schema
+    features: dict[str, Feature] = dict(items)
+    none = np.zeros((0, 1 + window.past + window.future), np.int64)
+    for name in plan.group:
+        features[name] = feature_of(window.around(zero_rows(items[name]), none, none == 0), f"windows: column {name!r}")
+    if window.pad != "drop":
+        if MASK in features:
+            raise SchemaError(
+                f"windows: column {MASK!r} would be replaced by the mask of the padding; map_blocks returns it under "
+                f"another name"
+            )
+        features[MASK] = feature_of(none == 0, f"windows: column {MASK!r}")
+    return replace(plan, schema=Schema(features, groups=items.groups_of(plan.repeated)), window=window)
+
+
+def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero", "drop"]) -> StepWindow:
+    """Check the arguments of `Dataset.windows`.
+
+    Raises
+    ------
+    ValueError
+        If a number is negative, `stride` is 0, or `pad` is unknown.
+    """
+    for name, value, least in (("past", past, 0), ("future", future, 0), ("stride", stride, 1)):
+        if operator.index(value) < least:
+            raise ValueError(f"windows: {name} is an int from {least} on; got {value!r}")
+    if pad not in ("edge", "zero", "drop"):
+        raise ValueError(f"windows: pad is 'edge', 'zero' or 'drop'; got {pad!r:.100}")
+    return StepWindow(operator.index(past), operator.index(future), operator.index(stride), pad)
 
 
 def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...]:
@@ -307,7 +356,11 @@ def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
     records, plan = _with_encoded_images(source, plan)
     counts = _count_items(records, plan, rows.borders)
     items = ExplodedSource(records, plan, counts, range(counts.nitems))
-    return Rows.of_source(items, counts.before(rows.borders))
+    borders = counts.before(rows.borders)
+    kept = plan.rows(counts.lengths.astype(np.int64))
+    if isinstance(kept, slice):
+        return Rows.of_source(items, borders)
+    return Rows.of_source(items.select(kept), np.searchsorted(kept, borders))
 
 
 def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPlan]:
@@ -339,7 +392,7 @@ def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> 
     common = shared((source, plan), "counting-source")
     spans = list(pairwise(borders.tolist()))
     tasks: dict[Any, Any] = {(name, number): (_read_lengths, common.key, *span) for number, span in enumerate(spans)}
-    last = {f"{name}-all": (_concatenate, list(tasks))}
+    last = {f"{name}-all": (np.concatenate, list(tasks))}
     with ProgressBar("Counting items", len(spans)) as bar, follow_tasks(name, lambda *_: bar.advance()):
         (lengths,) = dask.compute(Delayed(f"{name}-all", {**common.__dask_graph__(), **tasks, **last}))
     return ItemCounts.from_lengths(lengths)
@@ -349,10 +402,6 @@ def _read_lengths(common: tuple[Source, ItemPlan], start: int, stop: int) -> NDA
     lengths = read_lengths(*common, start, stop)
     report_progress()
     return lengths
-
-
-def _concatenate(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(found)
 
 
 def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:
@@ -367,11 +416,12 @@ def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:
     name = f"tfrecord-explode-{tokenize(chunks.name, plan, borders)}"
     blocks = chunk_array(_explode_chunk, name, number, chunks, option)
     origin = {name: value for name, value in rows.origin.items() if name != "schema"}
-    return Rows.of_chunks(blocks, plan.schema, sizes, {**origin, "exploded": [*plan.group]}, rows.rechunked)
+    return Rows.of_chunks(blocks, plan.schema, sizes, {**origin, **plan.origin}, rows.rechunked)
 
 
 def _count_chunk(chunk: Chunk, plan: ItemPlan) -> NDArray[np.int64]:
-    return np.array([_chunk_lengths(chunk, plan, 0).sum()])
+    rows = plan.rows(_chunk_lengths(chunk, plan, 0))
+    return np.array([rows.stop if isinstance(rows, slice) else len(rows)])
 
 
 def _explode_chunk(
@@ -380,7 +430,7 @@ def _explode_chunk(
     plan, borders = option
     first = 0 if borders is None else int(borders[block_id[0]])
     lengths = _chunk_lengths(chunk, plan, first)
-    return Chunk(plan.items(tuple(plan.schema), chunk.blocks, lengths, slice(0, int(lengths.sum())), first))
+    return Chunk(plan.items(tuple(plan.schema), chunk.blocks, lengths, plan.rows(lengths), first))
 
 
 def _chunk_lengths(chunk: Chunk, plan: ItemPlan, first: int) -> NDArray[np.int64]:

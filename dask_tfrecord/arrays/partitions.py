@@ -20,16 +20,10 @@ import dask
 import dask.local
 import numpy as np
 from dask.base import tokenize
-from dask.utils import parse_bytes
 
-from dask_tfrecord.arrays.collection import (
-    MOST_CHUNKS,
-    Collection,
-    borders_by_bytes,
-    borders_by_rows,
-)
+from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
 from dask_tfrecord.arrays.counting import Attempts, Failure, raise_first
-from dask_tfrecord.arrays.read import checked_chunks, count_records
+from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.errors import FeatureError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
 from dask_tfrecord.inspection.report import Report, checked_sample, survey_sample
@@ -84,7 +78,7 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
     list of RecordPartition
     """
     wanted = checked_chunks(chunks, True)
-    size = float(parse_bytes(dask.config.get("array.chunk-size", "128 MiB")))
+    size = chunk_size()
     partitions = _runs(shards, wanted, size, check_crc)
     token = tokenize(shards, wanted, size, len(partitions))
     return [RecordPartition(runs, f"{token}-{number}") for number, runs in enumerate(partitions)]

@@ -26,6 +26,7 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.counting import IntactRecords, closed_shards, index_entries_of_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks
@@ -42,7 +43,7 @@ from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.remote import is_directory
-from dask_tfrecord.storage.shard import Shard, Shards, is_local
+from dask_tfrecord.storage.shard import Shards, is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,33 +197,15 @@ def _is_directory(urlpath: str | os.PathLike[str], shards: Shards, storage_optio
 _BLOCK_NBYTES = 4 << 20
 
 
-def count_lengths(
-    collection: Collection, schema: Schema, wanted: Mapping[str, FixedLenSequenceFeature], check_crc: bool
-) -> Schema:
-    """Count the steps of features in parallel on the active scheduler.
-
-    Parameters
-    ----------
-    collection : Collection
-        Shards with counted records.
-    schema : Schema
-        Features of the records.
-    wanted : mapping of str to FixedLenSequenceFeature
-        Features of the schema without a length.
-    check_crc : bool
-        Check the CRCs of records that are read.
-
-    Returns
-    -------
-    Schema
-        Schema in which these features have the length of the longest record.
-    """
+def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
+    """Give features without a length that of the longest record, counted in parallel on the active scheduler."""
+    wanted = _open_lengths(schema)
+    if not wanted:
+        return schema
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
     borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
-    task = dask.delayed(
-        _LengthTask(collection, Decoder(schema.select(wanted), "steps"), rows, check_crc), traverse=False
-    )
+    task = dask.delayed((collection, Decoder(schema.select(wanted), "steps"), rows, check_crc), traverse=False)
     longest = dask.delayed(_longest, pure=False)
     found: Sequence[Mapping[str, int]] = dask.compute(
         *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
@@ -233,37 +216,16 @@ def count_lengths(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _LengthTask:
-    """Argument that all tasks share.
-
-    Attributes
-    ----------
-    collection : Collection
-        Shards with counted records.
-    decoder : Decoder
-        Decoder that counts their steps.
-    rows : int
-        Records that are decoded at once.
-    check_crc : bool
-        Check the CRCs of records that are read.
-    """
-
-    collection: Collection
-    decoder: Decoder
-    rows: int
-    check_crc: bool
-
-
-def _longest(task: _LengthTask, start: int, stop: int) -> dict[str, int]:
+def _longest(task: tuple[Collection, Decoder, int, bool], start: int, stop: int) -> dict[str, int]:
     """Return the steps of the longest record of some rows."""
-    names = tuple(task.decoder.columns)
+    collection, decoder, rows, check_crc = task
+    names = tuple(decoder.columns)
     longest = dict.fromkeys(names, 0)
     blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
-        (task.collection.runs(first, min(first + task.rows, stop)), min(task.rows, stop - first), {})
-        for first in range(start, stop, task.rows)
+        (collection.runs(first, min(first + rows, stop)), min(rows, stop - first), {})
+        for first in range(start, stop, rows)
     )
-    for blocks in decode_blocks(blocks_of_runs, task.decoder, names, check_crc=task.check_crc):
+    for blocks in decode_blocks(blocks_of_runs, decoder, names, check_crc=check_crc):
         for name, block in blocks.items():
             longest[name] = max(longest[name], int(np.asarray(block).max(initial=0)))
     return longest
@@ -282,6 +244,7 @@ def read_tfrecord(
     sequence_features: Mapping[str, Feature] | None = None,
     example_features: Mapping[str, Feature] | None = None,
     columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
     split: str | None = None,
     chunks: str | int = "auto",
     counts: str | Sequence[int] | None = "auto",
@@ -315,6 +278,9 @@ def read_tfrecord(
         `sequence_features`.
     columns : sequence of str, optional
         Names of the features to read; by default all.
+    filters : list of tuple or list of list of tuple, optional
+        Conditions of the rows to keep, as for `Dataset.where`: ``[("label", "==", 3)]``. Their columns need not be in
+        `columns`. Unless ``counts=None``, they are read now, so that the number of rows is exact.
     split : str, optional
         Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
         ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
@@ -348,14 +314,16 @@ def read_tfrecord(
     Returns
     -------
     Dataset
-        Lazy. Only if chunks are cut by size and rows are ragged, a few records are decoded now.
+        Lazy. Only if chunks are cut by size and rows are ragged, a few records are decoded now, and the columns of
+        `filters` if there are any.
 
     Raises
     ------
     ShardNotFoundError
         If no shard is found. It is a `FileNotFoundError` too.
     SchemaError
-        If features cannot be inferred, a column or split does not exist, or a column has no value for lost rows.
+        If features cannot be inferred, a column or split does not exist, a column has no value for lost rows, or a
+        filter does not fit its column.
     CorruptRecordError
         If a record header is damaged or a shard is truncated, and ``errors="raise"``.
     ValueError
@@ -373,10 +341,28 @@ def read_tfrecord(
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     _check_errors(errors, fill_values, check_crc, counts)
+    if filters is not None:
+        Filters.parse(filters)
+        opened = read_tfrecord(
+            urlpath,
+            features,
+            sequence_features=sequence_features,
+            example_features=example_features,
+            split=split,
+            chunks=chunks,
+            counts=counts,
+            compression=compression,
+            errors=errors,
+            fill_values=fill_values,
+            check_crc=check_crc,
+            storage_options=storage_options,
+        ).where(filters)
+        return opened if columns is None else opened[list(columns)]
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
         features = Schema.read(features, storage_options=storage_options)
-    given = _given_schema(features, sequence_features, example_features)
+    are_given = features is not None or sequence_features is not None or example_features is not None
+    given = given_features(features, sequence_features, example_features) if are_given else None
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)
         _log_damage(intact, errors)
@@ -394,7 +380,7 @@ def read_tfrecord(
             *index_entries_of_shards(found.shards, _checked_counts(known, found.shards), check_crc=check_crc)
         )
     found.check(collection)
-    schema = _with_lengths(collection, schema, check_crc)
+    schema = _count_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
     return Dataset(_plan_chunks(source, found, rows_or_bytes))
 
@@ -406,12 +392,6 @@ def _infer(shards: Shards) -> Schema:
     return infer_examples(shards)
 
 
-def _labelled(shards: Shards) -> Schema | None:
-    """Return the schema that `to_tfrecord` wrote next to the shards of an xarray Dataset."""
-    labels = read_labels(shards[0])
-    return None if labels is None else labels.schema
-
-
 def _open_intact(
     found: ResolvedPath,
     intact: IntactRecords,
@@ -421,7 +401,7 @@ def _open_intact(
 ) -> Dataset:
     """Open the intact records of damaged shards, with filled rows for the lost records if there are fill values."""
     collection = intact.collection
-    schema = _with_lengths(collection, schema, True)
+    schema = _count_lengths(collection, schema, True)
     records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
     found.check(source.collection)
@@ -435,12 +415,6 @@ def _open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
         for name, feature in schema.items()
         if isinstance(feature, FixedLenSequenceFeature) and feature.length is None
     }
-
-
-def _with_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
-    """Count the lengths of features without one."""
-    wanted = _open_lengths(schema)
-    return count_lengths(collection, schema, wanted, check_crc) if wanted else schema
 
 
 def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> Rows:
@@ -463,7 +437,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
             f"feature {name!r}: counts=None counts no lengths: specify length= of {feature}, or open with counts='auto'"
         )
     plan = Decoder(schema)
-    size = chunks if isinstance(chunks, float) else _chunk_size()
+    size = chunks if isinstance(chunks, float) else chunk_size()
     small = len(shards) <= MOST_CHUNKS and shards.sizes.max() * _MOST_RATIO <= size
     if chunks == "shard" or (chunks == "auto" and small):
         byte_chunks = ByteChunks.by_shard(shards)
@@ -489,7 +463,8 @@ def _log_damage(intact: IntactRecords, errors: str) -> None:
         _log.warning("%s: %s; errors=%r reads the other records", intact.collection.shards.summary, damage, errors)
 
 
-def _chunk_size() -> float:
+def chunk_size() -> float:
+    """Return dask's size of a chunk in bytes."""
     return _nbytes(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
 
 
@@ -519,35 +494,25 @@ def _check_errors(
         )
 
 
-def _given_schema(
-    features: Mapping[str, Feature] | None,
-    sequence_features: Mapping[str, Feature] | None,
-    example_features: Mapping[str, Feature] | None,
-) -> Schema | None:
-    """Return the schema that the caller specified; None if features are inferred or described by metadata."""
-    if features is None and sequence_features is None and example_features is None:
-        return None
-    return given_features(features, sequence_features, example_features)
-
-
 def _schema(
     found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, infer: Callable[[], Schema]
 ) -> Schema:
-    schema = given if given is not None else found.schema() or _labelled(found.shards) or infer()
-    schema = schema if columns is None else schema.select(columns)
-    if given is not None:
-        _check_pillow(schema)
-    return schema
-
-
-def _check_pillow(schema: Schema) -> None:
-    """Raise if Pillow is missing, before anything is computed. Metadata may describe images that are not read."""
-    for name, feature in schema.items():
+    """Return the schema of the caller, the metadata, the labels of an xarray Dataset, or inference."""
+    if given is None:
+        schema = found.schema()
+        if not schema:
+            labels = read_labels(found.shards[0])
+            schema = labels.schema if labels is not None and labels.schema else infer()
+        return schema if columns is None else schema.select(columns)
+    given = given if columns is None else given.select(columns)
+    # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
+    for name, feature in given.items():
         if isinstance(feature, ImageFeature):
             try:
                 require_pillow()
             except ImportError as error:
                 raise ImportError(f"feature {name!r} is {feature}: {error}", name="PIL") from error
+    return given
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
@@ -560,31 +525,23 @@ def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) 
 
 
 def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
-    numbers = _numbers(counts, len(shards))
-    # A shard with a count of 0 is never read, so a wrong count is only found here.
-    for number in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
-        _check_empty(shards[number])
-    return numbers
-
-
-def _numbers(counts: Sequence[int], shards: int) -> list[int]:
     try:
         numbers = [operator.index(count) for count in counts]
     except TypeError:
         raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
-    if len(numbers) != shards:
-        raise ValueError(f"counts is one number of records per shard, {shards:,} of them; got {len(numbers):,}")
+    if len(numbers) != len(shards):
+        raise ValueError(f"counts is one number of records per shard, {len(shards):,} of them; got {len(numbers):,}")
     if min(numbers, default=0) < 0:
         raise ValueError(f"counts must not be negative; got {min(numbers)}")
+    # A shard with a count of 0 is never read, so a wrong count is only found here.
+    for number in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
+        with Window(shards[number]) as window:
+            if not window.exhausted:
+                raise CorruptRecordError(
+                    "expected no records, found bytes: the specified count is wrong",
+                    Location(shards.paths[number], 0, 0),
+                )
     return numbers
-
-
-def _check_empty(shard: Shard) -> None:
-    with Window(shard) as window:
-        if not window.exhausted:
-            raise CorruptRecordError(
-                "expected no records, found bytes: the specified count is wrong", Location(shard.path, 0, 0)
-            )
 
 
 def checked_chunks(chunks: object, counted: bool) -> str | int | float:
@@ -625,7 +582,7 @@ def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> 
         return borders_by_shard(collection)
     if isinstance(chunks, float):
         return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
-    return borders_by_bytes(collection, _row_nbytes(source), _chunk_size(), coalesce=False)
+    return borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False)
 
 
 def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:

@@ -18,12 +18,12 @@ import math
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import dask
 import dask.array as da
@@ -34,12 +34,7 @@ from dask.delayed import Delayed
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import (
-    RowNumbers,
-    distinct,
-    pick_rows,
-    row_numbers,
-)
+from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
 from dask_tfrecord.columns.blocks import (
@@ -55,13 +50,9 @@ from dask_tfrecord.columns.blocks import (
 )
 from dask_tfrecord.columns.user_blocks import conform, unmasked
 from dask_tfrecord.errors import SchemaError, plural, printable
-from dask_tfrecord.features import Feature
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import Schema
-
-if TYPE_CHECKING:
-    import dask.bag
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,10 +78,10 @@ class Chunk:
 
 
 def _footprint(block: Block) -> int:
-    if isinstance(block, np.ndarray) and block.dtype.kind == "T":
-        # Only short strings are stored in the array itself.
-        return block.nbytes + int(np.strings.str_len(block).sum())
-    return sys.getsizeof(block)
+    if not isinstance(block, np.ndarray):
+        return sys.getsizeof(block)
+    # Views own no memory, and only short strings are stored in the array itself.
+    return block.nbytes + (int(np.strings.str_len(block).sum()) if block.dtype.kind == "T" else 0)
 
 
 class LazyColumn:
@@ -143,43 +134,6 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
     return chunks
 
 
-def lazy_column(source: Source, name: str, borders: NDArray[np.int64]) -> da.Array:
-    """Return one column, decoded on its own; slices restrict the rows that are read."""
-    column = LazyColumn(source, name)
-    chunks = (tuple(np.diff(borders).tolist()), *((size,) for size in column.shape[1:]))
-    key = f"tfrecord-{printable(name)}-{tokenize(column, chunks)}"
-    # dask would fuse the node of a column with a single chunk into its reader, and only there.
-    array: da.Array = da.from_array(
-        column,
-        chunks=chunks,
-        name=key,
-        asarray=False,
-        lock=False,
-        meta=_meta(source.schema[name]),
-        inline_array=len(borders) == 2,
-    )
-    return array
-
-
-def lazy_chunks(source: Source, names: Sequence[str], borders: NDArray[np.int64] | None, number: int) -> da.Array:
-    """Return chunks of several columns: one task per chunk decodes exactly these.
-
-    Parameters
-    ----------
-    source : Source
-        Source of the rows.
-    names : sequence of str
-        Columns, in any order.
-    borders : ndarray of int64 or None
-        First row of each chunk, and the number of rows; None for the chunks of an uncounted source.
-    number : int
-        Number of chunks.
-    """
-    plan = (tuple(sorted(names)), borders)
-    key = f"tfrecord-decode-{tokenize(source, plan, number)}"
-    return chunk_array(read_chunk, key, number, shared(source, "source"), shared(plan, "plan"))
-
-
 def read_chunk(
     source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
 ) -> Chunk:
@@ -189,31 +143,6 @@ def read_chunk(
     if not names:
         return Chunk({})
     return Chunk(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
-
-
-def column_arrays(chunks: da.Array, features: dict[str, Feature], sizes: Sequence[float]) -> dict[str, da.Array]:
-    """Return one array per column, which takes its block from every chunk.
-
-    Parameters
-    ----------
-    chunks : dask array of object, shape (nchunks,)
-        Chunks of all columns.
-    features : dict of str to feature
-        Columns to return.
-    sizes : sequence of int or nan
-        Rows of each chunk.
-    """
-    return {
-        name: block_array(
-            _view,
-            chunks,
-            name,
-            f"tfrecord-{printable(name)}-{tokenize(chunks.name, name)}",
-            (tuple(sizes), *feature.block_shape),
-            feature.block_dtype,
-        )
-        for name, feature in features.items()
-    }
 
 
 def block_array(
@@ -265,10 +194,6 @@ def block_array(
 
 def _view(chunk: Chunk, name: str) -> NDArray[Any]:
     return to_array(chunk.blocks[name])
-
-
-def _meta(feature: Feature) -> NDArray[Any]:
-    return np.empty((0,) * (1 + len(feature.block_shape)), feature.block_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,37 +336,62 @@ class Rows:
         return self.source.origin if self.source is not None else self.held_origin or {}
 
     def array(self, name: str) -> da.Array:
-        """Return one column, decoded on its own."""
+        """Return one column, decoded on its own; slices restrict the rows that are read."""
         if self.source is None or self.borders is None:
             return self.arrays([name])[name]
-        return lazy_column(self.source, name, self.borders)
+        column = LazyColumn(self.source, name)
+        chunks = (self.sizes, *((size,) for size in column.shape[1:]))
+        array: da.Array = da.from_array(
+            column,
+            chunks=chunks,
+            name=f"tfrecord-{printable(name)}-{tokenize(column, chunks)}",
+            asarray=False,
+            lock=False,
+            meta=np.empty((0,) * column.ndim, column.dtype),
+            # dask would fuse the node of a column with a single chunk into its reader, and only there.
+            inline_array=self.nchunks == 1,
+        )
+        return array
 
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
-        """Return columns that are decoded together."""
-        return column_arrays(self.chunks(names), {name: self.schema[name] for name in names}, self.sizes)
+        """Return columns that are decoded together: each takes its block from every chunk."""
+        chunks, features = self.chunks(names), {name: self.schema[name] for name in names}
+        return {
+            name: block_array(
+                _view,
+                chunks,
+                name,
+                f"tfrecord-{printable(name)}-{tokenize(chunks.name, name)}",
+                (self.sizes, *feature.block_shape),
+                feature.block_dtype,
+            )
+            for name, feature in features.items()
+        }
 
     def chunks(self, names: Sequence[str]) -> da.Array:
-        """Return an object array with one `Chunk` of these columns per element."""
+        """Return an object array with one `Chunk` of these columns per element, decoded by one task each."""
         if self.source is not None:
-            return lazy_chunks(self.source, names, self.borders, self.nchunks)
+            plan = (tuple(sorted(names)), self.borders)
+            key = f"tfrecord-decode-{tokenize(self.source, plan, self.nchunks)}"
+            return chunk_array(read_chunk, key, self.nchunks, shared(self.source, "source"), shared(plan, "plan"))
         assert self.blocks is not None
         if set(names) == set(self.schema):
             return self.blocks
-        return _each_chunk(_only, tuple(sorted(names)), self.blocks)
+        return each_chunk(_only, tuple(sorted(names)), self.blocks)
 
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Rows:
         """Pass every chunk through a function: rows of a source in the task that decodes them."""
         if self.source is not None:
             source = MappedSource(self.source, columns, function, schema)
             return Rows.of_source(source, self.borders, self.nchunks)
-        mapped = _each_chunk(_apply, (function, schema, self.sizes, _files(self.origin)), self.chunks(columns))
+        mapped = each_chunk(_apply, (function, schema, self.sizes, files_of(self.origin)), self.chunks(columns))
         return Rows.of_chunks(mapped, schema, self.sizes, self.origin, self.rechunked)
 
     def join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
         assert added.blocks is not None
         if self.source is None:
-            blocks = _each_chunk(_join, schema, self.chunks(names), added.blocks)
+            blocks = each_chunk(_join, schema, self.chunks(names), added.blocks)
         else:
             # A task reads its rows once the added columns exist.
             plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
@@ -473,7 +423,7 @@ class Rows:
             numbers = np.unique(origins).tolist()
             if len(numbers) == 1:
                 # One task: dask would fuse two in some graphs and not in others.
-                tasks[name, chunk] = _take_chunk, (self.blocks.name, numbers[0]), rows - borders[numbers[0]], schema.key
+                tasks[name, chunk] = _take, (self.blocks.name, numbers[0]), rows - borders[numbers[0]], schema.key
                 continue
             parts = []
             for number in numbers:
@@ -501,7 +451,7 @@ def without_empty_chunks(array: da.Array) -> da.Array:
     return filled
 
 
-def _each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
+def each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
     """Call ``step(*chunks, option)`` for every chunk."""
     token = tokenize([array.name for array in chunks], option)
     prefix = step.__name__.strip("_")
@@ -521,11 +471,11 @@ def _apply(
 ) -> Chunk:
     function, schema, sizes, files = option
     blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
-    with located(partial(_describe, sizes, files, block_id[0])):
+    with located(partial(describe_chunk, sizes, files, block_id[0])):
         return Chunk(apply(function, blocks, schema, tuple(schema)))
 
 
-def _describe(sizes: tuple[float, ...], files: str, number: int) -> str:
+def describe_chunk(sizes: tuple[float, ...], files: str, number: int) -> str:
     """Return the rows of a chunk as text, for errors; assigned columns have no records."""
     start = float(np.sum(sizes[:number]))
     if np.isnan(start + sizes[number]):
@@ -533,21 +483,18 @@ def _describe(sizes: tuple[float, ...], files: str, number: int) -> str:
     return f"rows {int(start)} to {int(start + sizes[number]) - 1} of {files}"
 
 
-def _files(origin: Mapping[str, Any]) -> str:
+def files_of(origin: Mapping[str, Any]) -> str:
+    """Return the files of an origin as text, for errors."""
     files = origin.get("files", [origin["store"]] if "store" in origin else [])
     return (files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}") if files else "the data set"
 
 
-def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> dict[str, Block]:
-    return {name: take_rows(chunk.blocks[name], index) for name in schema}
+def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> Chunk:
+    return Chunk({name: take_rows(chunk.blocks[name], index) for name in schema})
 
 
-def _take_chunk(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> Chunk:
-    return Chunk(_take(chunk, index, schema))
-
-
-def _put(parts: Sequence[dict[str, Block]], order: NDArray[np.int64], schema: Schema) -> Chunk:
-    blocks = {name: concatenate([part[name] for part in parts] or [zero_rows(schema[name])]) for name in schema}
+def _put(parts: Sequence[Chunk], order: NDArray[np.int64], schema: Schema) -> Chunk:
+    blocks = {name: concatenate([part.blocks[name] for part in parts] or [zero_rows(schema[name])]) for name in schema}
     if (np.diff(order) > 0).all():
         return Chunk(blocks)
     return Chunk({name: take_rows(block, order) for name, block in blocks.items()})
@@ -654,7 +601,7 @@ def compute_in_place(
     written: dict[str, list[int]] = {name: [] for name in schema}
     if own:
         stored, order = _in_stored_order(source)
-        filler = _InOrder(_Filler(stored, stored.refine(borders, _READ_NBYTES), own, order, written))
+        filler = _Filler(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
         name = f"tfrecord-compute-{uuid.uuid4().hex}"
         tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
     if assigned:
@@ -707,7 +654,10 @@ class _Unmasked:
 
 
 class _Filler:
-    """Array-like with one element per read; indexing decodes the rows into the results."""
+    """Array-like with one element per read; indexing decodes the rows into the results.
+
+    Errors are elements, so that the first in the order of the rows is raised.
+    """
 
     ndim = 1
     dtype = np.dtype(object)
@@ -721,14 +671,18 @@ class _Filler:
         written: dict[str, list[int]],
     ) -> None:
         self.source, self.borders, self.results, self.order = source, borders, results, order
-        self.written = written
+        self.written, self.attempts = written, Attempts()
         self.shape = (len(borders) - 1,)
 
     def __getitem__(self, key: Any) -> NDArray[np.object_]:
         reads: slice = key[0] if isinstance(key, tuple) else key
-        numbers = range(self.shape[0])[reads]
-        for number in numbers:
-            start, stop = int(self.borders[number]), int(self.borders[number + 1])
+        done = np.empty(self.shape[0], np.object_)[reads]
+        done[:] = self.attempts.call(reads.start or 0, partial(self._fill, range(self.shape[0])[reads]))
+        return done
+
+    def _fill(self, reads: range) -> None:
+        for number in reads:
+            start, stop = self.borders[number : number + 2].tolist()
             target = slice(start, stop) if self.order is None else self.order[start:stop]
             dense = {}
             if self.order is None:
@@ -742,23 +696,6 @@ class _Filler:
                         _copy_rows(self.results[name], target, block.views())
                     else:
                         _copy_rows(self.results[name], target, to_array(block))
-        return np.empty(len(numbers), np.object_)
-
-
-class _InOrder:
-    """Array-like of a filler whose errors are elements, so that the first in the order of the rows is raised."""
-
-    ndim = 1
-    dtype = np.dtype(object)
-
-    def __init__(self, filler: _Filler) -> None:
-        self.filler, self.attempts, self.shape = filler, Attempts(), filler.shape
-
-    def __getitem__(self, key: Any) -> NDArray[np.object_]:
-        reads: slice = key[0] if isinstance(key, tuple) else key
-        done = np.empty(self.shape[0], np.object_)[reads]
-        done[:] = self.attempts.call(reads.start or 0, partial(self.filler.__getitem__, reads))
-        return done
 
 
 def _copy_rows(result: NDArray[Any], target: slice | NDArray[np.int64], rows: NDArray[Any]) -> None:
@@ -830,15 +767,14 @@ class ChunkIterator(Iterator[Result]):
     """Results of a function for each chunk of columns, made ahead; nothing without columns."""
 
     def __init__(self, rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> None:
-        self._results = iterate_chunks(rows, names, step) if names else iter(())
+        self._results = _iterate_chunks(rows, tuple(sorted(names)), step)
 
     def __next__(self) -> Result:
         return next(self._results)
 
     def close(self) -> None:
         """Stop the tasks."""
-        if hasattr(self._results, "close"):
-            self._results.close()
+        self._results.close()
 
     def __enter__(self) -> Self:
         return self
@@ -847,134 +783,94 @@ class ChunkIterator(Iterator[Result]):
         self.close()
 
 
-def iterate_chunks(rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Iterator[Result]:
-    """Yield the result of a function for each chunk, in order.
+def _iterate_chunks(
+    rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result]
+) -> Generator[Result, None, None]:
+    """Yield the result of a function for each chunk, called in the thread or the worker that read it.
 
-    Parameters
-    ----------
-    rows : Rows
-        The rows.
-    names : sequence of str
-        Columns to read.
-    step : callable
-        Called with each chunk and its number, in the thread or the worker that read it.
-
-    Yields
-    ------
-    Result
-        Chunks that are begun and not yielded are at most one more than there are threads.
-
-    Notes
-    -----
-    An error of a chunk is raised in its turn. Closing the iterator cancels chunks that are not started, and waits for
-    those that are.
+    Chunks that are begun and not yielded are at most one more than there are threads. An error of a chunk is raised in
+    its turn. Closing the generator cancels chunks that are not started, and waits for those that are.
     """
-    number, client = rows.nchunks, active_client()
+    number, client = rows.nchunks if names else 0, active_client()
     if client is not None:
-        yield from _ahead(number, 1 + sum(client.nthreads().values()), _ClusterChunks(client, rows, names, step))
-    elif get_scheduler() is dask.local.get_sync:
-        read = _chunk_reader(rows, names, step)
-        yield from map(read, range(number))
-    else:
-        threads = Workers.active().threads
-        with ThreadPoolExecutor(threads, "dask-tfrecord") as pool:
-            yield from _ahead(number, 1 + threads, _ThreadChunks(pool, _chunk_reader(rows, names, step)))
+        yield from _from_cluster(client, rows, names, step, number)
+        return
+    source, chunks = rows.source, [] if rows.source is not None else rows.chunks(names).to_delayed().ravel()
 
-
-def _ahead(number: int, most: int, chunks: _ThreadChunks | _ClusterChunks) -> Iterator[Any]:
-    """Yield results in order, with at most `most` chunks begun and not yielded."""
-    futures: deque[Any] = deque()
-    started = 0
-    try:
-        for _ in range(number):
-            while started < number and len(futures) < max(1, most):
-                futures.append(chunks.start(started))
-                started += 1
-            # A future that stays referenced would keep its chunk in memory.
-            yield chunks.finish(futures.popleft())
-    finally:
-        chunks.stop(futures)
-
-
-@dataclass(frozen=True, slots=True)
-class _LazyReader(Generic[Result]):
-    """Reader of the chunks of a source."""
-
-    source: Source
-    plan: tuple[tuple[str, ...], NDArray[np.int64] | None]
-    step: Callable[[Chunk, int], Result]
-
-    def __call__(self, number: int) -> Result:
-        return self.step(read_chunk(self.source, self.plan, (number,)), number)
-
-
-def _chunk_reader(rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> Callable[[int], Result]:
-    """Return a function that computes a chunk in the calling thread."""
-    if rows.source is not None:
-        return _LazyReader(rows.source, (tuple(sorted(names)), rows.borders), step)
-    chunks = rows.chunks(names).to_delayed().ravel()
-
-    def compute(number: int) -> Result:
+    def read(number: int) -> Result:
+        if source is not None:
+            return _read_step(source, (names, rows.borders), step, number)
         return step(chunks[number].compute(scheduler="sync"), number)
 
-    return compute
-
-
-class _ThreadChunks:
-    """Chunks that a pool of threads reads."""
-
-    def __init__(self, pool: ThreadPoolExecutor, read: Callable[[int], Any]) -> None:
-        self._pool, self._read = pool, read
-
-    def start(self, number: int) -> Any:
-        return self._pool.submit(self._read, number)
-
-    def finish(self, future: Any) -> Any:
-        return future.result()
-
-    def stop(self, futures: deque[Any]) -> None:
-        for future in futures:
-            future.cancel()
-
-
-class _ClusterChunks:
-    """Chunks that a cluster computes."""
-
-    def __init__(self, client: Any, rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Any]) -> None:
-        self._client, self._name = client, f"tfrecord-read-ahead-{uuid.uuid4().hex}"
-        self._reader: Any = None
-        if rows.source is not None:
-            # A task of its own, so that the source is sent once.
-            reader = _LazyReader(rows.source, (tuple(sorted(names)), rows.borders), step)
-            self._reader = client.submit(_identity, reader, key=f"{self._name}-source")
-        else:
-            apply = dask.delayed(step, name=f"{self._name}-step", traverse=False)
-            self._chunks = [
-                apply(chunk, number) for number, chunk in enumerate(rows.chunks(names).to_delayed().ravel())
-            ]
-
-    def start(self, number: int) -> Any:
-        if self._reader is not None:
-            return self._client.submit(_call, self._reader, number, key=(self._name, number))
-        return self._client.compute(self._chunks[number])
-
-    def finish(self, future: Any) -> Any:
+    if get_scheduler() is dask.local.get_sync:
+        yield from map(read, range(number))
+        return
+    threads = Workers.active().threads
+    with ThreadPoolExecutor(threads, "dask-tfrecord") as pool:
+        futures: deque[Any] = deque()
         try:
-            return future.result()
+            yield from _ahead(number, 1 + threads, lambda chunk: pool.submit(read, chunk), futures)
         finally:
-            # The traceback of an error refers to the future.
-            future.release()
+            for future in futures:
+                future.cancel()
 
-    def stop(self, futures: deque[Any]) -> None:
+
+def _from_cluster(
+    client: Any, rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result], number: int
+) -> Iterator[Result]:
+    name, futures, reader = f"tfrecord-read-ahead-{uuid.uuid4().hex}", deque[Any](), []
+    if rows.source is not None:
+        # A task of its own, so that the source is sent once.
+        read = partial(_read_step, rows.source, (names, rows.borders), step)
+        reader.append(client.submit(partial, read, key=f"{name}-source"))
+
+        def start(chunk: int) -> Any:
+            return client.submit(_call, *reader, chunk, key=(name, chunk))
+
+    else:
+        call = dask.delayed(step, name=f"{name}-step", traverse=False)
+        chunks = rows.chunks(names).to_delayed().ravel()
+
+        def start(chunk: int) -> Any:
+            return client.compute(call(chunks[chunk], chunk))
+
+    try:
+        yield from _ahead(number, 1 + sum(client.nthreads().values()), start, futures)
+    finally:
         # The connection may be closed.
-        if futures and self._client.status == "running":
-            self._client.cancel(list(futures))
-        for future in (*futures, *([] if self._reader is None else [self._reader])):
+        if futures and client.status == "running":
+            client.cancel(list(futures))
+        for future in (*futures, *reader):
             future.release()
 
 
-def _identity(value: Any) -> Any:
-    return value
+def _ahead(number: int, most: int, start: Callable[[int], Any], futures: deque[Any]) -> Iterator[Any]:
+    """Yield results in order, with at most `most` futures begun and not yielded."""
+    started = 0
+    for _ in range(number):
+        while started < number and len(futures) < max(1, most):
+            futures.append(start(started))
+            started += 1
+        yield _result(futures.popleft())
+
+
+def _result(future: Any) -> Any:
+    """Return the result of a future, without a reference to it that would keep the chunk in memory."""
+    try:
+        return future.result()
+    finally:
+        # The traceback of an error refers to the future of a cluster.
+        if hasattr(future, "release"):
+            future.release()
+
+
+def _read_step(
+    source: Source,
+    plan: tuple[tuple[str, ...], NDArray[np.int64] | None],
+    step: Callable[[Chunk, int], Result],
+    number: int,
+) -> Result:
+    return step(read_chunk(source, plan, (number,)), number)
 
 
 def _call(read: Callable[[int], Any], number: int) -> Any:

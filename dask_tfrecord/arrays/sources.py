@@ -35,6 +35,7 @@ from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    Decoded,
     MemoryLimit,
     RaggedBlock,
     RowError,
@@ -47,7 +48,7 @@ from dask_tfrecord.columns.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder, decode, decode_blocks, locate_record, located_error
-from dask_tfrecord.columns.encoded_values import image_rows
+from dask_tfrecord.columns.encoded_values import image_values
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
 from dask_tfrecord.errors import (
@@ -142,7 +143,7 @@ class Source(ABC):
     @property
     def most_items(self) -> int:
         """Most items of a record, all of which are decoded to read one; 0 if rows are not items."""
-        return 0
+        return 0 if self.inner is None else self.inner.most_items
 
     @abstractmethod
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
@@ -171,7 +172,7 @@ class Source(ABC):
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
-        return borders
+        return borders if self.inner is None else self.inner.refine(borders, nbytes)
 
     def select(self, key: Any) -> Source:
         """Return a source of the selected rows."""
@@ -179,17 +180,21 @@ class Source(ABC):
 
     def describe(self, key: Any) -> str:
         """Return the files and records of rows as text, for errors; `key` is that of `read`."""
-        raise NotImplementedError
+        if self.inner is None:
+            raise NotImplementedError
+        return self.inner.describe(key)
 
     def locate(self, row: int, feature: str, start: int = 0) -> Location:
         """Return the location of row `start` + `row`, for errors: file, record and byte, or the store and its row."""
+        if self.inner is not None:
+            return self.inner.locate(row, feature, start)
         rows, row = self.rows, start + row
         number = row if rows is None else int(rows[row])
         return Location(self.origin.get("store", "rows in memory"), number, feature=feature)
 
     def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return the stored bytes of ranges of rows, of shape (n, 2); None if they are not read from shards."""
-        return None
+        return None if self.inner is None else self.inner.cost(spans)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -390,6 +395,33 @@ def probe_rows(source: Source, names: Sequence[str]) -> tuple[int, dict[str, int
     return rows, found
 
 
+class GrowingSpans:
+    """Consecutive spans of rows, each of about `nbytes` as estimated by the span before; `span` is the last one."""
+
+    def __init__(self, start: int, stop: int, rows: int, nbytes: float, most_rows: float = float("inf")) -> None:
+        self.span = (start, start)
+        self.rows = rows  # of the next span
+        self._stop, self._nbytes, self._most_rows = stop, nbytes, most_rows
+
+    def __bool__(self) -> bool:
+        return self.span[1] < self._stop
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        while self:
+            self.span = self.span[1], min(self.span[1] + self.rows, self._stop)
+            yield self.span
+
+    def adapt(self, nbytes: float) -> None:
+        """Size the next span by the decoded bytes of the last one; sizes grow slowly."""
+        row_nbytes = max(nbytes / (self.span[1] - self.span[0]), 1.0)
+        self.rows = max(1, int(min(self._nbytes / row_nbytes, 4 * self.rows, self._most_rows)))
+
+    def retry(self) -> None:
+        """Divide the last span, which exceeded a memory limit, into smaller ones."""
+        start, stop = self.span
+        self.span, self.rows = (start, start), max(1, (stop - start) // 8)
+
+
 def memory_limit(most: int | None = None) -> MemoryLimit | None:
     """Return the memory limit of one column of a block; None without limit.
 
@@ -554,7 +586,7 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
     if shard is None:
         return 1.0
     with Window(shard, stop=_RATIO_NBYTES) as window:
-        nbytes = index_entries(window, stop=_RATIO_NBYTES, check_crc=check_crc).end
+        nbytes = index_entries(window, stop=_RATIO_NBYTES, check_crc=check_crc).nbytes
         stored = nbytes if window.compression is None else nbytes / _INFLATION
     if not stored:  # compressed and empty
         return 1.0
@@ -792,34 +824,13 @@ class MappedSource(Source):
         """Columns that the function is called with, and what it returns."""
         return self.columns, self.schema
 
-    @property
-    def most_items(self) -> int:
-        """Most items of a record of the source."""
-        return self.source.most_items
-
-    def locate(self, row: int, feature: str, start: int = 0) -> Location:
-        """Return the location of a row of the source."""
-        return self.source.locate(row, feature, start)
-
-    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return the stored bytes of the rows of the source."""
-        return self.source.cost(spans)
-
     def with_memory_limit(self, nbytes: int) -> MappedSource:
         """Limit the blocks that the function is called with."""
-        return MappedSource(self.source.with_memory_limit(nbytes), self.columns, self.function, self.schema)
+        return replace(self, source=self.source.with_memory_limit(nbytes))
 
     def select(self, key: Any) -> MappedSource:
         """Return a source of the selected rows."""
-        return MappedSource(self.source.select(key), self.columns, self.function, self.schema)
-
-    def describe(self, key: Any) -> str:
-        """Return the files and records of rows as text, for errors."""
-        return self.source.describe(key)
-
-    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        """Add the chunk borders that the source adds."""
-        return self.source.refine(borders, nbytes)
+        return replace(self, source=self.source.select(key))
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows and call the function on them."""
@@ -840,15 +851,15 @@ class MappedSource(Source):
 
 
 @contextmanager
-def located(describe: Callable[[], str]) -> Iterator[None]:
-    """Add a note with the rows to an exception that the function of `map_blocks` raises.
+def located(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
+    """Add a note with the rows to an exception that the function of `map_blocks` or `where` raises.
 
     The exception keeps its class, so that callers can catch it. Notes survive pickling.
     """
     try:
         yield
     except Exception as error:
-        note = f"map_blocks: the function failed on {describe()}"
+        note = f"{method}: the function failed on {describe()}"
         # A function may raise the same object again.
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
@@ -1051,7 +1062,7 @@ class ExplodedSource(Source):
     def origin(self) -> Mapping[str, Any]:
         """Origin of the records, without their schema: items are other rows."""
         kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
-        return {**kept, "exploded": [*self.plan.group]}
+        return {**kept, **self.plan.origin}
 
     def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""
@@ -1113,7 +1124,7 @@ class ExplodedSource(Source):
         if counts is None or self.rows is None:
             blocks = self._source_of(names).read(self.plan.needed(names, counted=False), key)
             lengths = self._lengths(blocks, None, key)
-            return self._items(names, blocks, lengths, slice(0, int(lengths.sum())), 0)
+            return self._items(names, blocks, lengths, self.plan.rows(lengths), 0)
         items = pick_rows(self.rows, key)
         if not len(items):
             return fill({name: zero_rows(self.schema[name]) for name in names}, out)
@@ -1197,25 +1208,31 @@ class ExplodedSource(Source):
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64],
     ) -> dict[str, Block]:
-        """Return items of blocks of records, as `ItemPlan.items` does, with decoded images."""
-        made = self.plan.items(names, blocks, lengths, picked, first_record)
-        for name in self.plan.encoded:
-            if name not in made:
-                continue
-            feature, files = self.schema[name], made[name]
-            assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
-            assert isinstance(self.source, RecordSource)
-            limit = memory_limit(self.source.most_nbytes)
-            try:
-                if limit is not None:
-                    limit.check_rows(len(files), feature)
-                with allocating(name, feature):
-                    made[name] = image_rows(feature, files, None, None)
-            except RowError as error:
-                record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
-                number = first_record + record if isinstance(first_record, int) else int(first_record[record])
-                raise located_error(error, self.source.locate(number, name)) from None
-        return made
+        return self.plan.items(
+            names, blocks, lengths, picked, first_record, partial(self._decode_images, lengths, first_record)
+        )
+
+    def _decode_images(
+        self,
+        lengths: NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        name: str,
+        files: Block,
+        picked: slice | NDArray[np.int64],
+    ) -> Block:
+        feature = self.plan.item_schema[name]
+        assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
+        assert isinstance(self.source, RecordSource)
+        limit = memory_limit(self.source.most_nbytes)
+        try:
+            if limit is not None:
+                limit.check_rows(len(files), feature)
+            with allocating(name, feature):
+                return image_values(feature, Decoded.of(files))
+        except RowError as error:
+            record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
+            number = first_record + record if isinstance(first_record, int) else int(first_record[record])
+            raise located_error(error, self.source.locate(number, name)) from None
 
     def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
@@ -1268,22 +1285,13 @@ def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArr
     """
     names = tuple(dict.fromkeys(map(plan.lengths_of, plan.group)))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    span = (start, start)
-    rows = limits().probe_rows
-
-    def growing() -> Iterator[tuple[int, int]]:
-        nonlocal span
-        while span[1] < stop:
-            span = span[1], min(span[1] + rows, stop)
-            yield span
-
-    for blocks in source.measure().read_spans(names, growing()):
+    spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
+    for blocks in source.measure().read_spans(names, spans):
         try:
             found.append(plan.check_lengths(blocks, None))
         except UnequalLengths as error:
-            raise length_error(error, source, slice(*span)) from None
+            raise length_error(error, source, slice(*spans.span)) from None
         # Sources that do not count without decoding hold the values of these rows.
-        nbytes = sum(map(block_nbytes, blocks.values())) / (span[1] - span[0])
-        rows = max(1, int(min(limits().read_nbytes / max(nbytes, 1), 4 * rows)))
+        spans.adapt(sum(map(block_nbytes, blocks.values())))
     lengths = np.concatenate(found)
     return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))

@@ -175,7 +175,12 @@ class BatchIterator(Iterator[Batch]):
         self._position = Position()
         self._prefetch = _integer("prefetch", prefetch, 1)
         self._seed_given = seed is not None
-        self._check(dataset, shuffle, drop_remainder)
+        if not len(dataset):
+            raise SchemaError("batches have at least one column; the data set has none")
+        if shuffle is not False and shuffle not in ("window", "full"):
+            raise ValueError(f'shuffle is False, "window" or "full"; got {shuffle!r:.100}')
+        if not isinstance(drop_remainder, bool):
+            raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
         size = _integer("batch_size", batch_size, 1)
         part = _shard(shard)
         if not self._seed_given and shuffle and part[1] > 1:
@@ -193,15 +198,6 @@ class BatchIterator(Iterator[Batch]):
         self._mixer = BatchMixer(
             self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )
-
-    @staticmethod
-    def _check(dataset: Dataset, shuffle: object, drop_remainder: object) -> None:
-        if not len(dataset):
-            raise SchemaError("batches have at least one column; the data set has none")
-        if shuffle is not False and shuffle not in ("window", "full"):
-            raise ValueError(f'shuffle is False, "window" or "full"; got {shuffle!r:.100}')
-        if not isinstance(drop_remainder, bool):
-            raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
 
     def _order(self, shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]) -> RowOrder:
         """Divide the rows into units, and choose the window."""
@@ -326,10 +322,9 @@ class BatchIterator(Iterator[Batch]):
         order = self._mixer.order
         if not self._seed_given and order.shuffle:
             self._mixer = replace(self._mixer, order=replace(order, seed=then["seed"]))
-            self.__dict__.pop("_options", None)
         self._position = Position(**given["position"])
 
-    @cached_property
+    @property
     def _options(self) -> dict[str, Any]:
         """Options that determine the batches, as JSON values."""
         mixer, order = self._mixer, self._mixer.order

@@ -98,10 +98,6 @@ class EpochUnits:
         order[ascending] = np.arange(len(rows))
         return rows[ascending], order
 
-    def size(self, unit: int) -> int | None:
-        """Return the rows of a unit; None if they are not counted."""
-        return None if self.order.nrows is None else int(self.stops[unit] - self.starts[unit])
-
     def places(self, unit: int, start: int, size: int) -> NDArray[np.int64]:
         """Return distinct, sorted keys of the rows of a unit, in the order of delivery.
 
@@ -177,39 +173,28 @@ class ColumnPadding:
     value: Any  # in the dtype of the column
     truncate: bool
 
-    def apply(self, block: RaggedBlock, describe: Callable[[int], str]) -> NDArray[Any]:
-        """Pad the rows of a batch."""
-        return self._fill(block, self.lengths, lambda row: row, describe)
-
-    def _fill(
-        self,
-        block: RaggedBlock,
-        lengths: tuple[int | None, ...],
-        outer: Callable[[int], int],
-        describe: Callable[[int], str],
-    ) -> NDArray[Any]:
+    def apply(self, block: RaggedBlock, describe: Callable[[int], str], level: int = 0) -> NDArray[Any]:
+        """Pad the rows of a batch, or the rows of a level within them."""
         counts = np.diff(block.row_splits)
         longest = int(counts.max(initial=0))
-        length = longest if lengths[0] is None else lengths[0]
+        wanted = self.lengths[level]
+        length = longest if wanted is None else wanted
         if longest > length:
             if not self.truncate:
                 row = int(np.flatnonzero(counts > length)[0])
                 raise FeatureError(
-                    f"{describe(outer(row))}: column {self.name!r} has {counts[row]} "
-                    f"{'values' if len(lengths) == 1 else 'rows'} where pad= allows {length}: give a larger length, "
-                    f"None for the longest row of each batch, or Pad({length}, truncate=True)"
+                    f"{describe(row)}: column {self.name!r} has {counts[row]} "
+                    f"{'values' if level == len(self.lengths) - 1 else 'rows'} where pad= allows {length}: give a "
+                    f"larger length, None for the longest row of each batch, or Pad({length}, truncate=True)"
                 )
             block = block.truncated(length)
-        values = block.values
+        values, splits = block.values, block.row_splits
         if isinstance(values, RaggedBlock):
-            splits = block.row_splits
-            filled = self._fill(
-                values,
-                lengths[1:],
-                lambda row: outer(int(np.searchsorted(splits, row, side="right")) - 1),
-                describe,
-            )
-            block = RaggedBlock(filled, splits)
+
+            def describe_outer(row: int) -> str:
+                return describe(int(np.searchsorted(splits, row, side="right")) - 1)
+
+            block = RaggedBlock(self.apply(values, describe_outer, level + 1), splits)
         return block.padded(length, self.value)
 
 
@@ -335,9 +320,12 @@ class BatchMixer:
                 keys.sort()
             # Rows of the next units are delivered after these.
             ready = len(keys) if unit is None else int(np.searchsorted(keys, start * self.order.window))
-            for taken in self._cut(keys[:ready], last=unit is None):
+            # Smaller batches only at the end of an epoch.
+            least = 1 if unit is None and not self.drop_remainder else self.batch_size
+            for first in range(0, ready - least + 1, self.batch_size):
                 if made == self.batches_per_epoch:
                     break
+                taken = keys[first : min(first + self.batch_size, ready)]
                 positions = units.positions(taken)
                 owners = np.searchsorted([each.start for each in held], positions, side="right") - 1
                 batch = self._gather(held, owners, positions)
@@ -345,19 +333,12 @@ class BatchMixer:
                     each.left -= count
                 held = [each for each in held if each.left]
                 made += 1
-                first = (held[0].number, held[0].start) if held else (following, start)
-                after = Position(position.epoch, made, *first, int(taken[-1]))
+                oldest = (held[0].number, held[0].start) if held else (following, start)
+                after = Position(position.epoch, made, *oldest, int(taken[-1]))
                 yield batch, (Position(position.epoch + 1) if made == self.batches_per_epoch else after)
             if unit is None:
                 return
             keys = keys[ready - ready % self.batch_size :]
-
-    def _cut(self, keys: NDArray[np.int64], *, last: bool) -> Iterator[NDArray[np.int64]]:
-        """Yield the keys of each batch; smaller batches only at the end of an epoch."""
-        for first in range(0, len(keys), self.batch_size):
-            taken = keys[first : first + self.batch_size]
-            if len(taken) == self.batch_size or (last and not self.drop_remainder):
-                yield taken
 
     def _load(self, units: EpochUnits, first: int, pool: Executor) -> Iterator[_HeldUnit]:
         """Yield the units of an epoch from one on, read ahead by the threads of the pool."""
@@ -376,33 +357,30 @@ class BatchMixer:
     def _read(self, units: EpochUnits, number: int) -> _HeldUnit:
         """Read a unit. If that fails and its rows are counted, its batches are read one by one."""
         key, order = units.key(number)
-        size = units.size(number)
         blocks: dict[str, Block] | None = None
         try:
             blocks = self.reader.read(key, self.scheduler)
         except Exception:
-            if size is None:
+            if self.order.nrows is None:
                 raise
-        if size is None:
-            assert blocks is not None
-            size = len(next(iter(blocks.values())))
+        size = int(units.stops[number] - units.starts[number]) if blocks is None else len(next(iter(blocks.values())))
         return _HeldUnit(number, 0, size, size, key, order, blocks)
+
+    def _held_rows(
+        self, unit: _HeldUnit, positions: NDArray[np.int64]
+    ) -> tuple[Mapping[str, Block], NDArray[np.int64]]:
+        """Return blocks and their rows at positions of the stream; rows of a failed unit are read for this batch."""
+        rows = unit.rows(positions)
+        if unit.blocks is not None:
+            return unit.blocks, rows
+        return self.reader.read_scattered(unit.numbers(rows), self.scheduler), np.arange(len(rows))
 
     def _gather(self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64]) -> Batch:
         """Gather the rows of a batch, and pad its columns."""
         sorting = np.argsort(owners, kind="stable")
         borders = np.flatnonzero(np.diff(owners[sorting], prepend=-1, append=len(held)))
         places = [sorting[start:stop] for start, stop in pairwise(borders.tolist())]
-        sources = [held[owners[place[0]]] for place in places]
-        rows = [unit.rows(positions[place]) for unit, place in zip(sources, places, strict=True)]
-        blocks = [
-            unit.blocks if unit.blocks is not None else self.reader.read_scattered(unit.numbers(each), self.scheduler)
-            for unit, each in zip(sources, rows, strict=True)
-        ]
-        # The rows of a failed unit were read for this batch alone.
-        rows = [
-            each if unit.blocks is not None else np.arange(len(each)) for unit, each in zip(sources, rows, strict=True)
-        ]
+        sources = [self._held_rows(held[owners[place[0]]], positions[place]) for place in places]
 
         def describe(row: int) -> str:
             unit = held[owners[row]]
@@ -413,7 +391,7 @@ class BatchMixer:
         batch: dict[str, Any] = {}
         for name in self.reader.names:
             padding = self.paddings.get(name)
-            parts = [_picked(each[name], row, padding is None) for each, row in zip(blocks, rows, strict=True)]
+            parts = [_picked(blocks[name], rows, padding is None) for blocks, rows in sources]
             block = parts[0] if len(parts) == 1 else _merged(parts, places)
             if padding is not None:
                 assert isinstance(block, RaggedBlock)

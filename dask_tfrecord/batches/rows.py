@@ -96,11 +96,9 @@ class RowSequence:
         numbers = [self._number(index) for index in indices]
         if not numbers:
             return []
-        columns = {name: to_array(block) for name, block in self._read(np.array(numbers, np.int64)).items()}
+        blocks = self._reader.read_scattered(np.array(numbers, np.int64))
+        columns = {name: to_array(block) for name, block in blocks.items()}
         return [{name: _value(column, row) for name, column in columns.items()} for row in range(len(numbers))]
-
-    def _read(self, rows: NDArray[np.int64]) -> dict[str, Any]:
-        return self._reader.read_scattered(rows)
 
     def _number(self, index: Any) -> int:
         """Return a row number that is not negative."""

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -42,20 +43,6 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message on one line."""
         click.echo(plain(f"{record.levelname.lower()}: {record.getMessage()}"), err=True)
-
-
-def log_to_stderr(level: int) -> Callable[[], None]:
-    """Print messages of the library from a level on; return the function that ends this."""
-    logger, handler = logging.getLogger("dask_tfrecord"), _StderrHandler()
-    before = logger.level
-    logger.setLevel(level)
-    logger.addHandler(handler)
-
-    def restore() -> None:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
-
-    return restore
 
 
 # Keys in the context of a command: the value of the option, and the client of a cluster.
@@ -144,8 +131,14 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def _set_verbose(ctx: click.Context, _: click.Parameter, count: int) -> None:
-    if count:
-        ctx.find_root().call_on_close(log_to_stderr(logging.INFO if count == 1 else logging.DEBUG))
+    """Print messages of the library until the command ends."""
+    if not count:
+        return
+    logger, handler = logging.getLogger("dask_tfrecord"), _StderrHandler()
+    ctx.find_root().call_on_close(partial(logger.setLevel, logger.level))
+    ctx.find_root().call_on_close(partial(logger.removeHandler, handler))
+    logger.setLevel(logging.INFO if count == 1 else logging.DEBUG)
+    logger.addHandler(handler)
 
 
 def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:

@@ -33,26 +33,6 @@ _SPELLINGS = {
     "repeat= repeats": "--repeat repeats",
     "give explode a list of columns": "give --explode a list of features",
     "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
-    "give features= and sequence_features= without it ({} for no feature lists), as inspect_records(urlpath).spec() "
-    "writes them": "give --features the JSON of a Schema without it",
-    "give features= and example_features= without it, as inspect_records(urlpath).spec() writes them": (
-        "give --features the JSON of a Schema without it"
-    ),
-    "give features= without it, as inspect_records(urlpath).spec() writes them": (
-        "give --features the JSON of a Schema without it"
-    ),
-    "inspect_records(urlpath, sample=None) reports all records": "info --sample all reports all records",
-    "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
-    "sequence_features= for the feature lists": (
-        "give --features the JSON of a Schema with both parts, context and feature lists, as Schema.to_json writes it"
-    ),
-    "read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context and "
-    "example_features= for the items": (
-        "give --features the JSON of a Schema with both parts, context and items, as Schema.to_json writes it"
-    ),
-    "features= describes Examples; sequence_features= and example_features= describe other messages": (
-        "the file of --features describes another message; give it features of Examples"
-    ),
     "give features= and sequence_features=": "give --features both parts",
     "give features=": "give --features",
     "give split=": "give --split",
@@ -127,13 +107,15 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
 
 def find_schema(
     pattern: str | list[str],
+    threads: int,
     features: str | None,
     sample: int | str | None,
+    *,
     split: str | None,
     compression: str | None,
-    threads: int,
-) -> Schema | str | None:
-    """Return the features of a conversion: the file of --features, None for those of metadata, or inferred ones.
+    **_: Any,
+) -> Schema | str:
+    """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
 
     Raises
     ------
@@ -146,9 +128,8 @@ def find_schema(
     from dask_tfrecord.arrays.read import resolve_collection
 
     found = resolve_collection(pattern, split, compression=compression, storage_options=None)
-    if sample is None and found.schema() is not None:
-        return None
-    return inspect_sample(found.shards, sample or SAMPLE, threads).schema
+    known = found.schema() if sample is None else None
+    return inspect_sample(found.shards, sample or SAMPLE, threads).schema if known is None else known
 
 
 def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -236,7 +236,11 @@ def schema(
     arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
     has no casts and no decoding of bytes. Python code assigns an equal schema.
     """
-    found = _known_schema(pattern, features, sample, split, compression, threads)
+    found = find_schema(pattern, threads, features, sample, split=split, compression=compression)
+    if isinstance(found, str):
+        from dask_tfrecord.schema import Schema
+
+        found = Schema.read(found)
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
@@ -305,42 +309,12 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     click.echo(f"Wrote {plain(target)}: {plural(found.nrows, 'record')} of {plural(len(found.columns), 'feature')}")
 
 
-def _open(
-    pattern: str | list[str],
-    threads: int,
-    *,
-    split: str | None,
-    features: str | None,
-    sample: int | str | None,
-    columns: list[str] | None,
-    compression: str | None,
-) -> Dataset:
+def _open(pattern: str | list[str], threads: int, **reading: Any) -> Dataset:
+    """Open shards with the features that the options describe; `reading` has options of `read_tfrecord`, too."""
     from dask_tfrecord.arrays.read import read_tfrecord
 
-    schema = find_schema(pattern, features, sample, split, compression, threads)
-    return read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression)
-
-
-def _known_schema(
-    pattern: str | list[str],
-    features: str | None,
-    sample: int | str | None,
-    split: str | None,
-    compression: str | None,
-    threads: int,
-) -> Schema:
-    """Return the features that a conversion with these options would use."""
-    found = find_schema(pattern, features, sample, split, compression, threads)
-    if isinstance(found, str):
-        from dask_tfrecord.schema import Schema
-
-        return Schema.read(found)
-    if found is None:
-        from dask_tfrecord.arrays.read import resolve_collection
-
-        found = resolve_collection(pattern, split, compression=compression, storage_options=None).schema()
-        assert found is not None, "find_schema returns None for metadata alone"
-    return found
+    schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
+    return read_tfrecord(pattern, schema, **reading)
 
 
 @tfrecord.command("to-zarr")
@@ -355,20 +329,14 @@ def to_zarr(
     *,
     pattern: str | list[str],
     store: str,
-    split: str | None,
-    features: str | None,
-    sample: int | str | None,
-    columns: list[str] | None,
     explode: str | list[str] | None,
     repeat: list[str] | None,
     component: str | None,
     overwrite: bool,
     resume: bool,
     planned: bool,
-    compression: str | None,
-    errors: Literal["raise", "skip", "fill"],
     threads: int,
-    **layout: Any,
+    **given: Any,
 ) -> None:
     """Convert shards to a Zarr store in bounded memory.
 
@@ -382,18 +350,16 @@ def to_zarr(
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
-    from dask_tfrecord.arrays.read import read_tfrecord
-
-    check_one_source_of_features(features, sample)
+    check_one_source_of_features(given["features"], given["sample"])
+    layout = {name: given.pop(name) for name in ("chunks", "shards", "groups", "memory_limit")}
     arguments = write_arguments(overwrite, **layout)
     if not planned:
         from dask_tfrecord.stores.zarr.write import open_target
 
         # A wrong target is refused before records are read and counted.
         open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
-    schema = find_schema(pattern, features, sample, split, compression, threads)
     with writing(threads) as summaries:
-        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, compression=compression, errors=errors)
+        dataset = _open(pattern, threads, **given)
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if planned:
@@ -461,21 +427,16 @@ def virtual(
 @tfrecord.command("to-parquet")
 @pattern_argument()
 @click.argument("target")
-@options(
-    *("split", "features", "sample", "columns", "file_chunks", "overwrite", "parquet_compression", "threads"),
-)
+@options("split", "features", "sample", "columns", "file_chunks", "overwrite", "parquet_compression", "threads")
 def to_parquet(
     *,
     pattern: str | list[str],
     target: str,
-    split: str | None,
-    features: str | None,
-    sample: int | str | None,
-    columns: list[str] | None,
     chunks: int | str | None,
     overwrite: bool,
     compression: str,
     threads: int,
+    **reading: Any,
 ) -> None:
     """Convert shards to a directory of Parquet files, one per chunk.
 
@@ -483,9 +444,6 @@ def to_parquet(
     --features, else from the metadata of a TFDS data set, else they are inferred. The compression of the shards is
     found from their bytes. This needs pyarrow.
     """
-    from dask_tfrecord.arrays.read import read_tfrecord
-
-    schema = find_schema(pattern, features, sample, split, "infer", threads)
     with writing(threads):
-        dataset = read_tfrecord(pattern, schema, columns=columns, split=split, chunks=chunks or "auto")
+        dataset = _open(pattern, threads, chunks=chunks or "auto", compression="infer", **reading)
         dataset.to_parquet(target, compression=compression, **write_arguments(overwrite))

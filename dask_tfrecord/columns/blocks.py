@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,20 +19,34 @@ from dask_tfrecord import _native
 from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
 from dask_tfrecord.errors import Location, MemoryLimitError, plural
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
-    RawFeature,
     SparseFeature,
     TensorFeature,
-    TextFeature,
     default_array,
     stored_kind,
 )
 
 
+class _Buffers:
+    """Arrays that hold a block together."""
+
+    __slots__ = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        buffers = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return sum(buffer.nbytes for buffer in buffers if not isinstance(buffer, tuple))
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.nbytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class BytesBlock:
+class BytesBlock(_Buffers):
     """Bytes values in one buffer.
 
     Attributes
@@ -49,16 +63,18 @@ class BytesBlock:
     splits: NDArray[np.int64]
     shape: tuple[int, ...]
 
+    @classmethod
+    def of(cls, values: Sequence[bytes], shape: tuple[int, ...] | None = None) -> BytesBlock:
+        """Copy bytes objects to a block, by default one per row."""
+        splits = splits_of(np.fromiter(map(len, values), np.int64, len(values)))
+        return cls(np.frombuffer(b"".join(values), np.uint8), splits, (len(values),) if shape is None else shape)
+
     def __len__(self) -> int:
         return self.shape[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.values.nbytes + self.splits.nbytes
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + self.nbytes
+    def reshape(self, shape: tuple[int, ...]) -> BytesBlock:
+        """Return the same values in rows of another shape."""
+        return BytesBlock(self.values, self.splits, shape)
 
     def rows(self, start: int, stop: int) -> BytesBlock:
         """Return rows ``start`` to ``stop``, sharing memory."""
@@ -79,7 +95,7 @@ class BytesBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RaggedBlock:
+class RaggedBlock(_Buffers):
     """Rows of variable length: all values, and the offsets between rows.
 
     Attributes
@@ -114,14 +130,6 @@ class RaggedBlock:
         """Levels of rows."""
         return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedBlock) else 0)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.values.nbytes + self.row_splits.nbytes
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + self.nbytes
-
     def rows(self, start: int, stop: int) -> RaggedBlock:
         """Return rows ``start`` to ``stop``, sharing memory."""
         splits = self.row_splits[start : stop + 1]
@@ -139,7 +147,7 @@ class RaggedBlock:
         items = np.arange(splits[-1]) + np.repeat(self.row_splits[index] - splits[:-1], lengths)
         return RaggedBlock(self.values.take(items), splits)
 
-    def padded(self, length: int, value: Any) -> NDArray[Any]:
+    def padded(self, length: int, value: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return rows padded with `value` to `length`, which must be at least that of the longest row.
 
         Returns
@@ -152,7 +160,7 @@ class RaggedBlock:
             out = np.full(shape, value, values.dtype)
             out[np.arange(length) < np.diff(self.row_splits)[:, None]] = values
             return out
-        out = np.empty(shape, values.dtype)
+        out = np.empty(shape, values.dtype) if out is None else out
         if out.size:
             filler = np.full(shape[2:], value, values.dtype).tobytes()
             splits = np.ascontiguousarray(self.row_splits, np.int64)
@@ -185,7 +193,7 @@ class RaggedBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArraysBlock:
+class ArraysBlock(_Buffers):
     """Rows that are arrays of one dtype and number of axes, each of its own shape."""
 
     values: NDArray[Any] | BytesBlock
@@ -199,14 +207,6 @@ class ArraysBlock:
     def shape(self) -> tuple[int]:
         """Shape of the column: one object per row."""
         return (len(self),)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return self.values.nbytes + self.row_splits.nbytes + self.shapes.nbytes
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + self.nbytes
 
     def rows(self, start: int, stop: int) -> ArraysBlock:
         """Return rows ``start`` to ``stop``, sharing memory."""
@@ -289,15 +289,11 @@ def concatenate(blocks: Sequence[Any]) -> Any:
     values = concatenate([block.values for block in blocks])
     if isinstance(first, BytesBlock):
         shape = (sum(map(len, blocks)), *first.shape[1:])
-        return BytesBlock(values, _concatenate_splits([block.splits for block in blocks]), shape)
-    splits = _concatenate_splits([block.row_splits for block in blocks])
+        return BytesBlock(values, splits_of(np.concatenate([np.diff(block.splits) for block in blocks])), shape)
+    splits = splits_of(np.concatenate([np.diff(block.row_splits) for block in blocks]))
     if isinstance(first, ArraysBlock):
         return ArraysBlock(values, splits, np.concatenate([block.shapes for block in blocks]))
     return RaggedBlock(values, splits)
-
-
-def _concatenate_splits(splits: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return splits_of(np.concatenate([np.diff(each) for each in splits]))
 
 
 def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -340,21 +336,26 @@ def weightless(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
 
 def zero_rows(feature: Feature) -> Block:
     """Return an empty block of the feature."""
-    block: Any = np.empty((0, *feature.item_shape), feature.item_dtype)
-    if feature.is_bytes:
-        block = BytesBlock(np.empty(0, np.uint8), np.zeros(1, np.int64), (0, *feature.item_shape))
+    shape = (0, *feature.item_shape)
+    block: Any = BytesBlock.of([], shape) if feature.is_bytes else np.empty(shape, feature.item_dtype)
     if feature.own_shapes:
         block = ArraysBlock(block, np.zeros(1, np.int64), np.zeros((0, feature.own_shapes), np.int64))
     for _ in range(feature.ragged_rank):
         block = RaggedBlock(block, np.zeros(1, np.int64))
-    zero: Block = block
-    return zero
+    rows: Block = block
+    return rows
 
 
 def place(row_splits: NDArray[np.int64], number: int) -> tuple[int, int]:
     """Return the row of a value, and its number in the row."""
     row = int(np.searchsorted(row_splits, number, side="right")) - 1
     return row, number - int(row_splits[row])
+
+
+def first_true(mask: Any) -> int | None:
+    """Return the index of the first true item."""
+    found = np.flatnonzero(mask)
+    return int(found[0]) if len(found) else None
 
 
 class RowError(ValueError):
@@ -365,6 +366,16 @@ class RowError(ValueError):
         self.row = row
         self.message = message
         self.item = item
+
+
+@contextmanager
+def placing(row_splits: NDArray[np.int64], *, item: bool = False) -> Iterator[None]:
+    """Raise the error of a value as an error of its row, with the number of the value in it if `item`."""
+    try:
+        yield
+    except RowError as error:
+        row, number = place(row_splits, error.row)
+        raise RowError(row, error.message, number if item else error.item) from None
 
 
 class RowLimitError(RowError):
@@ -434,29 +445,6 @@ MESSAGES = {
 KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
 
 
-class KeyOutput(NamedTuple):
-    """Decoded values of one key in all records."""
-
-    values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
-    value_splits: NDArray[np.int64] | None  # of bytes values
-    step_splits: NDArray[np.int64] | None  # of values by steps of a ragged feature list, or by items
-    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record
-    shapes: NDArray[np.int64] | None  # of tensors, flattened
-    each: int = 1  # numbers in each step, if their number is fixed
-
-    @classmethod
-    def from_native(cls, output: _native.ColumnOutput, spec: KeySpec) -> KeyOutput:
-        """Copy the references to the arrays of a native output."""
-        each = spec.count if spec.steps and spec.layout == ValueLayout.FIXED and output.value_splits is None else 1
-        return cls(output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes, each)
-
-    @property
-    def total(self) -> int:
-        """Number of values of all records; for bytes values their total size."""
-        ends = next(ends for ends in (self.value_splits, self.step_splits, self.row_splits) if ends is not None)
-        return int(ends[-1]) * self.each
-
-
 @dataclass(frozen=True, slots=True)
 class KeySpec:
     """Kind and layout of the values of one key of a record, or of one feature list or key of items."""
@@ -508,207 +496,187 @@ class KeySpec:
         )
 
 
-def unset_column(key: str, steps: bool) -> _native.ColumnSpec:
-    """Return the specification of a key, of items if `steps`, that must not hold values."""
-    return _native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps)
+class KeyOutput(NamedTuple):
+    """Decoded values of one key in all records."""
+
+    spec: KeySpec
+    values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
+    value_splits: NDArray[np.int64] | None  # of bytes values
+    step_splits: NDArray[np.int64] | None  # of values by steps of a ragged feature list, or by items
+    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record
+    shapes: NDArray[np.int64] | None  # of tensors, flattened
+
+    @classmethod
+    def from_native(cls, output: _native.ColumnOutput, spec: KeySpec) -> KeyOutput:
+        """Copy the references to the arrays of a native output."""
+        return cls(spec, output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes)
+
+    @property
+    def total(self) -> int:
+        """Number of values of all records; for bytes values their total size."""
+        ends = next(ends for ends in (self.value_splits, self.step_splits, self.row_splits) if ends is not None)
+        in_steps = self.spec.steps and self.spec.layout == ValueLayout.FIXED and self.value_splits is None
+        return int(ends[-1]) * (self.spec.count if in_steps else 1)
+
+    @property
+    def record_splits(self) -> NDArray[np.int64]:
+        """Offsets between records."""
+        assert self.row_splits is not None
+        return self.row_splits
+
+    def encoded(self) -> BytesBlock:
+        """Return the bytes values."""
+        assert self.value_splits is not None
+        values = weightless(np.uint8, self.total) if self.values is None else self.values
+        return BytesBlock(values, self.value_splits, (len(self.value_splits) - 1,))
+
+    def flat(self, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
+        """Return the values in an array or a block of bytes, each of shape `shape`."""
+        if self.value_splits is not None:
+            values = self.encoded()
+            return values.reshape((len(values) // math.prod(shape), *shape))
+        numbers = weightless(dtype, self.total) if self.values is None else self.values.view(dtype)
+        return numbers.reshape(-1, *shape)
 
 
-def fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:
-    """Return the spec of a feature with a fixed number of values."""
-    count = math.prod(feature.shape)
-    if feature.default_value is None:
-        return KeySpec(key, feature.dtype, ValueLayout.FIXED, count)
-    values = default_array(feature.default_value, feature.item_dtype, feature.shape)
-    fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
-    return KeySpec(key, feature.dtype, ValueLayout.FIXED, count, optional=True, fallback=fallback)
+class Decoded(NamedTuple):
+    """Outputs of the keys of a feature for a chunk, to assemble its block from."""
+
+    keys: Sequence[KeyOutput]
+    rows: int
+    out: NDArray[Any] | None = None  # of a dense block
+    limit: MemoryLimit | None = None
+
+    @classmethod
+    def of(cls, values: BytesBlock) -> Decoded:
+        """Return values, one per row, as if they were decoded."""
+        spec = KeySpec("", "bytes", ValueLayout.FIXED)
+        return cls([KeyOutput(spec, values.values, values.splits, None, None, None)], len(values))
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Offsets between records, in bytes values of the first key."""
+        output = self.keys[0]
+        if output.row_splits is not None:
+            return output.row_splits
+        assert output.value_splits is not None
+        return np.arange(self.rows + 1, dtype=np.int64) * ((len(output.value_splits) - 1) // max(self.rows, 1))
+
+    def error(self, feature: Encoded, number: int, message: str, kind: type[RowError] = RowError) -> RowError:
+        """Return the error of a bytes value of the first key."""
+        row, item = place(self.ends, number)
+        return kind(row, message, None if feature.count is None and self.keys[0].row_splits is None else item)
+
+    def in_rows(self, feature: Encoded, values: Any) -> Block:
+        """Group decoded values, one for each bytes value of the first key, into the rows of the records."""
+        block: Block = values
+        if self.keys[0].row_splits is not None:
+            return RaggedBlock(values, self.keys[0].row_splits)
+        if feature.count is not None:
+            block = values.reshape((self.rows, feature.count, *values.shape[1:]))
+        return block
+
+    def into(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values, copied to the output array if there is one."""
+        if self.out is None:
+            return values
+        self.out[...] = values
+        return self.out
 
 
-def values_spec(key: str, count: int, *, text: bool = False) -> KeySpec:
-    """Return the spec of `count` bytes values in every record, -1 for any number."""
-    if count < 0:
-        return KeySpec(key, "bytes", ValueLayout.RAGGED, text=text)
-    return KeySpec(key, "bytes", ValueLayout.FIXED, count, text=text)
+# Features are given as classes of their own.
+Assemble = Callable[[Any, Decoded], Block]
 
 
-def bytes_spec(key: str, feature: TextFeature | None = None, *, steps: bool = False) -> KeySpec:
-    """Return the spec of one bytes value in every record or step; text if a feature is given."""
-    default = None if feature is None else feature.default_value
-    fallback = () if default is None else (default.encode(),)
-    text = feature is not None
-    return KeySpec(key, "bytes", ValueLayout.FIXED, text=text, steps=steps, optional=steps, fallback=fallback)
-
-
-def ragged_spec(key: str, dtype: str, each: int = 1, *, steps: bool = False) -> KeySpec:
-    """Return the spec of a variable number of values in every record or step, a multiple of `each`."""
-    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps)
-
-
-def steps_spec(key: str, dtype: str, each: int, *, optional: bool) -> KeySpec:
-    """Return the spec of a feature list whose steps have `each` values."""
-    return KeySpec(key, dtype, ValueLayout.FIXED, each, steps=True, optional=optional)
-
-
-def raw_spec(key: str, feature: RawFeature) -> KeySpec:
-    """Return the spec of one bytes value of a known size."""
-    dtype = feature.stored_dtype
-    swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
-    return KeySpec(key, "bytes", ValueLayout.RAW, feature.nbytes, swap, boolean=dtype.kind == "b")
-
-
-def located_spec(key: str, feature: FixedLenFeature | RawFeature) -> KeySpec:
-    """Return the spec of the stream offset of a known number of floats, or of one bytes value of a known size."""
-    if isinstance(feature, RawFeature):
-        return KeySpec(key, "bytes", ValueLayout.LOCATED, feature.nbytes, boolean=feature.stored_dtype.kind == "b")
-    return KeySpec(key, feature.dtype, ValueLayout.LOCATED, math.prod(feature.shape))
-
-
-def tensor_spec(key: str, feature: TensorFeature) -> KeySpec:
-    """Return the spec of one serialized tensor."""
-    return KeySpec(key, "bytes", ValueLayout.TENSOR, tensor=(feature.dtype, feature.shape))
-
-
-Assemble = Callable[[Feature, Sequence[KeyOutput], int, NDArray[Any] | None], Block]
-# Processes the outputs of a feature once for all of its columns.
-Prepare = Callable[[Feature, Sequence[KeyOutput]], Sequence[KeyOutput]]
-
-
-def flat_values(output: KeyOutput, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NDArray[Any] | BytesBlock:
-    """Return the values of an output, each of shape `shape`."""
-    numbers: Any
-    if output.value_splits is not None:
-        values, splits = bytes_of(output)
-        return BytesBlock(values, splits, ((len(splits) - 1) // math.prod(shape), *shape))
-    numbers = weightless(dtype, output.total) if output.values is None else output.values.view(dtype)
-    shaped: NDArray[Any] = numbers.reshape(-1, *shape)
-    return shaped
-
-
-def bytes_of(output: KeyOutput) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes and the splits of the bytes values of an output."""
-    assert output.value_splits is not None
-    values = weightless(np.uint8, output.total) if output.values is None else output.values
-    return values, output.value_splits
-
-
-def row_splits_of(output: KeyOutput) -> NDArray[np.int64]:
-    """Return the offsets between records."""
-    assert output.row_splits is not None
-    return output.row_splits
-
-
-def fixed_bytes(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+def fixed_bytes(feature: Feature, decoded: Decoded) -> Block:
     """Assemble rows with a fixed number of bytes values."""
-    return BytesBlock(*bytes_of(outputs[0]), (rows, *feature.item_shape))
+    return decoded.keys[0].encoded().reshape((decoded.rows, *feature.item_shape))
 
 
-def ragged(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble rows of values, or of steps of values."""
-    (output,) = outputs
-    each = math.prod(feature.item_shape)
-    values, splits = flat_values(output, feature.item_dtype, feature.item_shape), row_splits_of(output)
-    if output.step_splits is None:
-        return RaggedBlock(values, splits // each if each > 1 else splits)
-    return RaggedBlock(RaggedBlock(values, output.step_splits // each if each > 1 else output.step_splits), splits)
+def ragged(feature: Feature, decoded: Decoded) -> Block:
+    """Assemble rows of values, of steps of values, or of items with a fixed number of values."""
+    (output,) = decoded.keys
+    each = 1 if isinstance(feature, FixedLenFeature) else math.prod(feature.item_shape)
+    values = output.flat(feature.item_dtype, feature.item_shape)
+    rows, steps = output.record_splits, output.step_splits
+    if steps is None:
+        return RaggedBlock(values, rows // each if each > 1 else rows)
+    return RaggedBlock(RaggedBlock(values, steps // each if each > 1 else steps), rows)
 
 
-def items(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble rows of items with a fixed number of values each."""
-    (output,) = outputs
-    return RaggedBlock(flat_values(output, feature.item_dtype, feature.item_shape), row_splits_of(output))
+def _step_splits(feature: Feature, output: KeyOutput) -> NDArray[np.int64]:
+    """Return the offsets between records, in steps: those of a feature list, or those that the values form."""
+    return output.record_splits if output.spec.steps else output.record_splits // math.prod(feature.shape)
 
 
-def padded_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble steps from the values of records, padded to the length of the feature."""
-    return _padded(feature, outputs[0], row_splits_of(outputs[0]) // math.prod(feature.shape), out)
+def lengths(feature: Feature, decoded: Decoded) -> Block:
+    """Count the steps of each row."""
+    return decoded.into(np.diff(_step_splits(feature, decoded.keys[0])))
 
 
-def padded_steps(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Assemble the steps of feature lists, padded to the length of the feature."""
-    return _padded(feature, outputs[0], row_splits_of(outputs[0]), out)
-
-
-def _padded(feature: Feature, output: KeyOutput, steps: NDArray[np.int64], out: NDArray[Any] | None) -> Block:
-    assert isinstance(feature, FixedLenSequenceFeature)
+def padded(feature: FixedLenSequenceFeature, decoded: Decoded) -> Block:
+    """Assemble steps, padded to the length of the feature."""
+    output = decoded.keys[0]
+    steps = _step_splits(feature, output)
     counts = np.diff(steps)
     length = feature.item_shape[0]
-    longer = np.flatnonzero(counts > length)
-    if len(longer):
-        row = int(longer[0])
+    if (row := first_true(counts > length)) is not None:
         raise RowError(row, f"holds {plural(counts[row], 'step')}; {feature} accepts at most {length}")
-    shape = (len(counts), *feature.item_shape)
     if feature.is_bytes:
-        is_step = np.arange(length) < counts[:, None]
-        return _padded_bytes(feature, output, np.repeat(is_step.ravel(), math.prod(feature.shape)), shape)
-    assert output.values is not None
-    array = np.empty(shape, feature.item_dtype) if out is None else out
+        is_step = np.repeat((np.arange(length) < counts[:, None]).ravel(), math.prod(feature.shape))
+        return _padded_bytes(feature, output, is_step, (len(counts), *feature.item_shape))
     # A default of -0.0 is falsy, but differs from 0.
     default = 0 if feature.default_value is None else feature.default_value
-    filler = default_array(default, feature.item_dtype, feature.shape).tobytes()
-    _native.pad_rows(output.values, np.ascontiguousarray(steps), filler, length, array.reshape(-1).view(np.uint8))
-    return array
+    filler = default_array(default, feature.item_dtype, feature.shape)
+    return RaggedBlock(output.flat(feature.item_dtype, feature.shape), steps).padded(length, filler, decoded.out)
 
 
 def _padded_bytes(
     feature: FixedLenSequenceFeature, output: KeyOutput, is_step: NDArray[np.bool_], shape: tuple[int, ...]
 ) -> BytesBlock:
-    values, splits = bytes_of(output)
+    given = output.encoded()
     filling = np.frombuffer(feature.default_value or b"", np.uint8)
     sizes = np.full(len(is_step), len(filling), np.int64)
-    sizes[is_step] = np.diff(splits)
+    sizes[is_step] = np.diff(given.splits)
     ends = splits_of(sizes)
+    values = given.values
     if output.values is None:
         values = weightless(np.uint8, int(ends[-1]))
     elif len(filling):
         is_value = np.repeat(is_step, sizes)
-        spread = np.empty(len(is_value), np.uint8)
-        spread[is_value] = values
-        spread[~is_value] = np.tile(filling, int((~is_step).sum()))
-        values = spread
+        values = np.empty(len(is_value), np.uint8)
+        values[is_value] = given.values
+        values[~is_value] = np.tile(filling, int((~is_step).sum()))
     return BytesBlock(values, ends, shape)
 
 
-def lengths(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Count the steps of each row."""
-    return into(np.diff(row_splits_of(outputs[0])), out)
-
-
-def value_steps(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
-    """Count the steps that the values of each row form."""
-    return into(np.diff(row_splits_of(outputs[0])) // math.prod(feature.shape), out)
-
-
-def into(values: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
-    """Return values, copied to an output array if there is one."""
-    if out is None:
-        return values
-    out[...] = values
-    return out
-
-
-def sorted_indices(feature: Feature, outputs: Sequence[KeyOutput]) -> Sequence[KeyOutput]:
+def sorted_indices(feature: SparseFeature, outputs: Sequence[KeyOutput]) -> Sequence[KeyOutput]:
     """Return two outputs of a sparse feature: its indices, checked and ascending, and its values."""
-    assert isinstance(feature, SparseFeature)
     *axes, values = outputs
-    splits = row_splits_of(values)
+    splits = values.record_splits
     for key, axis in zip(feature.index_key, axes, strict=True):
-        differing = np.flatnonzero(np.diff(row_splits_of(axis)) != np.diff(splits))
-        if len(differing):
-            row = int(differing[0])
-            found, expected = (int(np.diff(row_splits_of(output))[row]) for output in (axis, values))
+        found, expected = np.diff(axis.record_splits), np.diff(splits)
+        if (row := first_true(found != expected)) is not None:
             raise RowError(
-                row, f"holds {found} indices in {key!r} for {plural(expected, 'value')} in {feature.value_key!r}"
+                row,
+                f"holds {found[row]} indices in {key!r} for {plural(expected[row], 'value')} in {feature.value_key!r}",
             )
-    indices = np.stack([np.asarray(flat_values(axis, np.dtype(np.int64))) for axis in axes], axis=1)
-    outside = np.flatnonzero(((indices < 0) | (indices >= np.array(feature.size))).any(axis=1))
-    if len(outside):
-        row = place(splits, int(outside[0]))[0]
-        raise RowError(row, f"holds an index {tuple(indices[outside[0]].tolist())} outside of size {feature.size}")
+    indices = np.stack([axis.flat(np.dtype(np.int64)) for axis in axes], axis=1)
+    check_indices(feature, indices, splits)
     if not feature.already_sorted:
         order = np.empty(len(indices), np.int64)
         _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
         indices = indices[order]
         values = _reordered(values, order, feature.item_dtype)
-    return KeyOutput(indices.reshape(-1).view(np.uint8), None, None, splits, None), values
+    return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
+
+
+def check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits: NDArray[np.int64]) -> None:
+    """Refuse indices outside of the size of the feature."""
+    outside = ((indices < 0) | (indices >= np.array(feature.size))).any(axis=1)
+    if (number := first_true(outside)) is not None:
+        index = tuple(indices[number].tolist())
+        raise RowError(place(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
 
 
 def _reordered(output: KeyOutput, order: NDArray[np.int64], dtype: np.dtype[Any]) -> KeyOutput:
@@ -716,24 +684,24 @@ def _reordered(output: KeyOutput, order: NDArray[np.int64], dtype: np.dtype[Any]
     if output.values is None:
         ends = None if output.value_splits is None else splits_of(np.diff(output.value_splits)[order])
         return output._replace(value_splits=ends)
-    flat = take_rows(flat_values(output, dtype), order)
+    flat = take_rows(output.flat(dtype), order)
     if isinstance(flat, BytesBlock):
         return output._replace(values=flat.values, value_splits=flat.splits)
     return output._replace(values=np.asarray(flat).view(np.uint8))
 
 
-def sparse_indices(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+def sparse_indices(feature: SparseFeature, decoded: Decoded) -> Block:
     """Assemble the indices of sparse values, one row of axes per value."""
-    indices, _ = outputs
-    return RaggedBlock(flat_values(indices, np.dtype(np.int64), (len(feature.shape),)), row_splits_of(indices))
+    indices, _ = decoded.keys
+    return RaggedBlock(indices.flat(np.dtype(np.int64), (len(feature.shape),)), indices.record_splits)
 
 
-def sparse_values(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+def sparse_values(feature: SparseFeature, decoded: Decoded) -> Block:
     """Assemble sparse values in the order of their indices."""
-    _, values = outputs
-    return RaggedBlock(flat_values(values, feature.item_dtype), row_splits_of(values))
+    _, values = decoded.keys
+    return RaggedBlock(values.flat(feature.item_dtype), values.record_splits)
 
 
-def sparse_shape(feature: Feature, outputs: Sequence[KeyOutput], rows: int, out: NDArray[Any] | None) -> Block:
+def sparse_shape(feature: SparseFeature, decoded: Decoded) -> Block:
     """Repeat the lengths of the axes for every row."""
-    return into(np.tile(np.array(feature.shape, np.int64), (rows, 1)), out)
+    return decoded.into(np.tile(np.array(feature.shape, np.int64), (decoded.rows, 1)))

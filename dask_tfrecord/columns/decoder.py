@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import struct
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -27,25 +26,16 @@ from dask_tfrecord.columns.blocks import (
     MESSAGES,
     Assemble,
     Block,
+    Decoded,
     KeyOutput,
     KeySpec,
     MemoryLimit,
-    Prepare,
     RowError,
     RowLimitError,
     allocating,
-    bytes_spec,
     decoding,
-    fixed_spec,
-    located_spec,
-    ragged_spec,
-    raw_spec,
-    steps_spec,
-    tensor_spec,
-    unset_column,
-    values_spec,
 )
-from dask_tfrecord.columns.encoded_values import found_tensor, image_values, inflated_values, tensor_values
+from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.errors import (
     CorruptRecordError,
@@ -71,6 +61,7 @@ from dask_tfrecord.features import (
     TensorFeature,
     TextFeature,
     VarLenFeature,
+    default_array,
     stored_kind,
 )
 from dask_tfrecord.inspection.payload_type import payload_error
@@ -111,13 +102,13 @@ class ColumnDecoder:
     parsed: Feature
     specs: tuple[KeySpec, ...]
     assembler: Assemble | None
-    prepare: Prepare | None = None
+    prepare: Callable[[Any, Sequence[KeyOutput]], Sequence[KeyOutput]] | None = None
     unit: str = "value"
 
     @property
     def keeps_values(self) -> bool:
         """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.assembler in (blocks.ragged, blocks.items, blocks.fixed_bytes) and self.prepare is None
+        whole = self.assembler in (blocks.ragged, blocks.fixed_bytes) and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
 
 
@@ -186,12 +177,9 @@ def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
         case ImageFeature() | TextFeature():
             # The native decoder checks UTF-8 only in values that it keeps.
             return column.specs
-        case RawFeature() | TensorFeature() if column.assembler in (
-            encoded_values.inflated_values,
-            encoded_values.tensor_values,
-        ):
+        case TensorFeature() if column.assembler is encoded_values.tensor_values:
             return column.specs
-        case RawFeature() if column.parsed.stored_dtype.kind == "b":
+        case RawFeature() if column.parsed.compression_type is not None or column.parsed.stored_dtype.kind == "b":
             return column.specs
         case SparseFeature():
             return column.specs[:-1]
@@ -211,9 +199,8 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
     counted = {}
     for name, column in columns.items():
         if name == column.source and isinstance(column.parsed, FixedLenSequenceFeature):
-            assembler = blocks.lengths if column.specs[0].steps else blocks.value_steps
             specs = tuple(replace(spec, counted=True) for spec in column.specs)
-            counted[name] = replace(column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembler)
+            counted[name] = replace(column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=blocks.lengths)
     return counted
 
 
@@ -223,9 +210,12 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
         if not schema.has_steps(name):
             found = _feature_columns(name, feature)
         elif schema.message == "SequenceExample":
-            found = _feature_list_columns(name, feature)
+            column = _repeated_column(name, name, feature, "step")
+            count = FixedLenFeature((), "int64")
+            lengths = ColumnDecoder(count, name, feature, column.specs[:1], blocks.lengths, unit="step")
+            found = {name: column, f"{name}.lengths": lengths}
         else:
-            found = {name: _item_column(name, schema.key_of(name), feature)}
+            found = {name: _repeated_column(name, schema.key_of(name), feature, "item")}
         for label, column in found.items():
             if label in columns:
                 raise SchemaError(
@@ -278,88 +268,71 @@ def _feature_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
 def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...], Assemble | None]:
     match feature:
         case FixedLenFeature():
-            return (fixed_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
+            return (_fixed_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
         case VarLenFeature() if feature.ragged_rank == 1:
-            return (ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), blocks.ragged
+            return (_ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), blocks.ragged
         case FixedLenSequenceFeature() if feature.allow_missing:
-            return (ragged_spec(name, feature.dtype, math.prod(feature.shape)),), blocks.padded_values
+            return (_ragged_spec(name, feature.dtype, math.prod(feature.shape)),), blocks.padded
         case RaggedFeature():
-            return _ragged_specs(name, feature, steps=False), partitioned
-        case Encoded() if feature.count is not None:
-            spec = values_spec(name, feature.count, text=isinstance(feature, TextFeature))
-            return (spec,), encoded_values.values_assembler(feature)
-        case RawFeature() if feature.compression_type is not None:
-            return (bytes_spec(name),), encoded_values.inflated_values
-        case RawFeature() if feature.own_shapes:
-            return (bytes_spec(name),), encoded_values.raw_arrays
-        case RawFeature() if feature.ragged_rank:
-            return (bytes_spec(name),), encoded_values.raw_rows
-        case RawFeature():
-            return (raw_spec(name, feature),), None
-        case TensorFeature():
-            assembler = (
-                encoded_values.arrays if feature.own_shapes else blocks.fixed_bytes if feature.is_bytes else None
-            )
-            return (tensor_spec(name, feature),), assembler
-        case ImageFeature():
-            return (bytes_spec(name),), encoded_values.image_values
-        case TextFeature():
-            return (bytes_spec(name, feature),), encoded_values.text
+            return _partition_specs(name, feature), partitioned
+        case TensorFeature() if feature.count is None and feature.own_shapes:
+            return (tensor_spec(name, feature),), encoded_values.tensors
+        case TensorFeature() if feature.count is None:
+            return (tensor_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
+        case RawFeature() if feature.count is None and feature.compression_type is None and -1 not in feature.shape:
+            dtype = feature.stored_dtype
+            swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
+            is_bool = dtype.kind == "b"
+            return (KeySpec(name, "bytes", ValueLayout.RAW, feature.nbytes, swap, boolean=is_bool),), None
+        case Encoded():
+            return (_encoded_spec(name, feature),), values_assembler(feature)
     hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
     raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
 
 
-def _feature_list_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
-    """Return the columns of a feature list: its steps, and their number."""
-    if isinstance(feature, FixedLenSequenceFeature):
-        spec = steps_spec(name, feature.dtype, math.prod(feature.shape), optional=feature.allow_missing)
-        column = ColumnDecoder(feature, name, feature, (spec,), blocks.padded_steps, unit="step")
-    else:
-        steps = None if getattr(feature, "default_value", None) is not None else _steps_of_feature(name, feature)
-        if steps is None:
-            raise SchemaError(
-                f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
-                f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, "
-                f"ImageFeature or TextFeature per step, without count and default_value"
-            )
-        column = ColumnDecoder(steps[0], name, feature, *steps[1:], unit="step")
-    lengths = ColumnDecoder(FixedLenFeature((), "int64"), name, feature, column.specs[:1], blocks.lengths, unit="step")
-    return {name: column, f"{name}.lengths": lengths}
-
-
-def _item_column(name: str, key: str, feature: Feature) -> ColumnDecoder:
-    """Return the column of a feature of items: a row of items for each record."""
-    if isinstance(feature, FixedLenFeature) and 0 not in feature.shape:
-        column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
-        spec = replace(fixed_spec(key, feature), steps=True)
-        return ColumnDecoder(column, name, feature, (spec,), blocks.items, unit="item")
-    steps = _steps_of_feature(key, feature)
-    if steps is None:
+def _repeated_column(name: str, key: str, feature: Feature, unit: str) -> ColumnDecoder:
+    """Return the column of a feature of each step of a feature list, or of each item."""
+    found = _repeated(key, feature, unit)
+    if found is None and unit == "step":
+        raise SchemaError(
+            f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
+            f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, "
+            f"ImageFeature or TextFeature per step, without count and default_value"
+        )
+    if found is None:
         raise SchemaError(
             f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
             f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or "
             f"TextFeature per item, without count{_ITEM_HINTS.get(type(feature), '')}"
         )
-    return ColumnDecoder(steps[0], name, feature, *steps[1:], unit="item")
+    return ColumnDecoder(found[0], name, feature, *found[1:], unit=unit)
 
 
-def _steps_of_feature(key: str, feature: Feature) -> tuple[Feature, tuple[KeySpec, ...], Assemble] | None:
-    """Return column, key specs and assembler of steps or items of one feature; None if it is not supported."""
+def _repeated(key: str, feature: Feature, unit: str) -> tuple[Feature, tuple[KeySpec, ...], Assemble] | None:
+    """Return column, key specs and assembler of a feature of steps or items; None if it is not supported."""
     match feature:
+        case FixedLenSequenceFeature() if unit == "step":
+            each = math.prod(feature.shape)
+            spec = KeySpec(key, feature.dtype, ValueLayout.FIXED, each, steps=True, optional=feature.allow_missing)
+            return feature, (spec,), blocks.padded
+        case FixedLenFeature() if unit == "item" and 0 not in feature.shape:
+            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+            return column, (replace(_fixed_spec(key, feature), steps=True),), blocks.ragged
         case VarLenFeature() if feature.ragged_rank == 1:
-            spec = ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
+            spec = _ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
             return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), blocks.ragged
         case RaggedFeature() if feature.values is None:
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
-            return column, _ragged_specs(key, feature, steps=True), partitioned
+            return column, _partition_specs(key, feature, steps=True), partitioned
         case ImageFeature() if feature.count in (None, -1):
-            column_of_images = replace(feature, shape=(-1, *feature.value_shape))
-            return column_of_images, (bytes_spec(key, steps=True),), encoded_values.image_values
-        case TextFeature() if feature.count is None:
-            return TextFeature(count=-1), (bytes_spec(key, feature, steps=True),), encoded_values.text_values
+            several: Encoded = replace(feature, shape=(-1, *feature.value_shape))
+        case TextFeature() if feature.count is None and (unit == "item" or feature.default_value is None):
+            several = TextFeature(count=-1)
         case RawFeature() | TensorFeature() if feature.count is None:
-            return replace(feature, count=-1), (bytes_spec(key, steps=True),), encoded_values.values_assembler(feature)
-    return None
+            several = replace(feature, count=-1)
+        case _:
+            return None
+    return several, (_encoded_spec(key, feature, steps=True),), values_assembler(feature)
 
 
 _ITEM_HINTS = {
@@ -368,24 +341,48 @@ _ITEM_HINTS = {
 }
 
 
-def _ragged_specs(name: str, feature: RaggedFeature, *, steps: bool) -> tuple[KeySpec, ...]:
+def _fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:
+    """Return the spec of a fixed number of values."""
+    spec = KeySpec(key, feature.dtype, ValueLayout.FIXED, math.prod(feature.shape))
+    if feature.default_value is None:
+        return spec
+    values = default_array(feature.default_value, feature.item_dtype, feature.shape)
+    fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
+    return replace(spec, optional=True, fallback=fallback)
+
+
+def _ragged_spec(key: str, dtype: str, each: int = 1, *, steps: bool = False) -> KeySpec:
+    """Return the spec of a variable number of values in every record or step, a multiple of `each`."""
+    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps)
+
+
+def _encoded_spec(key: str, feature: Encoded, *, steps: bool = False) -> KeySpec:
+    """Return the spec of bytes values that are decoded in Python: one in every step, or the feature's number."""
+    text, default = isinstance(feature, TextFeature), getattr(feature, "default_value", None)
+    if feature.count == -1 and not steps:
+        return KeySpec(key, "bytes", ValueLayout.RAGGED, text=text)
+    count = 1 if steps or feature.count is None else feature.count
+    fallback = () if default is None else (default.encode(),)
+    return KeySpec(key, "bytes", ValueLayout.FIXED, count, text=text, steps=steps, optional=steps, fallback=fallback)
+
+
+def _partition_specs(name: str, feature: RaggedFeature, *, steps: bool = False) -> tuple[KeySpec, ...]:
     """Return the spec of the values, then those of the keyed partitions."""
     keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
-    values = ragged_spec(name if feature.value_key is None else feature.value_key, feature.dtype, steps=steps)
+    values = _ragged_spec(name if feature.value_key is None else feature.value_key, feature.dtype, steps=steps)
     return (
         replace(values, text=isinstance(feature.values, TextFeature)),
-        *(ragged_spec(key, "int64", steps=steps) for key in keys),
+        *(_ragged_spec(key, "int64", steps=steps) for key in keys),
     )
 
 
 def _sparse_columns(name: str, feature: SparseFeature) -> dict[str, ColumnDecoder]:
-    keys = [(key, "int64") for key in feature.index_key] + [(feature.value_key, feature.dtype)]
-    specs = tuple(ragged_spec(key, dtype) for key, dtype in keys)
+    indices = [_ragged_spec(key, "int64") for key in feature.index_key]
+    specs = (*indices, _ragged_spec(feature.value_key, feature.dtype))
     assemblers: tuple[Assemble, ...] = (blocks.sparse_indices, blocks.sparse_values, blocks.sparse_shape)
-    columns = feature.columns(name).items()
     return {
         column: ColumnDecoder(of, name, feature, specs, assembler, blocks.sorted_indices)
-        for (column, of), assembler in zip(columns, assemblers, strict=True)
+        for (column, of), assembler in zip(feature.columns(name).items(), assemblers, strict=True)
     }
 
 
@@ -395,7 +392,11 @@ def _located(schema: Schema) -> dict[str, ColumnDecoder]:
     for name, feature in schema.items():
         if not isinstance(feature, FixedLenFeature | RawFeature) or why_not_located(name, schema) is not None:
             raise SchemaError(f"feature {name!r}: {why_not_located(name, schema)}")
-        located[name] = ColumnDecoder(offset, name, feature, (located_spec(name, feature),), None)
+        spec = KeySpec(name, feature.dtype, ValueLayout.LOCATED, math.prod(feature.shape))
+        if isinstance(feature, RawFeature):
+            is_bool = feature.stored_dtype.kind == "b"
+            spec = replace(spec, dtype="bytes", count=feature.nbytes, boolean=is_bool)
+        located[name] = ColumnDecoder(offset, name, feature, (spec,), None)
     return located
 
 
@@ -482,13 +483,12 @@ def decode_blocks(
     limit: MemoryLimit | None = None,
 ) -> Generator[dict[str, Block], None, None]:
     """Decode chunks one after another; a shard stays open while consecutive chunks read from it."""
-    request = _Request(decoder, names, check_crc, limit)
+    job = _DecodeJob(decoder, names, check_crc, limit)
     reader: _Reader | None = None
     try:
         for runs, rows, out in chunks:
             runs = list(runs)
-            job = _DecodeJob(request, rows, out, runs)
-            job.nbytes = sum(run.stop_offset - run.offset for run in runs)
+            job.begin(runs, rows, out)
             for run in runs:
                 if reader is None or not reader.reaches(run):
                     if reader is not None:
@@ -503,11 +503,15 @@ def decode_blocks(
             reader.window.close()
 
 
-class _Request:
-    """Columns that are decoded together, and their specifications for the native decoder."""
+class _DecodeJob:
+    """Columns that are decoded together, and the native decoder of the chunk that is read."""
+
+    runs: list[tuple[int, Run]]  # of the chunk, each with the row of its first record
+    records: int  # of the chunk, decoded so far
+    native: _native.Decoder
 
     def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
-        self.decoder, self.limit = decoder, limit
+        self.schema, self.limit = decoder.schema, limit
         self.columns = {name: decoder.decoders[name] for name in names}
         # Columns may share key specs. `outputs` holds, by column, the indices of its key specs.
         indices: dict[KeySpec, int] = {}
@@ -516,44 +520,38 @@ class _Request:
             for name, column in self.columns.items()
         }
         self.key_specs = list(indices)
-        schema = decoder.schema
+        message = self.schema.message
         # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
         # would be lost.
-        sampling = schema.sampling if len(names) == len(decoder.decoders) else None
+        sampling = self.schema.sampling if len(names) == len(decoder.decoders) else None
         known = {(spec.key, spec.steps) for spec in self.key_specs}
         unset = [
-            (name, *key) for name in (sampling.unset if sampling else ()) for key in unset_keys(name, schema.message)
+            (name, key, steps)
+            for name in (sampling.unset if sampling else ())
+            for key, steps in unset_keys(name, message)
+            if (key, steps) not in known
         ]
-        unset = [(name, key, steps) for name, key, steps in unset if (key, steps) not in known]
         self.unset = [name for name, _, _ in unset]
-        self._columns = [spec.to_native() for spec in self.key_specs]
-        self._columns += [unset_column(key, steps) for _, key, steps in unset]
-        self._options = check_crc, sampling is not None, MESSAGES[schema.message]
+        self._specs = [spec.to_native() for spec in self.key_specs]
+        for _, key, steps in unset:
+            self._specs.append(_native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps))
+        self._options = check_crc, sampling is not None, MESSAGES[message]
 
-    def native(self) -> _native.Decoder:
-        """Return a decoder for one chunk."""
-        native = _native.Decoder(self._columns, *self._options)
-        if self.limit is not None:
-            native.set_memory_limit(self.limit.nbytes)
-        return native
-
-
-class _DecodeJob:
-    """The decoder of one chunk, and the blocks assembled from its outputs."""
-
-    def __init__(self, request: _Request, rows: int | None, out: dict[str, NDArray[Any]], runs: Sequence[Run]) -> None:
-        self.request, self.rows, self.out = request, rows, out
+    def begin(self, runs: Sequence[Run], rows: int | None, out: dict[str, NDArray[Any]]) -> None:
+        """Prepare to decode the next chunk."""
+        self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
-        self.nbytes = 0  # of all runs; 0 once memory for them is allocated
-        self.records = 0  # decoded so far
-        self.runs: list[tuple[int, Run]] = []  # each with the row of its first record
-        self.native = request.native()
+        self.nbytes = sum(run.stop_offset - run.offset for run in runs)  # 0 once memory for them is allocated
+        self.records, self.runs = 0, []
+        self.native = _native.Decoder(self._specs, *self._options)
+        if self.limit is not None:
+            self.native.set_memory_limit(self.limit.nbytes)
         self.arrays = {} if rows is None else dict(self._set_outputs(rows, runs))
 
     def _set_outputs(self, rows: int, runs: Sequence[Run]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Set the output buffers of the decoder, and yield the arrays of dense columns."""
-        for name, column in self.request.columns.items():
-            index, array = self.request.outputs[name][0], self.out.get(name)
+        for name, column in self.columns.items():
+            index, array = self.outputs[name][0], self.out.get(name)
             if column.keeps_values and array is not None:
                 self.offered[index] = array.reshape(-1)
                 self.native.offer_output(index, self.offered[index].view(np.uint8))
@@ -569,8 +567,8 @@ class _DecodeJob:
     def _check(self, column: ColumnDecoder, rows: int, runs: Sequence[Run]) -> None:
         """Refuse more rows of one size than the limit allows."""
         try:
-            if self.request.limit is not None:
-                self.request.limit.check_rows(rows, column.feature)
+            if self.limit is not None:
+                self.limit.check_rows(rows, column.feature)
         except RowLimitError as error:
             self.runs = list(zip(accumulate((run.count or 0 for run in runs), initial=0), runs, strict=False))
             raise row_error(error, column.source, *self._run_of(error.row)) from None
@@ -585,15 +583,15 @@ class _DecodeJob:
 
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
-        specs = self.request.key_specs
+        specs = self.key_specs
         taken = [KeyOutput.from_native(self.native.take_output(i), spec) for i, spec in enumerate(specs)]
         for index, memory in self.offered.items():
             if taken[index].values is None:
                 taken[index] = taken[index]._replace(values=memory[: taken[index].total].view(np.uint8))
         prepared: dict[str, Sequence[KeyOutput]] = {}
         blocks = {}
-        for name, column in self.request.columns.items():
-            outputs: Sequence[KeyOutput] = [taken[index] for index in self.request.outputs[name]]
+        for name, column in self.columns.items():
+            outputs: Sequence[KeyOutput] = [taken[index] for index in self.outputs[name]]
             try:
                 if column.prepare is not None:
                     if column.source not in prepared:
@@ -609,15 +607,10 @@ class _DecodeJob:
             return self.arrays[name]
         if column.assembler is not None:
             out = self.out.get(name) if column.feature.is_dense else None
-            if out is None and self.request.limit is not None:
-                self.request.limit.check_rows(self.records, column.feature)
-            assemble: Any = column.assembler
-            if assemble in (image_values, inflated_values, partitioned, tensor_values):
-                # Their sizes follow from the encoded values.
-                assemble = partial(assemble, limit=self.request.limit)
+            if out is None and self.limit is not None:
+                self.limit.check_rows(self.records, column.feature)
             with allocating(column.source, column.feature, [run for _, run in self.runs]):
-                block: Block = assemble(column.parsed, outputs, self.records, out)
-                return block
+                return column.assembler(column.parsed, Decoded(outputs, self.records, out, self.limit))
         # The number of rows was unknown, so the decoder allocated the memory.
         dense: NDArray[Any] = outputs[0].values.view(column.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *column.feature.item_shape)
@@ -644,7 +637,7 @@ class _Reader:
     def read(self, run: Run, job: _DecodeJob) -> None:
         """Decode the run."""
         if _log.isEnabledFor(logging.DEBUG):
-            names, path = tuple(job.request.columns), redact_url(run.shard.path)
+            names, path = tuple(job.columns), redact_url(run.shard.path)
             _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
         self.window.expect(run.stop_offset)
         # Skip to the run. Bytes before it may be damaged, so they are not read for their headers.
@@ -756,22 +749,19 @@ class _Reader:
         """Return the error of the record that the decoder refused."""
         location = Location(self.shard.path, self.record, self.window.offset)
         problem = job.native.problem()
-        refused = Refused(problem.fault, problem.step, problem.found, problem.text.decode())
         length = int.from_bytes(self.window.view(0, 8), "little")
         payload = bytes(self.window.view(HEADER, HEADER + length))
-        request = job.request
-        if refused.is_other_message:
-            return payload_error(payload, location, request.decoder.schema.message)
-        schema = request.decoder.schema
-        if 0 <= problem.column < len(request.key_specs):
-            spec = request.key_specs[problem.column]
-            column = next(column for column in request.columns.values() if spec in column.specs)
-            if refused.fault == Fault.FULL and request.limit is not None:
-                message = f"feature {column.source!r} {request.limit.message()}"
+        if problem.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE):
+            return payload_error(payload, location, job.schema.message)
+        if 0 <= problem.column < len(job.key_specs):
+            spec = job.key_specs[problem.column]
+            column = next(column for column in job.columns.values() if spec in column.specs)
+            if problem.fault == Fault.FULL and job.limit is not None:
+                message = f"feature {column.source!r} {job.limit.message()}"
                 return MemoryLimitError(message, replace(location, feature=column.source))
-            return feature_error(column, spec, refused, schema, location, payload)
-        key = request.unset[problem.column - len(request.key_specs)] if problem.column >= 0 else refused.text
-        return unknown_error(key, refused, schema, location)
+            return _refused_error(column, spec, problem, job.schema, location, payload)
+        key = job.unset[problem.column - len(job.key_specs)] if problem.column >= 0 else problem.text.decode()
+        return _unknown_error(key, problem, job.schema, location)
 
 
 def row_error(
@@ -796,22 +786,7 @@ def locate_record(run: Run, record: int, feature: str) -> Location:
         return Location(run.shard.path, record, reader.window.offset, feature)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Content of a record that the decoder refused."""
-
-    fault: Fault
-    step: int
-    found: int
-    text: str
-
-    @property
-    def is_other_message(self) -> bool:
-        """Return whether the record as a whole is not the expected message."""
-        return self.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE)
-
-
-def unknown_error(key: str, refused: Refused, schema: Schema, location: Location) -> FeatureError:
+def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location: Location) -> FeatureError:
     """Return the error of a feature that an inferred schema lacks."""
     if refused.fault == Fault.UNKNOWN_KEY:
         name = key if refused.step < 0 else f"{ITEMS}/{key}"
@@ -821,11 +796,11 @@ def unknown_error(key: str, refused: Refused, schema: Schema, location: Location
         message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
     unit = "item" if schema.message == "ExampleListWithContext" else "step"
     text = f"feature {name!r}{_place(refused, unit)} {message}{_hint(schema.sampling)}"
-    return FeatureError(text, Location(location.file, location.record, location.offset, name))
+    return FeatureError(text, replace(location, feature=name))
 
 
-def feature_error(
-    column: ColumnDecoder, spec: KeySpec, refused: Refused, schema: Schema, location: Location, payload: bytes
+def _refused_error(
+    column: ColumnDecoder, spec: KeySpec, refused: _native.Problem, schema: Schema, location: Location, payload: bytes
 ) -> FeatureError:
     """Return the error of a feature of a record, `payload`, that does not match the schema."""
     message = f"feature {column.source!r}"
@@ -836,10 +811,10 @@ def feature_error(
         is_list = schema.message == "ExampleListWithContext"
         message += _keys_of_items(spec, refused, payload) if is_list else _found_keys(spec, payload)
     message += _hint(schema.sampling)
-    return FeatureError(message, Location(location.file, location.record, location.offset, column.source))
+    return FeatureError(message, replace(location, feature=column.source))
 
 
-def _place(refused: Refused, unit: str) -> str:
+def _place(refused: _native.Problem, unit: str) -> str:
     return f" in {unit} {refused.step}" if refused.step >= 0 else ""
 
 
@@ -862,7 +837,7 @@ def _found_keys(spec: KeySpec, payload: bytes) -> str:
     return near_misses(spec.key, sorted(lists if spec.steps else features))
 
 
-def _keys_of_items(spec: KeySpec, refused: Refused, payload: bytes) -> str:
+def _keys_of_items(spec: KeySpec, refused: _native.Problem, payload: bytes) -> str:
     """Describe the keys of an item, or of the context of a list of Examples, that lacks one."""
     try:
         record = ExampleListWithContext.FromString(payload)
@@ -894,7 +869,7 @@ def _kind_name(kind: Kind) -> str:
     return {Kind.BYTES: "a bytes list", Kind.FLOATS: "a float list", Kind.INT64: "an int64 list"}.get(kind, "no list")
 
 
-def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
+def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> str:
     """Describe the found content, and the content that the feature expects."""
     found = refused.found
     match refused.fault:
@@ -920,7 +895,8 @@ def _difference(feature: Feature, spec: KeySpec, refused: Refused) -> str:
         case Fault.CAST:
             return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
-            return f"holds {found_tensor(refused.text, found)} where {feature} takes a tensor of its dtype and shape"
+            tensor = found_tensor(refused.text.decode(), found)
+            return f"holds {tensor} where {feature} takes a tensor of its dtype and shape"
         case Fault.FULL:
             return f"holds more values than the output buffer, but {feature} has a known number"
     values = plural(found, "value")

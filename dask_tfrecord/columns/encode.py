@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -26,11 +26,15 @@ from dask_tfrecord.columns.blocks import (
     BytesBlock,
     RaggedBlock,
     RowError,
+    check_indices,
+    first_true,
     place,
+    placing,
     splits_of,
+    take_rows,
 )
 from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.columns.encoded_values import encode_images, tensor_head, tensors
+from dask_tfrecord.columns.encoded_values import encode_images, serialize_tensors, tensor_head
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import (
     COMPRESSION_WBITS,
@@ -42,7 +46,6 @@ from dask_tfrecord.features import (
     KeyedPartition,
     RaggedFeature,
     RawFeature,
-    RowLengths,
     RowLimits,
     RowSplits,
     RowStarts,
@@ -179,8 +182,7 @@ def _check_items(items: KeyedValues, others: KeyedValues, name: str) -> None:
     """Refuse rows with another number of items than those of feature `name`."""
     assert items.row_splits is not None and others.row_splits is not None
     found, expected = np.diff(items.row_splits), np.diff(others.row_splits)
-    if len(wrong := np.flatnonzero(found != expected)):
-        row = int(wrong[0])
+    if (row := first_true(found != expected)) is not None:
         raise RowError(
             row, f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in {name!r}: items have all keys"
         )
@@ -240,8 +242,7 @@ def _nested(block: Any, levels: int) -> Any:
     if isinstance(block, RaggedBlock):
         return RaggedBlock(_nested(block.values, levels - 1), block.row_splits)
     rows, length, *inner = block.shape
-    shape = (rows * length, *inner)
-    values = block.reshape(shape) if isinstance(block, np.ndarray) else BytesBlock(block.values, block.splits, shape)
+    values = block.reshape((rows * length, *inner))
     return RaggedBlock(_nested(values, levels - 1), np.arange(rows + 1, dtype=np.int64) * length)
 
 
@@ -251,32 +252,24 @@ def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
         splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
         block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
     rows: RaggedBlock = _nested(block, 1)
-    try:
+    with placing(rows.row_splits, item=True):
         return RaggedBlock(_arrays(rows.values, wanted), rows.row_splits)
-    except RowError as error:
-        row, value = place(rows.row_splits, error.row)
-        raise RowError(row, f"{error.message}, in value {value}") from None
 
 
 def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
     """Return rows that are arrays with their own shapes."""
     if isinstance(block, ArraysBlock):
         sizes = np.array(_sizes(wanted)[wanted.ragged_rank :])
-        wrong = np.flatnonzero(((sizes != -1) & (block.shapes != sizes)).any(axis=1))
-        if len(wrong):
-            shape = tuple(block.shapes[wrong[0]].tolist())
-            raise RowError(
-                int(wrong[0]), f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}"
-            )
+        if (row := first_true(((sizes != -1) & (block.shapes != sizes)).any(axis=1))) is not None:
+            shape = tuple(block.shapes[row].tolist())
+            raise RowError(row, f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}")
         return block
     rows: Any = _nested(block, 1)
     inner = rows.values.shape[1:]
+    each = math.prod(inner)
     shapes = np.empty((len(rows), 1 + len(inner)), np.int64)
     shapes[:, 0], shapes[:, 1:] = np.diff(rows.row_splits), inner
-    values = rows.values
-    count = len(values) * int(np.prod(inner, dtype=np.int64))
-    flat = values.reshape(-1) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, (count,))
-    return ArraysBlock(flat, rows.row_splits * int(np.prod(inner, dtype=np.int64)), shapes)
+    return ArraysBlock(rows.values.reshape((len(rows.values) * each,)), rows.row_splits * each, shapes)
 
 
 def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEncoding) -> Sequence[KeyedValues]:
@@ -289,39 +282,37 @@ def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEnco
         block = padded(feature, block, lengths)
     elif plan.unit == "step":
         check_lengths(np.diff(block.row_splits), lengths)
-    if isinstance(feature, Encoded) and feature.count is not None and plan.unit == "value":
-        # Each array is encoded as one bytes value.
-        return in_rows(_nested(block, 1), feature.count, lambda values: _values(plan, encoding, values))
     if plan.unit != "value":
-        return in_steps(block, lambda steps: _values(plan, encoding, steps))
-    if isinstance(feature, FixedLenSequenceFeature):
-        return [flatten_ragged(name, block)]
+        with placing(block.row_splits, item=True):
+            steps = _values(plan, encoding, block.values)
+        splits = np.ascontiguousarray(block.row_splits)
+        return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
+    if isinstance(feature, Encoded) and feature.count is not None:
+        return [_encoded_rows(plan, encoding, _nested(block, 1), feature.count)]
     return _values(plan, encoding, block)
+
+
+def _encoded_rows(plan: _ColumnEncoding, encoding: ImageEncoding, block: RaggedBlock, count: int = -1) -> KeyedValues:
+    """Return the values of rows of arrays, each encoded as one bytes value; any number of them without `count`."""
+    with placing(block.row_splits, item=True):
+        (keyed,) = _values(plan, encoding, block.values)
+    if count >= 0:
+        return replace(keyed, count=count)
+    return replace(keyed, row_splits=np.ascontiguousarray(block.row_splits))
 
 
 def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Sequence[KeyedValues]:
     """Return the values of the keys of rows, of steps, or of single arrays."""
-    feature = plan.feature
-    if isinstance(feature, ImageFeature):
-        block = encode_images(encoding, block)
-    if isinstance(feature, RaggedFeature) and feature.values is not None:
-        inner = replace(plan, feature=feature.values)
-        return flatten_partitioned(plan.key, feature, block, lambda rows: _values(inner, encoding, rows))
-    return _rows(plan.key, feature, block)
-
-
-def _rows(name: str, feature: Feature, block: Any) -> Sequence[KeyedValues]:
-    """Return the values of the keys of rows, or of steps treated as rows."""
-    match feature:
+    match plan.feature:
         case RaggedFeature():
-            return flatten_partitioned(name, feature, block)
-        case VarLenFeature():
-            return [flatten_ragged(name, block)]
+            return _partitioned(plan, plan.feature, encoding, block)
+        case ImageFeature():
+            return [fixed(plan.key, encode_images(encoding, block))]
         case RawFeature():
-            return [raw(name, feature, block)]
+            return [raw(plan.key, plan.feature, block)]
         case TensorFeature():
-            return [tensor(name, feature, block)]
-    return [fixed(name, block)]
+            return [tensor(plan.key, plan.feature, block)]
+    return [ragged(plan.key, block) if isinstance(block, RaggedBlock) else fixed(plan.key, block)]
 
 
 def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
@@ -446,23 +437,16 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 def cast(block: Block, dtype: np.dtype[Any]) -> Block:
     """Cast the numbers of a block to another dtype."""
-    if isinstance(block, RaggedBlock):
-        return RaggedBlock(_within(block.values, block.row_splits, dtype), block.row_splits)
-    if isinstance(block, ArraysBlock):
-        return ArraysBlock(_within(block.values, block.row_splits, dtype), block.row_splits, block.shapes)
+    if isinstance(block, RaggedBlock | ArraysBlock):
+        with placing(block.row_splits):
+            values: Any = cast(block.values, dtype)
+        return replace(block, values=values)
     if isinstance(block, BytesBlock) or block.dtype == dtype:
         return block
     with np.errstate(all="ignore"):
         result = block.astype(dtype)
     _refuse(block, _misfits(block, result), f"which does not fit {dtype}")
     return result
-
-
-def _within(values: Any, row_splits: NDArray[np.int64], dtype: np.dtype[Any]) -> Any:
-    try:
-        return cast(values, dtype)
-    except RowError as error:
-        raise RowError(place(row_splits, error.row)[0], error.message) from None
 
 
 def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
@@ -486,8 +470,7 @@ def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
 
 
 def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
-    if bad.any():
-        position = int(np.flatnonzero(bad.ravel())[0])
+    if (position := first_true(bad)) is not None:
         raise RowError(position // max(1, math.prod(values.shape[1:])), f"holds {values.ravel()[position]}, {why}")
 
 
@@ -512,9 +495,7 @@ def to_bytes(block: Block) -> Block:
         return RaggedBlock(values, block.row_splits)
     if not isinstance(block, np.ndarray):
         return block
-    items = [item.encode() for item in block.ravel().tolist()]
-    splits = splits_of(np.array([len(item) for item in items], np.int64))
-    return BytesBlock(np.frombuffer(b"".join(items), np.uint8), splits, block.shape)
+    return BytesBlock.of([item.encode() for item in block.ravel().tolist()], block.shape)
 
 
 _Ints = NDArray[np.int64]
@@ -551,12 +532,8 @@ class KeyedValues:
     def same(self, other: KeyedValues) -> bool:
         """Return whether another column has the same values for the key."""
         own, others = ((of.count, of.steps, of.prefix, of.values.tobytes()) for of in (self, other))
-        pairs = ("row_splits", "value_splits", "step_splits")
-        return own == others and all(_equal(getattr(self, name), getattr(other, name)) for name in pairs)
-
-
-def _equal(one: _Ints | None, other: _Ints | None) -> bool:
-    return one is other if one is None or other is None else np.array_equal(one, other)
+        splits = ("row_splits", "value_splits", "step_splits")
+        return own == others and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in splits)
 
 
 def _flat(key: str, values: NDArray[Any] | BytesBlock) -> KeyedValues:
@@ -566,52 +543,17 @@ def _flat(key: str, values: NDArray[Any] | BytesBlock) -> KeyedValues:
     return KeyedValues(key, listed(values))
 
 
-def _rows_of(key: str, block: RaggedBlock) -> KeyedValues:
-    """Return values in one level of rows."""
-    try:
-        flat = _flat(key, block.flat_values)
-    except RowError as error:
-        raise RowError(place(block.row_splits, error.row)[0], error.message) from None
-    inner = math.prod(block.flat_values.shape[1:])
-    return replace(flat, row_splits=block.row_splits * inner if inner != 1 else np.ascontiguousarray(block.row_splits))
-
-
-def fixed(key: str, block: Block) -> KeyedValues:
+def fixed(key: str, block: Any) -> KeyedValues:
     """Disassemble rows of a fixed number of values."""
-    assert isinstance(block, np.ndarray | BytesBlock)
     return replace(_flat(key, block), count=math.prod(block.shape[1:]))
 
 
-def flatten_ragged(key: str, block: Block) -> KeyedValues:
+def ragged(key: str, block: RaggedBlock) -> KeyedValues:
     """Disassemble rows of values."""
-    assert isinstance(block, RaggedBlock)
-    return _rows_of(key, block)
-
-
-def in_steps(block: Block, of_steps: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
-    """Disassemble rows of steps; `of_steps` disassembles the steps as if they were rows."""
-    assert isinstance(block, RaggedBlock)
-    try:
-        inside = of_steps(block.values)
-    except RowError as error:
-        row, step = place(block.row_splits, error.row)
-        raise RowError(row, error.message, step) from None
-    splits = np.ascontiguousarray(block.row_splits)
-    return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in inside]
-
-
-def in_rows(block: Block, count: int, of_values: Callable[[Any], Sequence[KeyedValues]]) -> list[KeyedValues]:
-    """Disassemble rows of `count` bytes values, -1 for any number; `of_values` treats each value as a row."""
-    assert isinstance(block, RaggedBlock)
-    try:
-        inside = of_values(block.values)
-    except RowError as error:
-        row, value = place(block.row_splits, error.row)
-        raise RowError(row, f"{error.message}, in value {value}") from None
-    if count >= 0:
-        return [replace(keyed, count=count) for keyed in inside]
-    splits = np.ascontiguousarray(block.row_splits)
-    return [replace(keyed, row_splits=splits) for keyed in inside]
+    with placing(block.row_splits):
+        flat = _flat(key, block.flat_values)
+    inner = math.prod(block.flat_values.shape[1:])
+    return replace(flat, row_splits=block.row_splits * inner if inner != 1 else np.ascontiguousarray(block.row_splits))
 
 
 def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:
@@ -621,29 +563,19 @@ def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None
         return block
     assert isinstance(block, np.ndarray | BytesBlock)
     rows, most = block.shape[:2]
+    steps = block.reshape((rows * most, *feature.shape))
     if lengths is None:
-        splits = np.arange(rows + 1, dtype=np.int64) * most
-        return RaggedBlock(_steps(block, feature), splits)
+        return RaggedBlock(steps, np.arange(rows + 1, dtype=np.int64) * most)
     counts = np.asarray(lengths).astype(np.int64)
-    wrong = np.flatnonzero((counts < 0) | (counts > most))
-    if len(wrong):
-        row = int(wrong[0])
+    if (row := first_true((counts < 0) | (counts > most))) is not None:
         raise RowError(row, f"holds {plural(most, 'step')}, including padding; its lengths column has {counts[row]}")
-    there = (np.arange(most) < counts[:, None]).ravel()
-    steps = _steps(block, feature)
-    kept: Any = steps[there] if isinstance(steps, np.ndarray) else steps.take(np.flatnonzero(there))
+    kept: Any = take_rows(steps, np.flatnonzero(np.arange(most) < counts[:, None]))
     return RaggedBlock(kept, splits_of(counts))
-
-
-def _steps(block: NDArray[Any] | BytesBlock, feature: FixedLenSequenceFeature) -> NDArray[Any] | BytesBlock:
-    shape = (block.shape[0] * block.shape[1], *feature.shape)
-    return block.reshape(shape) if isinstance(block, np.ndarray) else BytesBlock(block.values, block.splits, shape)
 
 
 def check_lengths(counts: _Ints, lengths: Block | None) -> None:
     """Refuse lengths that differ from those of the rows."""
-    if lengths is not None and len(wrong := np.flatnonzero(counts != np.asarray(lengths))):
-        row = int(wrong[0])
+    if lengths is not None and (row := first_true(counts != np.asarray(lengths))) is not None:
         raise RowError(row, f"holds {plural(counts[row], 'step')}; its lengths column has {np.asarray(lengths)[row]}")
 
 
@@ -662,8 +594,7 @@ def raw(key: str, feature: RawFeature, block: Block) -> KeyedValues:
     for start, stop in pairwise(splits.tolist()):
         deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[feature.compression_type])
         deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
-    sizes = np.array([len(value) for value in deflated], np.int64)
-    return KeyedValues(key, np.frombuffer(b"".join(deflated), np.uint8), value_splits=splits_of(sizes))
+    return _flat(key, BytesBlock.of(deflated))
 
 
 def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:
@@ -675,114 +606,78 @@ def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:
         head = tensor_head(feature.dtype, block.shape[1:], nbytes)
         return KeyedValues(key, values, value_splits=np.arange(len(block) + 1, dtype=np.int64) * nbytes, prefix=head)
     assert isinstance(block, ArraysBlock | BytesBlock)
-    return _flat(key, tensors(feature.dtype, block))
+    return _flat(key, serialize_tensors(feature.dtype, block))
 
 
 def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> list[KeyedValues]:
     """Disassemble a sparse feature into its values, and their indices along each axis."""
     indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
     assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
-    if len(wrong := np.flatnonzero(np.diff(indices.row_splits) != np.diff(values.row_splits))):
-        raise RowError(
-            int(wrong[0]),
-            f"holds {np.diff(indices.row_splits)[wrong[0]]} indices for {np.diff(values.row_splits)[wrong[0]]} values",
-        )
+    found, expected = np.diff(indices.row_splits), np.diff(values.row_splits)
+    if (row := first_true(found != expected)) is not None:
+        raise RowError(row, f"holds {found[row]} indices for {expected[row]} values")
     coordinates: Any = np.asarray(indices.values)
-    size = np.array(feature.size)
-    if len(wrong := np.flatnonzero(((coordinates < 0) | (coordinates >= size)).any(axis=1))):
-        row = place(indices.row_splits, int(wrong[0]))[0]
-        raise RowError(row, f"holds an index {tuple(coordinates[wrong[0]].tolist())} outside of size {feature.size}")
+    check_indices(feature, coordinates, indices.row_splits)
     shape = blocks.get(f"{name}.shape")
-    if shape is not None and len(wrong := np.flatnonzero((np.asarray(shape) != size).any(axis=1))):
-        found = tuple(np.asarray(shape)[wrong[0]].tolist())
-        raise RowError(int(wrong[0]), f"has shape {found}; expected {feature.size}, the size of the feature")
+    if shape is not None and (row := first_true((np.asarray(shape) != feature.size).any(axis=1))) is not None:
+        given = tuple(np.asarray(shape)[row].tolist())
+        raise RowError(row, f"has shape {given}; expected {feature.size}, the size of the feature")
     axes = [
-        flatten_ragged(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
+        ragged(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
         for axis, key in enumerate(feature.index_key)
     ]
-    return [*axes, flatten_ragged(feature.value_key, values)]
+    return [*axes, ragged(feature.value_key, values)]
 
 
-def flatten_partitioned(
-    name: str, feature: RaggedFeature, block: Block, of_values: Callable[[Any], Sequence[KeyedValues]] | None = None
+def _partitioned(
+    plan: _ColumnEncoding, feature: RaggedFeature, encoding: ImageEncoding, block: RaggedBlock
 ) -> list[KeyedValues]:
-    """Disassemble nested rows into their values and the entries of each partition.
-
-    `of_values` encodes arrays as bytes values, one per row.
-    """
+    """Disassemble nested rows into their values and the entries of each partition."""
     # `ends`: offsets between groups (records, or steps), in items of the current level.
-    assert isinstance(block, RaggedBlock)
     result: list[KeyedValues] = []
-    ends, inside = block.row_splits, block.values
+    ends: _Ints = block.row_splits
+    inside: Any = block.values
     for partition in feature.partitions[: feature.ragged_rank - 1]:
-        assert isinstance(inside, RaggedBlock)
         splits = inside.row_splits
         if isinstance(partition, KeyedPartition):
-            entries, offsets = _ENTRIES[type(partition)](splits, ends)
-            result.append(KeyedValues(partition.key, entries, row_splits=offsets))
-        elif len(other := np.flatnonzero(np.diff(splits) != partition.length)):  # type: ignore[attr-defined]
-            row = place(ends, int(other[0]))[0]
-            raise RowError(
-                row, f"holds a row of {np.diff(splits)[other[0]]} items, which {partition!r} cannot represent"
-            )
+            entries, offsets = _entries(partition, splits, ends)
+            result.append(KeyedValues(partition.key, entries, row_splits=np.ascontiguousarray(offsets)))
+        elif (number := first_true(np.diff(splits) != partition.length)) is not None:  # type: ignore[attr-defined]
+            size = splits[number + 1] - splits[number]
+            raise RowError(place(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent")
         ends, inside = splits[ends], inside.values
-    key, ends = name if feature.value_key is None else feature.value_key, np.ascontiguousarray(ends)
-    if of_values is None:
-        return [_rows_of(key, RaggedBlock(inside, ends)), *result]
-    each = math.prod(feature.uniform_sizes)
-    (values,) = in_rows(RaggedBlock(_merged_rows(inside, len(feature.uniform_sizes)), ends * each), -1, of_values)
-    return [replace(values, key=key), *result]
+    key, ends = plan.key if feature.value_key is None else feature.value_key, np.ascontiguousarray(ends)
+    if feature.values is None:
+        return [ragged(key, RaggedBlock(inside, ends)), *result]
+    # Axes of uniform partitions are merged with that of the rows.
+    axes = len(feature.uniform_sizes)
+    values = inside.reshape((math.prod(inside.shape[: axes + 1]), *inside.shape[axes + 1 :]))
+    of_values = replace(plan, key=key, feature=feature.values)
+    rows = RaggedBlock(values, ends * math.prod(feature.uniform_sizes))
+    return [_encoded_rows(of_values, encoding, rows), *result]
 
 
-def _merged_rows(block: Any, axes: int) -> Any:
-    """Return the rows of a block whose first `axes` axes after that of rows are merged with it."""
-    shape = (math.prod(block.shape[: axes + 1]), *block.shape[axes + 1 :])
-    return block.reshape(shape) if isinstance(block, np.ndarray) else BytesBlock(block.values, block.splits, shape)
+def _entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    """Return the entries of a partition, and the offsets between groups of entries.
 
-
-# Each function returns the entries of a partition, and the offsets between groups of entries. `splits` are the offsets
-# between rows, in items of the next level; `ends` the offsets between groups, in rows.
-
-
-def _lengths(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
-    return np.diff(splits), np.ascontiguousarray(ends)
-
-
-def _base(splits: _Ints, ends: _Ints) -> _Ints:
-    """Return for each row the start of its group, in items of the next level."""
-    return np.repeat(splits[ends[:-1]], np.diff(ends))
-
-
-def _limits(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
-    return splits[1:] - _base(splits, ends), np.ascontiguousarray(ends)
-
-
-def _starts(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
-    return splits[:-1] - _base(splits, ends), np.ascontiguousarray(ends)
-
-
-def _splits(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
-    # Each group has one entry more than rows.
-    groups = len(ends) - 1
-    more = np.diff(ends) + 1
-    positions = np.arange(int(more.sum())) - np.repeat(np.arange(groups), more)
-    return splits[positions] - np.repeat(splits[ends[:-1]], more), ends + np.arange(groups + 1)
-
-
-def _row_ids(splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    `splits` are the offsets between rows, in items of the next level; `ends` those between groups, in rows.
+    """
     lengths, rows = np.diff(splits), np.diff(ends)
-    last = np.zeros(len(rows), bool)
-    last[rows > 0] = lengths[ends[1:][rows > 0] - 1] == 0
-    if last.any():
-        raise RowError(int(np.flatnonzero(last)[0]), "ends with an empty row, which ValueRowIds cannot represent")
-    numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
-    return np.repeat(numbers, lengths), splits[ends]
-
-
-_ENTRIES: dict[type[KeyedPartition], Callable[[_Ints, _Ints], tuple[_Ints, _Ints]]] = {
-    RowLengths: _lengths,
-    RowSplits: _splits,
-    RowLimits: _limits,
-    RowStarts: _starts,
-    ValueRowIds: _row_ids,
-}
+    match partition:
+        case RowLimits():
+            return splits[1:] - np.repeat(splits[ends[:-1]], rows), ends
+        case RowStarts():
+            return splits[:-1] - np.repeat(splits[ends[:-1]], rows), ends
+        case RowSplits():
+            # Each group has one entry more than rows.
+            groups = np.arange(len(rows))
+            positions = np.arange(len(lengths) + len(rows)) - np.repeat(groups, rows + 1)
+            return splits[positions] - np.repeat(splits[ends[:-1]], rows + 1), ends + np.arange(len(ends))
+        case ValueRowIds():
+            last = np.zeros(len(rows), bool)
+            last[rows > 0] = lengths[ends[1:][rows > 0] - 1] == 0
+            if (row := first_true(last)) is not None:
+                raise RowError(row, "ends with an empty row, which ValueRowIds cannot represent")
+            numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
+            return np.repeat(numbers, lengths), splits[ends]
+    return lengths, ends

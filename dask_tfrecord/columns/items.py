@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,19 @@ from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    Decoded,
     KeyOutput,
-    MemoryLimit,
     RaggedBlock,
     RowError,
-    flat_values,
+    concatenate,
+    first_true,
     place,
-    row_splits_of,
     rows_of,
     splits_of,
     take_rows,
     to_array,
 )
-from dask_tfrecord.columns.encoded_values import raw_values, text_values, values_assembler
+from dask_tfrecord.columns.encoded_values import values_assembler
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features import (
     Encoded,
@@ -50,6 +50,8 @@ from dask_tfrecord.schema import Schema
 
 # Column of the record that an item belongs to.
 RECORD = "record"
+# Column that tells the steps of a window from its padding.
+MASK = "mask"
 
 
 def lengths_column(name: str, feature: Feature) -> str | None:
@@ -110,8 +112,7 @@ def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> 
         return _array_items(block, lengths, feature)
     kept = np.arange(block.shape[1]) < lengths[:, None]
     if isinstance(block, BytesBlock):
-        steps = BytesBlock(block.values, block.splits, (kept.size, *feature.item_shape))
-        return steps.take(np.flatnonzero(kept))
+        return block.reshape((kept.size, *feature.item_shape)).take(np.flatnonzero(kept))
     items: NDArray[np.generic] = to_array(block)[kept]
     return items
 
@@ -122,10 +123,67 @@ def _array_items(block: ArraysBlock, lengths: NDArray[np.int64], feature: Featur
     if feature.own_shapes:
         shapes = np.repeat(block.shapes[:, 1:], lengths, axis=0)
         return ArraysBlock(values, splits_of(shapes.prod(axis=1)), shapes)
-    shape = (int(lengths.sum()), *feature.item_shape)
-    if isinstance(values, BytesBlock):
-        return BytesBlock(values.values, values.splits, shape)
-    return values.reshape(shape)
+    return values.reshape((int(lengths.sum()), *feature.item_shape))
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """Items around each item of a record, `stride` items apart."""
+
+    past: int
+    future: int
+    stride: int
+    pad: Literal["edge", "zero", "drop"]
+
+    def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Return the items that are rows, among those of records of some lengths."""
+        if self.pad != "drop":
+            return slice(0, int(lengths.sum()))
+        before = self.past * self.stride
+        kept = np.maximum(lengths - before - self.future * self.stride, 0)
+        first = splits_of(lengths)[:-1] + before - splits_of(kept)[:-1]
+        return np.repeat(first, kept) + np.arange(kept.sum())
+
+    def positions(
+        self, lengths: NDArray[np.int64], items: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the positions of the steps around some items, and where they are within the record.
+
+        Both have the shape (items, steps). A position before or after the record is that of its first or last item.
+        """
+        splits = splits_of(lengths)
+        record = np.searchsorted(splits, items, side="right") - 1
+        wanted = items[:, None] + np.arange(-self.past, self.future + 1) * self.stride
+        held = np.clip(wanted, splits[record][:, None], splits[record + 1][:, None] - 1)
+        return held, held == wanted
+
+    def around(self, items: Block, positions: NDArray[np.int64], inside: NDArray[np.bool_]) -> Block:
+        """Return windows of a block of items."""
+        number, steps = positions.shape
+        if isinstance(items, np.ndarray):
+            made = items[positions]
+            if self.pad == "zero":
+                made[~inside] = np.zeros((), items.dtype)
+            return made
+        if self.pad == "zero":
+            # Padding is one more item.
+            items, positions = concatenate([items, _empty_item(items)]), np.where(inside, positions, len(items))
+        picked = take_rows(items, positions.ravel())
+        if isinstance(picked, BytesBlock):
+            return picked.reshape((number, steps, *picked.shape[1:]))
+        return RaggedBlock(picked, np.arange(number + 1) * steps)
+
+
+def _empty_item(items: Any) -> Block:
+    """Return an item with the form of those of a block: empty bytes, or no values."""
+    if isinstance(items, BytesBlock):
+        each = math.prod(items.shape[1:])
+        return BytesBlock(items.values[:0], np.zeros(each + 1, np.int64), (1, *items.shape[1:]))
+    values: Any = rows_of(items.values, 0, 0)
+    splits = np.zeros(2, np.int64)
+    if isinstance(items, ArraysBlock):
+        return ArraysBlock(values, splits, np.zeros_like(items.shapes, shape=(1, items.shapes.shape[1])))
+    return RaggedBlock(values, splits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,12 +193,25 @@ class ItemPlan:
     group: tuple[str, ...]
     repeated: tuple[str, ...]
     records: Schema
-    schema: Schema
+    item_schema: Schema
+    schema: Schema  # of the rows: that of the items unless rows are windows
     encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
+    window: StepWindow | None = None
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
-        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded
+        window = () if self.window is None else (astuple(self.window),)
+        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window
+
+    def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Return the items of records of some lengths that are rows: all, or those with a window."""
+        return slice(0, int(lengths.sum())) if self.window is None else self.window.rows(lengths)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the rows as JSON values."""
+        window = {} if self.window is None else {"window": asdict(self.window)}
+        return {"exploded": [*self.group], **window}
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
@@ -148,12 +219,12 @@ class ItemPlan:
 
     def needs_values(self, names: Sequence[str]) -> bool:
         """Return True if blocks of some columns of items need the values of ragged rows, not only their sizes."""
-        features = [self.schema[name] for name in names if name in self.group]
+        features = [self.item_schema[name] for name in names if name in self.group]
         return any(not (of.ragged_rank or of.own_shapes or of.is_bytes) for of in features)
 
     def needed(self, names: Sequence[str], *, counted: bool) -> tuple[str, ...]:
         """Return the columns of records to read for some columns of items; lengths are read if they are not counted."""
-        found = [name for name in names if name != RECORD]
+        found = [name for name in names if name in self.records]
         found += [self.lengths_of(name) for name in found if name in self.group]
         if not counted and not any(name in self.group for name in names):
             found.append(self.lengths_of(self.group[0]))
@@ -166,8 +237,42 @@ class ItemPlan:
         lengths: NDArray[np.int64],
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64] = 0,
+        decode: Callable[[str, Block, slice | NDArray[np.int64]], Block] | None = None,
     ) -> dict[str, Block]:
-        """Return items of blocks of records; those of `encoded` columns as bytes."""
+        """Return the rows of picked items: the items of blocks of records, or windows around them.
+
+        `decode` is called with the name, the files and the positions of items of an `encoded` column.
+        """
+        window = self.window
+        if window is None:
+            return self._items(names, blocks, lengths, picked, first_record, decode)
+        around = [name for name in names if name in self.group]
+        own = [name for name in names if name in self.repeated or name == RECORD]
+        made = self._items(own, blocks, lengths, picked, first_record, decode)
+        items = np.arange(picked.start, picked.stop) if isinstance(picked, slice) else picked
+        places, inside = window.positions(lengths, items)
+        steps: slice | NDArray[np.int64]
+        if isinstance(picked, slice) and places.size:
+            steps = slice(int(places[0, 0]), int(places[-1, -1]) + 1)
+            places = places - steps.start
+        else:
+            steps, places = np.unique(places, return_inverse=True)
+            places = places.reshape(inside.shape)
+        for name, block in self._items(around, blocks, lengths, steps, first_record, decode).items():
+            made[name] = window.around(block, places, inside)
+        if MASK in names and MASK not in self.records:
+            made[MASK] = inside
+        return {name: made[name] for name in names}
+
+    def _items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        decode: Callable[[str, Block, slice | NDArray[np.int64]], Block] | None,
+    ) -> dict[str, Block]:
         made: dict[str, Block] = {}
         if any(name not in self.group for name in names):
             records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[picked]
@@ -175,7 +280,8 @@ class ItemPlan:
             if name == RECORD:
                 made[name] = first_record[records] if isinstance(first_record, np.ndarray) else first_record + records
             elif name in self.group:
-                made[name] = _picked(_block_items(blocks[name], lengths, self.schema[name]), picked)
+                block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), picked)
+                made[name] = decode(name, block, picked) if decode and name in self.encoded else block
             else:
                 made[name] = take_rows(blocks[name], records)
         return made
@@ -186,6 +292,7 @@ class ItemPlan:
             name: array
             for name, array in out.items()
             if name in self.group
+            and self.window is None
             and self.records[name].ragged_rank == 1
             and self.records[name].item_dtype == array.dtype
         }
@@ -197,9 +304,7 @@ class ItemPlan:
         for name, lengths in found:
             if expected is None:
                 expected, other = lengths, name
-            different = np.flatnonzero(lengths != expected)
-            if len(different):
-                row = int(different[0])
+            if (row := first_true(lengths != expected)) is not None:
                 raise UnequalLengths(row, name, int(expected[row]), int(lengths[row]), other)
         assert expected is not None
         return expected
@@ -235,16 +340,9 @@ _Ints = NDArray[np.int64]
 MAX_ROWS = 1 << 24
 
 
-def partitioned(
-    feature: Feature,
-    outputs: Sequence[KeyOutput],
-    rows: int,
-    out: NDArray[Any] | None,
-    limit: MemoryLimit | None = None,
-) -> Block:
+def partitioned(feature: RaggedFeature, decoded: Decoded) -> Block:
     """Assemble nested rows of values."""
-    assert isinstance(feature, RaggedFeature)
-    values, *keyed = outputs
+    values, *keyed = decoded.keys
     groups = _Groups(values)
     partitions = list(feature.partitions)
     counts = np.diff(groups.splits)
@@ -252,11 +350,12 @@ def partitioned(
     if inner:
         counts = groups.divided(counts, math.prod(inner), feature)
         del partitions[-len(inner) :]
-    block: Any
     if feature.values is None:
-        block = flat_values(values, feature.item_dtype, inner)
+        block = values.flat(feature.item_dtype, inner)
     else:
-        block = _decoded(feature.values, values, rows, limit, inner)
+        # Each bytes value is an array; the innermost uniform partitions group them.
+        rows: Any = values_assembler(feature.values)(feature.values, decoded._replace(keys=[values], out=None))
+        block = rows.values.reshape((len(rows.values) // math.prod(inner), *inner, *rows.values.shape[1:]))
     for partition in reversed(partitions):
         if isinstance(partition, UniformRowLength):
             counts = groups.divided(counts, partition.length, feature)
@@ -266,20 +365,7 @@ def partitioned(
             lengths, counts = groups.cut(partition, keyed.pop(), counts)
         block = RaggedBlock(block, splits_of(lengths))
     block = RaggedBlock(block, splits_of(counts))
-    return block if values.step_splits is None else RaggedBlock(block, row_splits_of(values))
-
-
-def _decoded(
-    feature: Encoded, output: KeyOutput, rows: int, limit: MemoryLimit | None, inner: tuple[int, ...]
-) -> NDArray[Any] | BytesBlock:
-    """Decode each bytes value, and group the arrays by the innermost uniform partitions."""
-    assembler = values_assembler(feature)
-    options = {} if assembler in (raw_values, text_values) else {"limit": limit}
-    decoded = assembler(feature, [output], rows, None, **options)
-    assert isinstance(decoded, RaggedBlock)
-    values: Any = decoded.values
-    shape = (len(values) // math.prod(inner), *inner, *values.shape[1:])
-    return values.reshape(shape) if isinstance(values, np.ndarray) else BytesBlock(values.values, values.splits, shape)
+    return block if values.step_splits is None else RaggedBlock(block, values.record_splits)
 
 
 class _Groups:
@@ -287,19 +373,14 @@ class _Groups:
 
     def __init__(self, values: KeyOutput) -> None:
         self.steps = values.step_splits is not None
-        self.row_splits = row_splits_of(values)
+        self.row_splits = values.record_splits
         self.splits = self.row_splits if values.step_splits is None else values.step_splits
 
     def refuse(self, bad: NDArray[np.bool_], describe: Callable[[int], str]) -> None:
         """Raise an error of the first invalid group, with the text that `describe` returns for it."""
-        wrong = np.flatnonzero(bad)
-        if not len(wrong):
-            return
-        group = int(wrong[0])
-        if not self.steps:
-            raise RowError(group, describe(group))
-        row, step = place(self.row_splits, group)
-        raise RowError(row, describe(group), step)
+        if (group := first_true(bad)) is not None:
+            row, step = place(self.row_splits, group) if self.steps else (group, None)
+            raise RowError(row, describe(group), step)
 
     def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:
         """Return the number of rows per group, for rows of one length."""
@@ -313,11 +394,10 @@ class _Groups:
 
     def cut(self, partition: KeyedPartition, output: KeyOutput, counts: _Ints) -> tuple[_Ints, _Ints]:
         """Return the lengths of all rows, and the number of rows per group."""
-        splits = row_splits_of(output) if output.step_splits is None else output.step_splits
+        splits = output.record_splits if output.step_splits is None else output.step_splits
         if self.steps:
-            other = np.diff(row_splits_of(output)) != np.diff(self.row_splits)
-            if other.any():
-                row = int(np.flatnonzero(other)[0])
+            row = first_true(np.diff(output.record_splits) != np.diff(self.row_splits))
+            if row is not None:
                 raise RowError(row, f"has another number of steps in {partition.key!r} than in its values")
         entries: Any = output.values
         entries = entries.view(np.int64)
@@ -330,8 +410,10 @@ class _Groups:
             shown = f"{found[:10]!r:.100}" + (" and more" if len(found) > 10 else "")
             return f"holds {shown} as {partition!r}, which do not split its {counts[group]:,} values or rows"
 
-        self.refuse(_any(splits, (entries < 0) | (entries > _upper_bound(partition, counts))), misfit)
-        lengths, rows, fits = _RULES[type(partition)](entries, splits, counts)
+        # The bound prevents overflow of sums.
+        most = MAX_ROWS if isinstance(partition, ValueRowIds) else int(counts.max(initial=0))
+        self.refuse(_any(splits, (entries < 0) | (entries > most)), misfit)
+        lengths, rows, fits = _cut(partition, entries, splits, counts)
         self.refuse(~fits, misfit)
         self.refuse(_any(splits_of(rows), lengths < 0), misfit)
         totals = splits_of(lengths)[splits_of(rows)]
@@ -339,66 +421,45 @@ class _Groups:
         return lengths, rows
 
 
-def _upper_bound(partition: KeyedPartition, counts: _Ints) -> int:
-    """Return an upper bound for the entries of a partition, which prevents overflow of sums."""
-    return MAX_ROWS if isinstance(partition, ValueRowIds) else int(counts.max(initial=0))
-
-
 def _any(splits: _Ints, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return for each group whether one of its entries is bad."""
     return np.diff(splits_of(bad)[splits]) > 0
 
 
-_Cut = tuple[_Ints, _Ints, NDArray[np.bool_]]
+def _cut(
+    partition: KeyedPartition, entries: _Ints, splits: _Ints, counts: _Ints
+) -> tuple[_Ints, _Ints, NDArray[np.bool_]]:
+    """Return the lengths of all rows, the number of rows per group, and whether the entries of each group fit.
 
-
-def _lengths(entries: _Ints, splits: _Ints, counts: _Ints) -> _Cut:
-    return entries, np.diff(splits), np.ones(len(counts), bool)
-
-
-def _splits(entries: _Ints, splits: _Ints, counts: _Ints) -> _Cut:
-    """Each entry of a group but the first one ends a row; a group without entries contains no rows."""
-    number = np.diff(splits)
-    some = number > 0
-    first = np.zeros(len(entries), bool)
-    first[splits[:-1][some]] = True
-    begins_at_0 = np.ones(len(counts), bool)
-    begins_at_0[some] = entries[splits[:-1][some]] == 0
-    lengths = np.diff(entries, prepend=0)[~first]
-    return lengths, number - some, begins_at_0
-
-
-def _limits(entries: _Ints, splits: _Ints, counts: _Ints) -> _Cut:
-    number = np.diff(splits)
-    before = np.concatenate([np.zeros(1, np.int64), entries])[:-1]
-    before[splits[:-1][number > 0]] = 0
-    return entries - before, number, np.ones(len(counts), bool)
-
-
-def _starts(entries: _Ints, splits: _Ints, counts: _Ints) -> _Cut:
-    number = np.diff(splits)
-    some = number > 0
-    after = np.concatenate([entries, np.zeros(1, np.int64)])[1:]
-    after[splits[1:][some] - 1] = counts[some]
-    begins_at_0 = np.ones(len(counts), bool)
-    begins_at_0[some] = entries[splits[:-1][some]] == 0
-    return after - entries, number, begins_at_0
-
-
-def _row_ids(entries: _Ints, splits: _Ints, counts: _Ints) -> _Cut:
-    """Each entry is the row of a value; skipped rows are empty."""
-    number = np.diff(splits)
-    some = number > 0
-    fits = number == counts
-    steps = np.diff(entries, prepend=0)
-    steps[splits[:-1][some]] = 0
-    fits &= ~_any(splits, steps < 0)
-    rows = np.zeros(len(counts), np.int64)
-    rows[some] = entries[splits[1:][some] - 1] + 1
-    if not fits.all() or rows.sum() > MAX_ROWS + len(entries):
-        return np.zeros(0, np.int64), np.zeros(len(counts), np.int64), fits & (rows <= MAX_ROWS // max(len(rows), 1))
-    first = np.repeat(splits_of(rows)[:-1], number)
-    return np.bincount(first + entries, minlength=int(rows.sum())), rows, fits
-
-
-_RULES = {RowLengths: _lengths, RowSplits: _splits, RowLimits: _limits, RowStarts: _starts, ValueRowIds: _row_ids}
+    `splits` are the offsets between groups of entries, `counts` the values of each group.
+    """
+    rows = np.diff(splits)
+    some = rows > 0
+    firsts, lasts = splits[:-1][some], splits[1:][some] - 1
+    fits = np.ones(len(counts), bool)
+    lengths = entries
+    if isinstance(partition, RowSplits | RowStarts):
+        fits[some] = entries[firsts] == 0
+    match partition:
+        case RowSplits():
+            # Each entry of a group but the first one ends a row; a group without entries contains no rows.
+            lengths, rows = np.delete(np.diff(entries, prepend=0), firsts), rows - some
+        case RowLimits():
+            lengths = np.diff(entries, prepend=0)
+            lengths[firsts] = entries[firsts]
+        case RowStarts():
+            lengths = np.diff(entries, append=0)
+            lengths[lasts] = counts[some] - entries[lasts]
+        case ValueRowIds():
+            # Each entry is the row of a value; skipped rows are empty.
+            ascending = np.diff(entries, prepend=0)
+            ascending[firsts] = 0
+            fits = (rows == counts) & ~_any(splits, ascending < 0)
+            entries_of, rows = rows, np.zeros(len(counts), np.int64)
+            rows[some] = entries[lasts] + 1
+            if not fits.all() or rows.sum() > MAX_ROWS + len(entries):
+                fits &= rows <= MAX_ROWS // max(len(rows), 1)
+                return np.zeros(0, np.int64), np.zeros(len(counts), np.int64), fits
+            first = np.repeat(splits_of(rows)[:-1], entries_of)
+            lengths = np.bincount(first + entries, minlength=int(rows.sum()))
+    return lengths, rows, fits

@@ -339,8 +339,7 @@ def _bytes(array: NDArray[Any], owner: str) -> BytesBlock:
         raise SchemaError(f"{owner}: expected bytes; got dtype {array.dtype}{_HINTS['S']}")
     items = list(map(as_bytes, array.ravel().tolist()))
     _refuse_others(items, bytes, owner)
-    splits = splits_of(np.fromiter(map(len, items), np.int64, len(items)))
-    return BytesBlock(np.frombuffer(b"".join(items), np.uint8), splits, array.shape)
+    return BytesBlock.of(items, array.shape)
 
 
 def _refuse_others(array: NDArray[np.object_] | list[Any], kind: type, owner: str) -> None:

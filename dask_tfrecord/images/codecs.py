@@ -40,12 +40,22 @@ class EncodedImage:
     height: int
     width: int
     channels: int
-    # `decode(wide)` returns pixels of uint8, or of uint16 if `wide` and the file has 16 bits per channel.
-    decode: Callable[[bool], Pixels]
+    # `decode(wide)` returns pixels of uint8, or of uint16 if `wide` and the file has 16 bits per channel; None if
+    # `decode_into` is the only way.
+    decode: Callable[[bool], Pixels] | None
     factor_to_uint16: int = 256  # TensorFlow's factor from 8-bit levels: 257 in a PNG
     # Writes the pixels to a contiguous array of their shape and `depth`; None if the decoder allocates its own.
     decode_into: Callable[[NDArray[Any]], None] | None = None
     depth: int = 8  # bits per channel of the file: fewer than 8 count as 8
+
+    def pixels(self, wide: bool) -> Pixels:
+        """Decode to a new array, of uint16 if `wide` and the file has 16 bits per channel."""
+        if self.decode is not None:
+            return self.decode(wide)
+        assert self.decode_into is not None
+        out = np.empty((self.height, self.width, self.channels), np.uint8)
+        self.decode_into(out)
+        return out
 
 
 @cache
@@ -172,8 +182,7 @@ def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
     shape = (header.height, header.width, found)
     if inks:
         return EncodedImage("JPEG", *shape, partial(_decode_inks, data, header))
-    decode_into = partial(_decode_jpeg_into, data, fast)
-    return EncodedImage("JPEG", *shape, partial(_decode_jpeg, decode_into, shape), decode_into=decode_into)
+    return EncodedImage("JPEG", *shape, None, decode_into=partial(_decode_jpeg_into, data, fast))
 
 
 @cache
@@ -207,14 +216,6 @@ def _decode_jpeg_into(data: bytes, fast: bool, out: NDArray[np.uint8]) -> None:
         decode(strict=False)
     except ValueError as error:
         raise ImageError(f"a JPEG image that simplejpeg cannot decode: {error}") from error
-
-
-def _decode_jpeg(
-    decode_into: Callable[[NDArray[np.uint8]], None], shape: tuple[int, ...], wide: bool
-) -> NDArray[np.uint8]:
-    out = np.empty(shape, np.uint8)
-    decode_into(out)
-    return out
 
 
 def _decode_inks(data: bytes, header: JPEGHeader, wide: bool) -> NDArray[np.uint8]:

@@ -203,7 +203,7 @@ def decode_image(
     if image.decode_into is not None and is_stored and out.flags.c_contiguous:
         image.decode_into(out)
         return out
-    pixels = image.decode(kind != np.uint8)
+    pixels = image.pixels(wide=kind != np.uint8)
     if is_resized:
         # As the kernel `ResizeBilinear` with half-pixel centres. Integers keep their levels.
         _convert(_native.resize_pixels, pixels, image.factor_to_uint16, out)

@@ -9,7 +9,7 @@ import math
 import uuid
 import warnings
 from array import array as PythonArray
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -274,8 +274,7 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature],
     """
     found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in arrays.items()}
     if exact:
-        check_names(forms, found)
-        found |= {name: exactly(forms[name], *found[name], f"array {name!r}") for name in forms}
+        found |= _exactly(forms, found)
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(f"records need one or more arrays of as many rows each, known in advance; got {rows}")
@@ -284,24 +283,20 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature],
     return Rows.of_arrays({name: _cut(array, sizes) for name, (_, array) in found.items()}, schema, sizes, {})
 
 
-def check_names(forms: Mapping[str, Feature], names: Iterable[str]) -> None:
-    """Refuse features of columns that do not exist."""
-    names = tuple(names)
-    for name in forms:
-        if name not in names:
-            raise UnknownFeatureError(f"features: no array {name!r}{near_misses(name, names)}")
-
-
-def exactly(form: Feature, feature: Feature, array: Any, owner: str) -> tuple[Feature, Any]:
-    """Give a column the feature that the user specified, or refuse it."""
-    if same_form(form, feature):
-        return form, array
-    if isinstance(array, np.ndarray):
-        return form, to_array(conform(form, array, owner, lossless=True))
-    # A row of zeros tells whether rows can be converted, which tasks do.
-    row = np.zeros((1, *array.shape[1:]), feature.block_dtype)
-    conform(form, row, owner, lossless=True)
-    return form, array
+def _exactly(forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, Any]]) -> dict[str, tuple[Feature, Any]]:
+    """Give columns the features that the user specified, or refuse them."""
+    made: dict[str, tuple[Feature, Any]] = {}
+    for name, form in forms.items():
+        if name not in found:
+            raise UnknownFeatureError(f"features: no array {name!r}{near_misses(name, tuple(found))}")
+        (feature, array), owner = found[name], f"array {name!r}"
+        if isinstance(array, np.ndarray) and not same_form(form, feature):
+            array = to_array(conform(form, array, owner, lossless=True))
+        elif not same_form(form, feature):
+            # A row of zeros tells whether rows can be converted, which tasks do.
+            conform(form, np.zeros((1, *array.shape[1:]), feature.block_dtype), owner, lossless=True)
+        made[name] = form, array
+    return made
 
 
 def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feature, da.Array]:
@@ -368,8 +363,7 @@ def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tu
 
 def _plain(given: Any, owner: str) -> Any:
     """Return a dask, NumPy or on-demand array of the same rows."""
-    if isinstance(getattr(given, "dims", None), tuple) and hasattr(given, "coords"):
-        # HDF5 arrays have `dims` too, of another type.
+    if _is_labelled(given):
         given = _of_xarray(given)
     if isinstance(given, np.ndarray | da.Array):
         return given
@@ -640,11 +634,9 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
     if isinstance(array, da.Array):
         return array
     chunks = (sizes, *(-1,) * (len(array.shape) - 1))
-    if isinstance(array, np.ndarray):
-        made: da.Array = da.from_array(array, chunks=chunks)
-        return made
-    # A random name: the content may change, and a name by content would read all of it.
-    made = da.from_array(array, chunks=chunks, name=f"tfrecord-array-{uuid.uuid4().hex}")
+    # A random name of arrays on disk: the content may change, and a name by content would read all of it.
+    name = None if isinstance(array, np.ndarray) else f"tfrecord-array-{uuid.uuid4().hex}"
+    made: da.Array = da.from_array(array, chunks=chunks, name=name)
     return made
 
 
@@ -710,11 +702,9 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *
         raise SchemaError("records need one column or more; the DataFrame has none")
     features = {name: _feature_of_dtype(frame.dtypes[name], name, forms.get(name)) for name in names}
     if exact:
-        check_names(forms, names)
-        for name, form in forms.items():
-            # A row of zeros has the dtype and shape of the column.
-            row = np.zeros((1, *features[name].block_shape), features[name].block_dtype)
-            features[name], _ = exactly(form, features[name], row, f"array {name!r}")
+        # A row of zeros has the dtype and shape of the column.
+        rows = {name: (of, np.zeros((1, *of.block_shape), of.block_dtype)) for name, of in features.items()}
+        features |= {name: feature for name, (feature, _) in _exactly(forms, rows).items()}
     schema = Schema(features)
     sizes = tuple(int(rows) for rows in frame.map_partitions(len).compute())
     # An optimised graph would not refer to the futures of persisted partitions.

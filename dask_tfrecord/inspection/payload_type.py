@@ -13,10 +13,11 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from dask_tfrecord.errors import FeatureError, Location, plural
+from dask_tfrecord.errors import FeatureError, Location, Remedy, plural
 from dask_tfrecord.features import TENSOR_DTYPES
 from dask_tfrecord.images.pixels import read_header
 from dask_tfrecord.messages import (
@@ -24,7 +25,9 @@ from dask_tfrecord.messages import (
     Example,
     ExampleListWithContext,
     SequenceExample,
+    TensorProto,
     has_dropped_entries,
+    unknown_fields,
 )
 
 _VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
@@ -48,25 +51,29 @@ _BAG = "read_bag(urlpath, decode=…) calls a function on every payload"
 _MESSAGE = (
     "read_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
 )
+_BOTH_PARTS = "; give --features the JSON of a Schema with both parts, context and {}, as Schema.to_json writes it"
 # Advice on how to read payloads, by payload type.
-_ADVICE = {
-    "an Example": "features= describes Examples; sequence_features= and example_features= describe other messages",
-    "a damaged Example": "the writer produced an invalid message; read_records(urlpath) returns the payloads unparsed",
-    "a SequenceExample": (
-        "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
-        "sequence_features= for the feature lists"
+_ADVICE: Mapping[str, str | Remedy] = {
+    "an Example": Remedy(
+        "; features= describes Examples; sequence_features= and example_features= describe other messages",
+        "; the file of --features describes another message; give it features of Examples",
     ),
-    "an ExampleListWithContext": (
-        "read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context and "
-        "example_features= for the items"
+    "a damaged Example": "the writer produced an invalid message; read_records(urlpath) returns the payloads unparsed",
+    "a SequenceExample": Remedy(
+        "; read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
+        "sequence_features= for the feature lists",
+        _BOTH_PARTS.format("feature lists"),
+    ),
+    "an ExampleListWithContext": Remedy(
+        "; read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context "
+        "and example_features= for the items",
+        _BOTH_PARTS.format("items"),
     ),
     "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
     "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
     "JSON text": "read_bag(urlpath, decode=json.loads) parses every payload",
     "UTF-8 text": "read_bag(urlpath, decode=bytes.decode) returns every payload as a string",
-    "a PNG image": f"{_BAG}, for example one that opens images",
-    "a JPEG image": f"{_BAG}, for example one that opens images",
-    "a GIF image": f"{_BAG}, for example one that opens images",
+    **dict.fromkeys(["a PNG image", "a JPEG image", "a GIF image"], f"{_BAG}, for example one that opens images"),
     "gzip data": "read_bag(urlpath, decode=gzip.decompress) inflates every payload",
     "a NumPy .npy file": "read_bag(urlpath, decode=lambda payload: numpy.load(io.BytesIO(payload))) returns the arrays",
     "a pickle": "read_bag(urlpath, decode=pickle.loads) returns the objects; unpickling runs code chosen by the writer",
@@ -87,6 +94,18 @@ _WALL_TIMES = (0.0, 1e11)
 # SequenceExamples without features: with an empty context and empty feature lists, as TensorFlow writes them, or
 # with the feature lists alone.
 _EMPTY = (b"\x0a\x00\x12\x00", b"\x12\x00")
+
+
+_CLASSES = {each.DESCRIPTOR.name: each for each in (Example, SequenceExample, ExampleListWithContext)}
+
+
+def _parsed(cls: type[Any], payload: bytes) -> Any:
+    """Parse a payload as a message of a class; return None if it is not one."""
+    try:
+        return cls.FromString(payload)
+    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
+    except (DecodeError, UnicodeDecodeError):
+        return None
 
 
 class NoMessageError(Exception):
@@ -117,23 +136,6 @@ def is_probably_example(payload: bytes) -> bool:
         return False
 
 
-def parse_example(payload: bytes) -> Example | None:
-    """Parse an Example with the protobuf library; return None for another payload type.
-
-    Parameters
-    ----------
-    payload : bytes
-        Payload of a record. An empty one is an Example without features.
-    """
-    if payload and not is_probably_example(payload):
-        return None
-    try:
-        return Example.FromString(payload)
-    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
-    except (DecodeError, UnicodeDecodeError):
-        return None
-
-
 def parse_record(payload: bytes) -> SequenceExample | None:
     """Parse an Example or a SequenceExample; return None for another payload type.
 
@@ -150,12 +152,13 @@ def parse_record(payload: bytes) -> SequenceExample | None:
         An Example is returned as a context without feature lists. The bytes of an Example and of a SequenceExample
         without feature lists do not differ.
     """
+    record: SequenceExample | None = _parsed(SequenceExample, payload)
     try:
-        record = SequenceExample.FromString(payload)
-        if has_dropped_entries(record):
-            record = SequenceExample.FromString(_known_entries(payload))
-    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
-    except (DecodeError, UnicodeDecodeError, NoMessageError):
+        if record is not None and has_dropped_entries(record):
+            record = _parsed(SequenceExample, _known_entries(payload))
+    except NoMessageError:
+        return None
+    if record is None:
         return None
     # A typed list at this depth is conclusive; without one, the fields decide.
     for feature in record.context.feature.values():
@@ -177,11 +180,8 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
 
     A list without features, such as ``0a00``, can be another message too: only other records decide.
     """
-    try:
-        record = ExampleListWithContext.FromString(payload)
-    except (DecodeError, UnicodeDecodeError):
-        return None
-    if detect_payload_type(payload) == "an ExampleListWithContext":
+    record: ExampleListWithContext | None = _parsed(ExampleListWithContext, payload)
+    if record is None or detect_payload_type(payload) == "an ExampleListWithContext":
         return record
     if any(example.features.feature for example in (*record.examples, record.context)):
         return None
@@ -222,11 +222,6 @@ def _delimited(number: int, data: bytearray | memoryview) -> bytes:
     return bytes(prefix) + bytes([size]) + data
 
 
-def reading_advice(payload_type: str) -> str:
-    """Return advice on how to read payloads of a type that `detect_payload_type` returns."""
-    return _ADVICE[payload_type]
-
-
 def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
     """Return the error for a record of an unexpected payload type.
 
@@ -250,20 +245,14 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
     if found in (expected, "a damaged Example"):
         text += (
             " that holds fields of another message"
-            if _parses(payload, message)
+            if _parsed(_CLASSES[message], payload) is not None
             else " that protobuf can't parse as one"
         )
         found = "a damaged Example"
-    return FeatureError(f"{text}; {reading_advice(found)}", location)
-
-
-def _parses(payload: bytes, message: str) -> bool:
-    classes = {"Example": Example, "SequenceExample": SequenceExample}
-    try:
-        classes.get(message, ExampleListWithContext).FromString(payload)
-    except (DecodeError, UnicodeDecodeError):
-        return False
-    return True
+    advice = _ADVICE[found]
+    if isinstance(advice, Remedy):
+        return FeatureError(text, location, advice)
+    return FeatureError(f"{text}; {advice}", location)
 
 
 def detect_payload_type(payload: bytes) -> str:
@@ -286,7 +275,7 @@ def detect_payload_type(payload: bytes) -> str:
     if not payload:
         return "an empty record"
     if is_probably_example(payload):
-        return "a damaged Example" if parse_example(payload) is None else "an Example"
+        return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
     try:
         fields = list(message_fields(memoryview(payload)))
     except NoMessageError:
@@ -495,8 +484,7 @@ def detect_image(value: bytes) -> BytesContent | None:
 
 # dtypes by their number in the enum tensorflow.DataType.
 _NAMES = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
-_VARINT, _DELIMITED = 0, 2
-_FIELD_WIDTHS = {5: 4, 6: 8, 9: 8, 12: 16}
+_TENSOR_CONTENT = 4
 
 
 def detect_tensor(value: bytes) -> BytesContent | None:
@@ -505,64 +493,23 @@ def detect_tensor(value: bytes) -> BytesContent | None:
     The check is strict because many byte strings parse as some protobuf message: the dtype must be known, the shape
     complete, no other field may be set, and the number of values must fit the shape.
     """
-    try:
-        return _tensor(value)
-    except NoMessageError:
+    tensor = _parsed(TensorProto, value)
+    if tensor is None:
         return None
-
-
-def _tensor(value: bytes) -> BytesContent | None:
-    number = content = None
-    shape: Sizes = ()
-    listed: list[tuple[int, int, memoryview]] = []
-    for field, wire_type, data in message_fields(memoryview(value)):
-        if (field, wire_type) == (1, _VARINT):
-            number, _ = varint(data, 0)
-        elif (field, wire_type) == (2, _DELIMITED):
-            shape = _tensor_shape(data)
-        elif (field, wire_type) == (4, _DELIMITED):
-            content = data
-        elif 5 <= field <= 17:
-            listed.append((field, wire_type, data))
-        elif (field, wire_type) != (3, _VARINT):
-            return None
-    if number not in _NAMES:
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    known_shape = not tensor.tensor_shape.unknown_rank and all(0 <= size < 1 << 62 for size in shape)
+    if tensor.dtype not in _NAMES or not known_shape or unknown_fields(tensor) or unknown_fields(tensor.tensor_shape):
         return None
-    dtype = _NAMES[number]
+    dtype = _NAMES[tensor.dtype]
     _, itemsize, values_field = TENSOR_DTYPES[dtype]
-    size = math.prod(length or 0 for length in shape)
-    if any(field != values_field for field, _, _ in listed):
+    listed = {field.number: values for field, values in tensor.ListFields() if field.number > _TENSOR_CONTENT}
+    if listed.keys() - {values_field}:
         return None
-    if content is not None and not listed:
-        fits = len(content) == size * itemsize and bool(itemsize)
+    size = math.prod(shape)
+    if tensor.tensor_content:
+        fits = not listed and len(tensor.tensor_content) == size * itemsize
     else:
-        count = sum(_listed(*entry) for entry in listed)
-        # The last listed number is repeated to fill the shape; strings are never repeated.
-        fits = content is None and (count == size or (0 < count < size and dtype != "bytes"))
+        # Complex numbers are listed as pairs. The last listed number is repeated to fill the shape; strings are not.
+        count = len(listed.get(values_field, ())) // (2 if dtype.startswith("complex") else 1)
+        fits = count == size or (0 < count < size and dtype != "bytes")
     return BytesContent("tensor", dtype, shape) if fits else None
-
-
-def _tensor_shape(data: memoryview) -> Sizes:
-    """Return the sizes of a TensorShapeProto; raise NoMessageError if one is unknown."""
-    sizes = []
-    for field, wire_type, dimension in message_fields(data):
-        if (field, wire_type) != (2, _DELIMITED):
-            raise NoMessageError
-        known = [
-            varint(content, 0)[0]
-            for number, wire, content in message_fields(dimension)
-            if (number, wire) == (1, _VARINT)
-        ]
-        size = known[-1] if known else 0
-        if size >= 1 << 62:
-            raise NoMessageError
-        sizes.append(size)
-    return tuple(sizes)
-
-
-def _listed(field: int, wire_type: int, data: memoryview) -> int:
-    """Return the number of values that one field of a TensorProto lists."""
-    if wire_type != _DELIMITED or field == 8:
-        return 1
-    width = _FIELD_WIDTHS.get(field)
-    return len(data) // width if width else sum(byte < 0x80 for byte in data)

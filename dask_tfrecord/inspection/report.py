@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
-from dask_tfrecord.errors import Location, SchemaError, plural, printable
+from dask_tfrecord.errors import Location, Remedy, SchemaError, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.payload_type import BytesContent, parse_record, payload_error
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
@@ -263,9 +263,7 @@ class FeatureReport:
     ) -> FeatureReport:
         """Return the report of one feature from its counts over a number of records, or of items."""
         kinds = sorted(counts.kinds.items(), key=lambda item: -item[1].records)
-        feature = None
-        if len(kinds) == 1:
-            feature = _inferred(counts, records, in_lists) if items is None else _inferred_of_items(counts, items)
+        feature = _inferred(counts, records, in_lists=in_lists, items=items) if len(kinds) == 1 else None
         return cls(
             name=name,
             in_lists=in_lists,
@@ -307,45 +305,40 @@ class FeatureReport:
         text = (
             f"feature {self.name!r} holds values of {len(self.kinds)} kinds, and a column has one: {'; '.join(kinds)}"
         )
-        without = "features= without it"
+        without = "features="
         if self.in_lists:
-            without = "features= and sequence_features= without it ({} for no feature lists)"
-        if self.in_items:
-            without = "features= and example_features= without it"
+            without = "features= and example_features=" if self.in_items else "features= and sequence_features="
+        no_lists = " ({} for no feature lists)" if self.in_lists and not self.in_items else ""
         if self.mixed:
             units, held = ("items", "feature") if self.in_items else ("steps", "feature list")
-            text += f"; {units} of one record differ in {plural(self.mixed, 'record')}. No column holds this {held}:"
+            text += f"; {units} of one record differ in {plural(self.mixed, 'record')}"
+            lead = f". No column holds this {held}:"
         elif len(set(files)) == len(files):
-            text += ". Read the shards of one kind, or"
+            lead = ". Read the shards of one kind, or"
         else:
-            text += ". Read the records of one kind with a feature of that kind, or"
-        return SchemaError(
-            f"{text} give {without}, as inspect_records(urlpath).spec() writes them; "
+            lead = ". Read the records of one kind with a feature of that kind, or"
+        remedy = Remedy(
+            f"{lead} give {without} without it{no_lists}, as inspect_records(urlpath).spec() writes them; "
             f"inspect_records(urlpath, sample=None) reports all records",
-            replace(self.kinds[-1].first, feature=self.name),
+            f"{lead} give --features the JSON of a Schema without it; info --sample all reports all records",
         )
+        return SchemaError(text, replace(self.kinds[-1].first, feature=self.name), remedy)
 
 
-def _inferred_of_items(counts: FeatureCounts, items: int) -> Feature:
-    """Infer a feature of items of one kind, without a default value."""
+def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None) -> Feature:
+    """Infer a feature of one kind, of records or of a number of items, without a default value."""
     (kind,) = counts.kinds
     low, high = counts.value_counts.extent()
-    if low == high > 0 and sum(times for _, _, times in counts.value_counts.bins()) == items:
-        return FixedLenFeature(() if low == 1 else (low,), kind)
-    return VarLenFeature(kind)
-
-
-def _inferred(counts: FeatureCounts, records: int, in_lists: bool) -> Feature:
-    """Infer a feature of one kind, without a default value."""
-    (kind,) = counts.kinds
-    low, high = counts.value_counts.extent()
-    fixed = low == high and low > 0 and not (in_lists and counts.unset)
     shape = () if low == 1 else (low,)
-    if fixed and in_lists:
-        return FixedLenSequenceFeature(shape, kind, allow_missing=counts.present < records)
-    if fixed and counts.present == records:
-        return FixedLenFeature(shape, kind)
-    return VarLenFeature(kind)
+    if low != high or low == 0:
+        return VarLenFeature(kind)
+    if items is not None:
+        is_in_each = sum(times for _, _, times in counts.value_counts.bins()) == items
+        return FixedLenFeature(shape, kind) if is_in_each else VarLenFeature(kind)
+    if in_lists:
+        steps = FixedLenSequenceFeature(shape, kind, allow_missing=counts.present < records)
+        return VarLenFeature(kind) if counts.unset else steps
+    return FixedLenFeature(shape, kind) if counts.present == records else VarLenFeature(kind)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

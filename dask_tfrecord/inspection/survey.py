@@ -242,6 +242,15 @@ class IntegersSummary:
         self.distinct = None if self.distinct is None or other.distinct is None else self.distinct | other.distinct
 
 
+def _merge_each(mine: dict[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Merge counts by name."""
+    for name, counts in theirs.items():
+        if name in mine:
+            mine[name].merge(counts)
+        else:
+            mine[name] = counts
+
+
 @dataclass(slots=True)
 class FeatureCounts:
     """Counts of one feature or feature list.
@@ -318,11 +327,7 @@ class FeatureCounts:
         self.present += other.present
         self.unset += other.unset
         self.mixed += other.mixed
-        for kind, counts in other.kinds.items():
-            if kind in self.kinds:
-                self.kinds[kind].merge(counts)
-            else:
-                self.kinds[kind] = counts
+        _merge_each(self.kinds, other.kinds)
         self.value_counts.merge(other.value_counts)
         self.steps.merge(other.steps)
         self.bytes_summary.merge(other.bytes_summary)
@@ -422,16 +427,9 @@ class Survey:
         self._check_messages()
         for file, records in other.shards.items():
             self.shards[file] = self.shards.get(file, 0) + records
-        for mine, theirs in (
-            (self.context, other.context),
-            (self.lists, other.lists),
-            (self.items, other.items),
-        ):
-            for name, counts in theirs.items():
-                if name in mine:
-                    mine[name].merge(counts)
-                else:
-                    mine[name] = counts
+        _merge_each(self.context, other.context)
+        _merge_each(self.lists, other.lists)
+        _merge_each(self.items, other.items)
 
 
 def _add_each(

@@ -34,7 +34,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,21 +78,16 @@ def _metadata(schema: Schema, name: str) -> dict[str, str]:
     feature = schema[name]
     own = feature.value_shape if feature.own_shapes and isinstance(feature, Encoded) else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
+    dtype = feature.item_dtype
     metadata = {
         "feature": repr(feature),
         "feature_class": type(feature).__name__,
-        "dtype": _dtype_name(feature),
+        "dtype": "text" if dtype.kind == "T" else "bytes" if feature.is_bytes else dtype.name,
         "shape": json.dumps(shape),
     }
     if name in schema.classes:
         metadata["class_names"] = json.dumps(schema.classes[name], ensure_ascii=False)
     return metadata
-
-
-def _dtype_name(feature: Feature) -> str:
-    if feature.item_dtype.kind == "T":
-        return "text"
-    return "bytes" if feature.is_bytes else feature.item_dtype.name
 
 
 def arrow_type(feature: Feature, *, tensors: bool = True) -> pa.DataType:
@@ -154,7 +148,7 @@ class BatchMaker:
         """Schema of the batches."""
         return arrow_schema(self.schema, tensors=self.tensors)
 
-    def __call__(self, chunk: Chunk) -> pa.RecordBatch:
+    def __call__(self, chunk: Chunk, number: int = 0) -> pa.RecordBatch:
         """Convert a chunk."""
         return self.from_blocks(chunk.blocks)
 
@@ -243,7 +237,7 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
         make = BatchMaker(dataset.schema, tensors)
         make.check_columns(dataset.nrows)
         self._schema = make.arrow
-        super().__init__(dataset._merged(), tuple(dataset), partial(_batch, make))
+        super().__init__(dataset._merged(), tuple(dataset), make)
 
     @property
     def schema(self) -> pa.Schema:
@@ -269,10 +263,6 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
         # A consumer that stops early releases the stream, which closes this generator.
         with closing(self):
             yield from self
-
-
-def _batch(make: BatchMaker, chunk: Chunk, number: int) -> pa.RecordBatch:
-    return make(chunk)
 
 
 def to_dataframe(dataset: Dataset) -> Any:

@@ -41,8 +41,13 @@ class AwkwardChunks(ChunkIterator[Any]):
             raise ImportError(
                 "to_awkward needs awkward, which is not installed: pip install 'dask-tfrecord[awkward]'", name="awkward"
             ) from error
+        for group, members in dataset.schema.groups.items():
+            if group in dataset.schema and group not in members:
+                raise SchemaError(
+                    f"group {group!r} and a column have one name, and both would be that field: select the columns of "
+                    f"one of them"
+                )
         make = _ArrayMaker(dataset.schema, dataset._source, dataset._borders)
-        make.check_names()
         if not dataset.schema and dataset.nrows != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
         super().__init__(dataset._merged(), tuple(dataset), make)
@@ -55,15 +60,6 @@ class _ArrayMaker:
     schema: Schema
     source: Source | None  # None for rows in memory
     borders: NDArray[np.int64] | None  # first row of each chunk; None if rows are not counted
-
-    def check_names(self) -> None:
-        """Raise if a group has the name of a column outside of it."""
-        for group, members in self.schema.groups.items():
-            if group in self.schema and group not in members:
-                raise SchemaError(
-                    f"group {group!r} and a column have one name, and both would be that field: select the columns of "
-                    f"one of them"
-                )
 
     def __call__(self, chunk: Chunk, number: int) -> Any:
         """Convert a chunk."""

@@ -222,11 +222,6 @@ def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> 
     return lazy
 
 
-def flat_columns(dataset: Dataset) -> list[str]:
-    """Return the columns that a store has as flat arrays."""
-    return [name for name, feature in dataset.schema.items() if is_flat(feature)]
-
-
 def flat_variables(
     dataset: Dataset, rows: str, dimension_names: Mapping[str, Sequence[str]] | None, labels: Labels | None
 ) -> dict[str, xarray.Variable]:
@@ -319,7 +314,9 @@ def to_xarray(
     if ragged not in ("objects", "flat"):
         raise ValueError(f"ragged is 'objects' or 'flat'; got {ragged!r}")
     labels = dataset._labels()
-    flat = [name for name in flat_columns(dataset) if name not in coords] if ragged == "flat" else []
+    kept = {*dataset} if ragged == "objects" else {*coords}
+    # As in a store.
+    flat = [name for name, feature in dataset.schema.items() if is_flat(feature) and name not in kept]
     axes = {name: each for name, each in (dimension_names or {}).items() if name not in flat}
     specs = variable_specs(dataset.schema, dataset.nrows, coords, axes, labels)
     specs = {name: spec for name, spec in specs.items() if spec.column not in flat}

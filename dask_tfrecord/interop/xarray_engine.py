@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,10 +19,8 @@ from xarray.backends import BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.sources import Source
     from dask_tfrecord.interop.xarray import VariableSpec
-    from dask_tfrecord.metadata.labels import Labels
 
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
@@ -133,10 +131,12 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         SchemaError, TFRecordError
             As `read_tfrecord` raises them.
         """
-        opened = _Opened.from_arguments(filename_or_obj, drop_variables, coords, dimension_names, options)
+        from dask_tfrecord.interop.xarray import in_groups
+
+        opened = _Opened(filename_or_obj, drop_variables, coords, dimension_names, options)
         if group is None:
             return opened.dataset(opened.specs)
-        groups = opened.groups()
+        groups = in_groups(opened.specs)
         path = "/" + group.strip("/")
         if path not in groups:
             raise ValueError(f"no group {group!r}; there are {', '.join(map(repr, groups))}")
@@ -155,8 +155,10 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
 
         The arguments are those of `open_dataset`.
         """
-        opened = _Opened.from_arguments(filename_or_obj, drop_variables, coords, dimension_names, options)
-        return {path: opened.dataset(specs, is_root=path == "/") for path, specs in opened.groups().items()}
+        from dask_tfrecord.interop.xarray import in_groups
+
+        opened = _Opened(filename_or_obj, drop_variables, coords, dimension_names, options)
+        return {path: opened.dataset(specs, is_root=path == "/") for path, specs in in_groups(opened.specs).items()}
 
     def open_datatree(
         self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None, **options: Any
@@ -166,26 +168,17 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         return xarray.DataTree.from_dict(groups)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Opened:
-    """Opened shards."""
+    """Opened shards: their rows and variables, by the arguments of `open_dataset`."""
 
-    given: Any
-    rows: Dataset
-    specs: dict[str, VariableSpec]
-    labels: Labels | None
-    dropped: frozenset[str]
-
-    @classmethod
-    def from_arguments(
-        cls,
+    def __init__(
+        self,
         given: Any,
         drop_variables: str | Iterable[str] | None,
         coords: Sequence[str],
         dimension_names: Mapping[str, Sequence[str]] | None,
         options: Mapping[str, Any],
-    ) -> _Opened:
-        """Open shards by the arguments of `open_dataset`."""
+    ) -> None:
         from dask_tfrecord.arrays.read import read_tfrecord
         from dask_tfrecord.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.schema import ITEMS, Schema
@@ -193,7 +186,8 @@ class _Opened:
         names = [given] if isinstance(given, str | os.PathLike) else given
         if not isinstance(names, list | tuple) or not all(isinstance(name, str | os.PathLike) for name in names):
             raise TypeError(f"engine 'tfrecord' opens paths and URLs of shards; got {type(given).__name__}")
-        dropped = frozenset([drop_variables] if isinstance(drop_variables, str) else drop_variables or ())
+        self.paths = list(map(os.fspath, names))
+        self.dropped = dropped = {drop_variables} if isinstance(drop_variables, str) else {*(drop_variables or ())}
 
         def remains(name: str) -> bool:
             return not {name, variable_name(name)} & dropped
@@ -212,15 +206,8 @@ class _Opened:
         rows = rows[[name for name in rows if remains(name)]]
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
         coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
-        labels = rows._labels()
-        specs = variable_specs(rows.schema, rows.nrows, coords, dimension_names, labels)
-        return cls(given, rows, specs, labels, dropped)
-
-    def groups(self) -> dict[str, dict[str, VariableSpec]]:
-        """Return the variables of each group, by its path."""
-        from dask_tfrecord.interop.xarray import in_groups
-
-        return in_groups(self.specs)
+        self.rows, self.labels = rows, rows._labels()
+        self.specs = variable_specs(rows.schema, rows.nrows, coords, dimension_names, self.labels)
 
     def dataset(self, specs: Mapping[str, VariableSpec], *, is_root: bool = True) -> xarray.Dataset:
         """Return a Dataset of some variables, lazily indexed and without indexes, which xarray creates."""
@@ -240,7 +227,5 @@ class _Opened:
             labels = replace(labels, constants={}, collection_attributes={})
         found = assembled(variables, specs, labels, self.dropped)
         # By default xarray stores the given name, with the credentials of a URL.
-        given = [self.given] if isinstance(self.given, str | os.PathLike) else self.given
-        paths = map(os.fspath, given)
-        found.encoding["source"] = ", ".join(path if os.path.exists(path) else redact_url(path) for path in paths)  # noqa: PTH110
+        found.encoding["source"] = ", ".join(path if os.path.exists(path) else redact_url(path) for path in self.paths)  # noqa: PTH110
         return found

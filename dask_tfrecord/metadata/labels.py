@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -286,20 +286,12 @@ def schema_code(schema: Schema) -> str:
 
 
 def _features(features: Mapping[str, Feature]) -> str:
-    lines = [f"{_INDENT}{_code(name)}: {_call(feature)}," for name, feature in features.items()]
+    lines = [f"{_INDENT}{_code(name)}: dtf.{feature.call(_code)}," for name, feature in features.items()]
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
 
 
 def _names(names: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(["{", *(f"{_INDENT}{_code(name)}: {_code(list(each))}," for name, each in names.items()), "}"])
-
-
-def _call(feature: Feature) -> str:
-    """Return the call that constructs a feature; arguments without a default are positional."""
-    required = {field.name for field in fields(feature) if field.default is MISSING}  # type: ignore[arg-type]
-    given = feature.arguments().items()
-    parts = [_code(value) if name in required else f"{name}={_code(value)}" for name, value in given]
-    return f"dtf.{type(feature).__name__}({', '.join(parts)})"
 
 
 def _code(value: Any) -> str:
@@ -314,7 +306,7 @@ def _code(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Feature):
-        return _call(value)
+        return f"dtf.{value.call(_code)}"
     if isinstance(value, Partition):
         return f"dtf.RaggedFeature.{value!r}"
     return repr(value)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,10 @@ class TFDSFolder:
         if not isinstance(split, str):
             raise SchemaError(f"split is a string such as 'train' or 'train[:10%]'; got {split!r:.100}")
         try:
-            slices = split_slices(split, counts)
+            slices = _parse_split(split, counts)
         except SchemaError as error:
             raise SchemaError(error.message, Location(self.directory)) from None
-        splits = {each.name: each for each in self.splits}
-        return _concatenate([_select_range(splits[each.name], each.start, each.stop) for each in slices])
+        return _selection({each.name: each for each in self.splits}, slices)
 
     def schema(self) -> Schema | None:
         """Read the features; return None if the data set is an old one without `features.json`.
@@ -229,11 +229,12 @@ def _shard_names(template: str, fields: Mapping[str, str], shards: int) -> Itera
     for shard in range(shards):
         index = f"{shard:0{width}}"
         known = {**fields, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-        unknown = [field for field in used if field not in known]
-        if unknown:
+        if unknown := [field for field in used if field not in known]:
             raise SchemaError(f"the template {template!r} has field {unknown[0]!r}; known are {', '.join(known)}")
         segments[1::2] = [known[field] for field in used]
-        yield _checked_name("".join(segments))
+        name = "".join(segments)
+        # Names differ in digits.
+        yield name if shard else _checked_name(name)
 
 
 def _checked_name(name: str) -> str:
@@ -257,38 +258,29 @@ def _count(value: Any, field: str) -> int:
     return count
 
 
-def _select_range(split: TFDSSplit, start: int | None, stop: int | None) -> TFDSSelection:
-    """Select records `start` to `stop` of a split, and the shards that hold at least one of them."""
-    if start is None or stop is None or split.counts is None:
-        return TFDSSelection(split.files, split.counts, None)
-    files, counts, begin, skipped = [], [], 0, 0
-    for file, count in zip(split.files, split.counts, strict=True):
-        if begin + count <= start:
-            skipped += count
-        elif begin < stop:
-            files.append(file)
-            counts.append(count)
-        begin += count
-    whole = start == skipped and stop - skipped == sum(counts)
-    return TFDSSelection(tuple(files), tuple(counts), None if whole else ((start - skipped, stop - skipped),))
-
-
-def _concatenate(selections: Sequence[TFDSSelection]) -> TFDSSelection:
-    """Concatenate selections; the rows of each are numbered after those of the one before."""
-    files = tuple(file for selection in selections for file in selection.files)
-    known = [selection.counts for selection in selections if selection.counts is not None]
-    if len(known) < len(selections):
-        if any(selection.spans for selection in selections):
-            raise SchemaError("the metadata lacks the record counts of some of these splits: read slices one by one")
-        return TFDSSelection(files, None, None)
-    counts = tuple(count for shards in known for count in shards)
-    if not any(selection.spans for selection in selections):
-        return TFDSSelection(files, counts, None)
-    spans, begin = [], 0
-    for selection, shards in zip(selections, known, strict=True):
-        spans += [(begin + start, begin + stop) for start, stop in selection.spans or ((0, sum(shards)),)]
-        begin += sum(shards)
-    return TFDSSelection(files, counts, tuple(spans))
+def _selection(splits: Mapping[str, TFDSSplit], slices: Sequence[_Slice]) -> TFDSSelection:
+    """Return the shards that hold at least one record of the slices; rows are numbered across all of them."""
+    files: list[str] = []
+    counts: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for name, start, stop in slices:
+        split = splits[name]
+        borders = [0, *accumulate(split.counts or ())]
+        numbers = list(range(len(split.files)))
+        if stop is not None:
+            numbers = [shard for shard in numbers if borders[shard + 1] > start and borders[shard] < stop]
+        files += [split.files[shard] for shard in numbers]
+        if split.counts is not None:
+            # From numbers of records in the split to those of rows.
+            shift = sum(counts) - (borders[numbers[0]] if numbers else 0)
+            spans.append((start + shift, (borders[-1] if stop is None else stop) + shift))
+            counts += [split.counts[shard] for shard in numbers]
+    is_whole = sum(stop - start for start, stop in spans) == sum(counts)
+    if len(spans) == len(slices):
+        return TFDSSelection(tuple(files), tuple(counts), None if is_whole else tuple(spans))
+    if not is_whole:
+        raise SchemaError("the metadata lacks the record counts of some of these splits: read slices one by one")
+    return TFDSSelection(tuple(files), None, None)
 
 
 _PLUS = re.compile(r"\s*\+\s*")
@@ -297,36 +289,23 @@ _BOUND = re.compile(r"((?P<value>-?[\d_.]+)(?P<unit>%|shard)?)?")
 _SYNTAX = "a split is a name, NAME[from:to] in records, percent (10%) or shards (2shard), or several joined by +"
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSlice:
-    """Consecutive records of one split.
-
-    Attributes
-    ----------
-    name : str
-        Name of the split.
-    start, stop : int or None
-        First record and the one after the last, from 0; both None for the whole split.
-    """
-
-    name: str
-    start: int | None = None
-    stop: int | None = None
+# Name of a split, its first record, and the one after the last; None for the end of a whole split.
+_Slice = tuple[str, int, int | None]
 
 
-def split_slices(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> tuple[SplitSlice, ...]:
-    """Parse a split specification.
+def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[_Slice]:
+    """Parse a split as in `tensorflow_datasets.load`.
 
     Parameters
     ----------
     spec : str
-        Split as in `tensorflow_datasets.load`.
+        Names and slices of splits.
     lengths : mapping of str to sequence of int or None
         Number of records in each shard, by split; None if unknown.
 
     Returns
     -------
-    tuple of SplitSlice
+    list of (str, int, int or None)
         Slices in reading order, without empty ones.
 
     Raises
@@ -335,15 +314,15 @@ def split_slices(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> tupl
         If a split does not exist, a slice is invalid or out of range, or the selection is empty.
     """
     if spec in lengths:
-        return (SplitSlice(spec),)
+        return [(spec, 0, None)]
     parts = [part for term in _PLUS.split(spec) for part in _term(term, spec, lengths)]
-    kept = tuple(part for part in parts if part.start is None or part.stop is None or part.start < part.stop)
+    kept = [(name, start, stop) for name, start, stop in parts if stop is None or start < stop]
     if not kept:
         raise SchemaError(f"split {spec!r} holds no records; {_sizes(lengths)}")
     return kept
 
 
-def _term(term: str, spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[SplitSlice]:
+def _term(term: str, spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[_Slice]:
     """Parse one term between plus signs."""
     match = _TERM.fullmatch(term)
     if match is None:
@@ -352,67 +331,50 @@ def _term(term: str, spec: str, lengths: Mapping[str, Sequence[int] | None]) -> 
     if name == "all" and name not in lengths:
         if sliced is not None:
             raise SchemaError(f"split {spec!r}: 'all' can't be sliced; slice each split")
-        return [SplitSlice(each) for each in lengths]
+        return [(each, 0, None) for each in lengths]
     if name not in lengths:
         raise SchemaError(f"split {name!r} does not exist; {_sizes(lengths)}")
     if sliced is None:
-        return [SplitSlice(name)]
+        return [(name, 0, None)]
     counts = lengths[name]
     if counts is None:
         raise SchemaError(
             f"split {spec!r}: the metadata lacks the record counts of {name!r}; read all of it and take ds.rows[...]"
         )
-    return [SplitSlice(name, *_slice(sliced, spec, counts))]
+    return [(name, *_range(sliced, spec, counts))]
 
 
-def _slice(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
-    """Parse the text in brackets into the range of records from ``start`` to ``stop``."""
+def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
+    """Parse the text in brackets into a range of records; negative bounds count from the end."""
     wrong = SchemaError(f"split {spec!r}: [{text}] is not a slice: {_SYNTAX}")
     bounds = [_BOUND.fullmatch(bound) for bound in text.split(":")]
     found = [bound for bound in bounds if bound is not None]
     if len(found) != len(bounds) or not any(bound[0] for bound in found) or len(found) > 2:
         raise wrong
-    unit = next((bound["unit"] for bound in found if bound["unit"]), "")
+    unit, total = next((bound["unit"] for bound in found if bound["unit"]), ""), sum(counts)
+    number = float if unit == "%" else int
     try:
-        start, *rest = (_number(bound["value"], unit) for bound in found)
+        values = [None if bound["value"] is None else number(bound["value"]) for bound in found]
     except ValueError:
         raise wrong from None
-    if not rest:
+    start, stop = values[0], values[-1]
+    if len(values) == 1:
         # Only a shard can be selected by a single number.
         if unit != "shard" or start is None:
             raise wrong
-        return _within(*_shards(int(start), int(start) + 1, counts), spec, sum(counts))
+        stop = start + 1
     if unit == "shard":
-        return _within(*_shards(start, rest[0], counts), spec, sum(counts))
-    if unit == "%":
-        if any(abs(bound or 0) > 100 for bound in (start, rest[0])):
+        start = None if start is None else sum(counts[: int(start)])
+        last = len(counts) if stop is None else int(stop)
+        stop = sum(counts[: last + len(counts) if last <= 0 else last])
+    elif unit == "%":
+        if any(abs(bound or 0) > 100 for bound in (start, stop)):
             raise SchemaError(f"split {spec!r}: percent are from -100 to 100; got [{text}]")
-        start, stop = (None if bound is None else round(bound * sum(counts) / 100.0) for bound in (start, rest[0]))
-        return _within(start, stop, spec, sum(counts))
-    return _within(start, rest[0], spec, sum(counts))
-
-
-def _number(value: str | None, unit: str) -> float | int | None:
-    if value is None:
-        return None
-    return float(value) if unit == "%" else int(value)
-
-
-def _shards(start: float | int | None, stop: float | int | None, counts: Sequence[int]) -> tuple[int, int]:
-    """Return the range of records of shards ``start`` to ``stop``; negative numbers count from the end."""
-    first = 0 if start is None else sum(counts[: int(start)])
-    if stop is None:
-        return first, sum(counts)
-    last = int(stop)
-    return first, sum(counts[: last + len(counts) if last <= 0 else last])
-
-
-def _within(start: float | int | None, stop: float | int | None, spec: str, total: int) -> tuple[int, int]:
-    """Return both bounds as record numbers from 0; negative bounds count from the end."""
-    first, last = (int(start or 0), total if stop is None else int(stop))
-    if abs(first) > total or abs(last) > total:
+        start, stop = (None if bound is None else round(bound * total / 100.0) for bound in (start, stop))
+    first, end = int(start or 0), total if stop is None else int(stop)
+    if abs(first) > total or abs(end) > total:
         raise SchemaError(f"split {spec!r} reaches past the end: there are {plural(total, 'record')}")
-    return first + total if first < 0 else first, last + total if last < 0 else last
+    return first + total if first < 0 else first, end + total if end < 0 else end
 
 
 def _sizes(lengths: Mapping[str, Sequence[int] | None]) -> str:
@@ -776,75 +738,6 @@ def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
     }
 
 
-def features_text(schema: Schema, formats: Mapping[str, str]) -> str:
-    """Return the text of a `features.json`.
-
-    Names are divided at "/" into nested dictionaries, and groups are sequences of dictionaries, as TFDS nests them.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the records; its groups are those of `tfds_groups`.
-    formats : mapping of str to str
-        Encoding format of each image feature.
-
-    Raises
-    ------
-    SchemaError
-        If a feature can't be read by a TFDS class.
-    """
-    return json.dumps(_features_entry(schema, formats), indent=4, sort_keys=True)
-
-
-def label_files(schema: Schema) -> dict[str, str]:
-    """Return the text of each label file by its name."""
-    texts = {}
-    for name, stem in _label_stems(_features_entry(schema, {}), "", ""):
-        texts[f"{stem}.labels.txt"] = "".join(f"{label}\n" for label in schema.classes[name])
-    return texts
-
-
-def info_text(names: TFDSNames, before: str | None, counts: Sequence[int], nbytes: int) -> str:
-    """Return the text of a `dataset_info.json`.
-
-    Parameters
-    ----------
-    names : TFDSNames
-        Names of the data set and the written split.
-    before : str or None
-        Existing text; its other splits are kept.
-    counts : sequence of int
-        Number of records of each shard.
-    nbytes : int
-        Total size of the shards in bytes.
-
-    Raises
-    ------
-    SchemaError
-        If the existing text is invalid or describes another data set or version.
-    """
-    info: dict[str, Any] = {"name": names.name, "version": names.version, "fileFormat": "tfrecord", "splits": []}
-    if before is not None:
-        try:
-            info = json.loads(before)
-            existing = info["name"], info["version"], info.get("fileFormat") or "tfrecord"
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise SchemaError(f"dataset_info.json can't be read: {error!r}") from error
-        if existing != (names.name, names.version, "tfrecord"):
-            raise SchemaError(
-                f"the directory holds {existing[0]} {existing[1]} ({existing[2]}); write {names.name} {names.version} "
-                f"to another"
-            )
-    split = {
-        "name": names.split,
-        "filepathTemplate": _TEMPLATE,
-        "shardLengths": [str(count) for count in counts],
-        "numBytes": str(nbytes),
-    }
-    info["splits"] = [other for other in info.get("splits", ()) if other.get("name") != names.split] + [split]
-    return json.dumps(info, indent=2, sort_keys=True)
-
-
 def _entry(kind: str, content: Mapping[str, Any], cls: str | None = None) -> dict[str, Any]:
     return {"pythonClassName": _PACKAGE + (cls or _CLASSES[kind]), kind: content}
 
@@ -861,7 +754,7 @@ def _tensor(dtype: str, sizes: Sequence[int], encoding: str = "none") -> dict[st
 
 
 def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any]:
-    """Return the entry of all features."""
+    """Return the entry of all features; names are divided at "/", and groups are sequences of dictionaries."""
     if schema.message != "Example":
         raise SchemaError(f"TFDS reads Examples only, and these records are {schema.message}s")
     entries: dict[str, Any] = {}
@@ -918,16 +811,11 @@ def _values(dtype: str, sizes: Sequence[int], labels: Sequence[str] | None) -> d
 def _item_entry(name: str, schema: Schema, format: str) -> dict[str, Any] | None:
     """Return the entry of one item of a ragged feature, or None if TFDS lacks a class for it."""
     feature, labels = schema[name], schema.classes.get(name)
-    match feature:
-        case VarLenFeature() if feature.ragged_rank == 1:
-            return _values(feature.dtype, feature.shape[1:], labels)
-        case RawFeature() | TextFeature() if feature.count is not None:
-            return _feature(name, replace(feature, count=None), labels, format)
-        case ImageFeature() | RaggedFeature():
-            entry = _feature(name, feature, labels, format)
-            item: dict[str, Any] | None = entry and entry["sequence"]["feature"]
-            return item
-    return None
+    if isinstance(feature, VarLenFeature):
+        return _values(feature.dtype, feature.shape[1:], labels) if feature.ragged_rank == 1 else None
+    entry = _feature(name, feature, labels, format) or {}
+    item: dict[str, Any] | None = entry.get("sequence", {}).get("feature")
+    return item
 
 
 def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
@@ -1004,7 +892,11 @@ class TFDSMetadata:
         SchemaError
             If a feature can't be read by a TFDS class.
         """
-        return cls(directory, names, {_FEATURES: features_text(schema, formats), **label_files(schema)})
+        entry = _features_entry(schema, formats)
+        texts = {_FEATURES: json.dumps(entry, indent=4, sort_keys=True)}
+        for name, stem in _label_stems(entry, "", ""):
+            texts[f"{stem}.labels.txt"] = "".join(f"{label}\n" for label in schema.classes[name])
+        return cls(directory, names, texts)
 
     def check(self, storage_options: Mapping[str, Any]) -> None:
         """Check that the directory is empty or holds the same data set with the same features.
@@ -1041,10 +933,29 @@ class TFDSMetadata:
         return read_text(join(self.directory, name), storage_options)
 
     def _info(self, before: str | None, counts: Sequence[int], nbytes: int) -> str:
-        try:
-            return info_text(self.names, before, counts, nbytes)
-        except SchemaError as error:
-            raise SchemaError(error.message, Location(self.directory)) from error
+        """Return the text of a `dataset_info.json` with this split and those of the text before."""
+        names = self.names
+        info: dict[str, Any] = {"name": names.name, "version": names.version, "fileFormat": "tfrecord", "splits": []}
+        if before is not None:
+            try:
+                info = json.loads(before)
+                existing = info["name"], info["version"], info.get("fileFormat") or "tfrecord"
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise SchemaError(f"dataset_info.json can't be read: {error!r}", Location(self.directory)) from error
+            if existing != (names.name, names.version, "tfrecord"):
+                raise SchemaError(
+                    f"the directory holds {existing[0]} {existing[1]} ({existing[2]}); write {names.name} "
+                    f"{names.version} to another",
+                    Location(self.directory),
+                )
+        split = {
+            "name": names.split,
+            "filepathTemplate": _TEMPLATE,
+            "shardLengths": [str(count) for count in counts],
+            "numBytes": str(nbytes),
+        }
+        info["splits"] = [other for other in info.get("splits", ()) if other.get("name") != names.split] + [split]
+        return json.dumps(info, indent=2, sort_keys=True)
 
 
 def _value(text: str) -> Any:

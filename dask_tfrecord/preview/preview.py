@@ -9,13 +9,13 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import dask
 import numpy as np
@@ -40,6 +40,19 @@ from dask_tfrecord.images.pixels import decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
 from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table
 
+# Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
+_IMAGE_SIDE = 256
+_LETTERS = 200
+_LISTED = 4
+_PICTURES = 4
+_POINTS = 64
+# Arrays of one channel with shorter sides are matrices rather than pictures.
+_SHORTEST = 8
+_MOST_OBLONG = 8
+_BYTES = 6
+# Decoded bytes of a column whose rows are read together, and values of an image that are converted at once.
+_READ_NBYTES = 64 << 20
+_BAND_VALUES = 1 << 20
 # Pixels of the longer side of a picture in HTML and PNG, letters of a caption, and of a cell on one line.
 _SIDE = 128
 _MOST_CAPTION = 60
@@ -64,6 +77,46 @@ _SPARK = (120, 14)
 _TEXT, _MUTED, _RULE, _ACCENT, _PAPER = "#1f2328", "#59636e", "#d1d9e0", "#0969da", "#ffffff"
 _FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """Image as it is displayed, with at most `_IMAGE_SIDE` pixels a side."""
+
+    pixels: NDArray[np.uint8]  # (height, width, 1, 3 or 4)
+    text: str  # size of the whole image
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Width and height in HTML and PNG: small pixels are repeated."""
+        height, width = self.pixels.shape[:2]
+        longer = max(height, width)
+        if longer <= _SIDE:
+            return width * (_SIDE // longer), height * (_SIDE // longer)
+        return max(1, width * _SIDE // longer), max(1, height * _SIDE // longer)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """Numbers of a vector to draw as a line: at most `_POINTS`, means of a longer vector."""
+
+    values: tuple[float, ...]
+    text: str  # number of values, and their range
+
+
+Cell = str | Spark | tuple[Picture, ...]
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreviewColumn:
+    """Cells of one column; all text is printable."""
+
+    name: str
+    about: str  # dtype, shape and displayed range of pixels
+    cells: tuple[Cell, ...]
+    role: Literal["picture", "class", "integer", "text", "other"]  # captions of pictures are chosen by it
+    right: bool = False  # numbers, aligned to the right
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -105,10 +158,16 @@ class Preview:
         return rich_preview(self)
 
     def __str__(self) -> str:
-        return _text_of(self, shutil.get_terminal_size().columns)
+        with io.StringIO() as file:
+            # Without force_jupyter=False, rich would display the text in a notebook and leave the file empty.
+            width = max(shutil.get_terminal_size().columns, 20)
+            console = Console(
+                file=file, width=width, color_system=None, highlight=False, emoji=False, force_jupyter=False
+            )
+            console.print(rich_preview(self))
+            return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 def preview_dataset(dataset: Dataset, n: int) -> Preview:
@@ -149,15 +208,6 @@ def _short_name(name: str, columns: tuple[PreviewColumn, ...]) -> str:
     return next((end for end in ends if end and sum(each.endswith(f"/{end}") for each in names) == 1), name)
 
 
-def _displayed_size(picture: Picture) -> tuple[int, int]:
-    """Return the width and height of a picture in HTML and PNG: small pixels are repeated."""
-    height, width = picture.pixels.shape[:2]
-    longer = max(height, width)
-    if longer <= _SIDE:
-        return width * (_SIDE // longer), height * (_SIDE // longer)
-    return max(1, width * _SIDE // longer), max(1, height * _SIDE // longer)
-
-
 # ----------------------------------------------------------------------------------------------------------------- HTML
 
 
@@ -192,7 +242,7 @@ def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
 
 
 def _image(picture: Picture, description: str) -> str:
-    width, height = _displayed_size(picture)
+    width, height = picture.shown
     data = base64.b64encode(encode_png(picture.pixels)).decode("ascii")
     smooth = ' class="dtf-smooth"' if picture.pixels.shape[1] > width else ""
     return (
@@ -212,21 +262,22 @@ def _cell(cell: Cell) -> str:
 # ----------------------------------------------------------------------------------------------------------------- text
 
 
-def _text_of(preview: Preview, width: int) -> str:
-    """Return a preview as text without colours, in lines of at most `width` letters."""
-    with io.StringIO() as file:
-        # Without force_jupyter=False, rich would display the text in a notebook and leave the file empty.
-        console = Console(
-            file=file, width=max(width, 20), color_system=None, highlight=False, emoji=False, force_jupyter=False
-        )
-        console.print(rich_preview(preview))
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-
-
 def rich_preview(preview: Preview, pictures: bool = True) -> Group:
     """Return a preview for rich: pictures if the terminal has colours, then all cells."""
     parts: list[Any] = [Text(preview.title, "bold", overflow="fold")]
     return Group(*parts, *([_ContactSheet(preview)] if pictures else []), _Cells(preview))
+
+
+def _side_by_side(widths: Sequence[int], most: int) -> Iterator[range]:
+    """Yield the columns of each table: as many as the width allows, at least one."""
+    start = 0
+    while start < len(widths):
+        stop, used = start + 1, widths[start]
+        while stop < len(widths) and used + widths[stop] <= most:
+            used += widths[stop]
+            stop += 1
+        yield range(start, stop)
+        start = stop
 
 
 class _Cells:
@@ -243,16 +294,10 @@ class _Cells:
             min(limit, max(map(cell_len, [column.name, column.about, *cells])))
             for column, cells in zip(preview.columns, texts, strict=True)
         ]
-        start = 0
-        while start < len(widths):
-            stop, left = start, options.max_width - numbers
-            while stop == start or (stop < len(widths) and left >= widths[stop] + _APART):
-                left -= widths[stop] + _APART
-                stop += 1
-            yield self._table(texts, widths, range(start, stop))
-            if stop < len(widths):
+        for columns in _side_by_side([width + _APART for width in widths], options.max_width - numbers):
+            if columns.start:
                 yield Text()
-            start = stop
+            yield self._table(texts, widths, columns)
 
     def _table(self, texts: list[list[str]], widths: list[int], columns: range) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -331,9 +376,7 @@ def _text(cell: Cell) -> str:
 
 def _spark(values: Sequence[float]) -> str:
     """Draw numbers as blocks of eight heights; spaces are gaps."""
-    if len(values) > _SPARK_WIDTH:
-        edges = [number * len(values) // _SPARK_WIDTH for number in range(_SPARK_WIDTH + 1)]
-        values = [sum(value / (stop - start) for value in values[start:stop]) for start, stop in pairwise(edges)]
+    values = _means(np.array(values), _SPARK_WIDTH)
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return " " * len(values)
@@ -348,146 +391,137 @@ def _spark(values: Sequence[float]) -> str:
 def _draw(preview: Preview) -> bytes:
     """Draw a preview as PNG, with Pillow: a contact sheet and a table."""
     try:
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image
     except ImportError as error:
         raise ImportError("drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'", name="PIL") from error
-    sheet = _Canvas(Image, _font(ImageFont))
-    sheet.text(_MARGIN, _MARGIN, preview.title, _WIDTH - 2 * _MARGIN)
-    top = _MARGIN + 2 * _LINE
+    font = _font()
+    title = _Strip(font, _MARGIN + 2 * _LINE)
+    title.text(_MARGIN, _MARGIN, preview.title, _WIDTH - 2 * _MARGIN)
     pictures, others = _divided(preview)
+    strips = [title]
     if pictures and preview.nrows:
-        top = _draw_pictures(sheet, preview, pictures, top)
-    if others:
-        top = _draw_table(sheet, preview.nrows, others, top)
-    image = Image.new("RGB", (_WIDTH, top + _MARGIN), _PAPER)
-    draw = ImageDraw.Draw(image)
-    for step in sheet.steps:
-        step(image, draw)
+        strips += _picture_strips(font, preview, pictures)
+    strips += _table_strips(font, preview.nrows, others)
+    image = Image.new("RGB", (_WIDTH, sum(strip.image.height for strip in strips) + _MARGIN), _PAPER)
+    top = 0
+    for strip in strips:
+        image.paste(strip.image, (0, top))
+        top += strip.image.height
     file = io.BytesIO()
     image.save(file, "png", optimize=True)
     return file.getvalue()
 
 
-def _font(fonts: Any) -> Any:
+def _font() -> Any:
     """Return a font of the system that has many alphabets, or Pillow's own, which has few letters beyond ASCII."""
+    from PIL import ImageFont
+
     for name in _FONTS:
-        try:
-            return fonts.truetype(name, _SIZE)
-        except OSError:
-            continue
-    return fonts.load_default(_SIZE)
+        with suppress(OSError):
+            return ImageFont.truetype(name, _SIZE)
+    return ImageFont.load_default(_SIZE)
 
 
-class _Canvas:
-    """Drawing steps, which are executed once the height of the image is known."""
+class _Strip:
+    """Part of the image, as wide as all of it."""
 
-    def __init__(self, pillow: Any, font: Any) -> None:
-        self.steps: list[Any] = []
-        self._pillow, self._font = pillow, font
+    def __init__(self, font: Any, height: int) -> None:
+        from PIL import Image, ImageDraw
 
-    def fitted(self, text: str, width: float) -> str:
-        if self._font.getlength(text) <= width:
-            return text
-        low, high = 0, len(text)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._font.getlength(f"{text[:middle]}…") <= width else (low, middle - 1)
-        return f"{text[:low]}…"
+        self.image = Image.new("RGB", (_WIDTH, height), _PAPER)
+        self.draw, self.font = ImageDraw.Draw(self.image), font
 
-    def width(self, text: str) -> int:
-        length: float = self._font.getlength(text)
-        return math.ceil(length)
-
-    def text(self, x: int, y: int, text: str, width: int, colour: str = _TEXT, right: bool = False) -> None:
+    def text(self, x: int, y: int, text: str, width: float, colour: str = _TEXT, right: bool = False) -> None:
         """Draw one line of text, aligned within `width` pixels."""
-        fitted = self.fitted(text, width)
-        left = x + width - self.width(fitted) if right else x
-        self.steps.append(lambda _, draw: draw.text((left, y), fitted, fill=colour, font=self._font))
+        if self.font.getlength(text) > width:
+            low, high = 0, len(text)
+            while low < high:
+                middle = (low + high + 1) // 2
+                fits = self.font.getlength(f"{text[:middle]}…") <= width
+                low, high = (middle, high) if fits else (low, middle - 1)
+            text = f"{text[:low]}…"
+        left = x + width - _text_width(self.font, text) if right else x
+        self.draw.text((left, y), text, fill=colour, font=self.font)
 
     def line(self, points: list[tuple[float, float]], colour: str) -> None:
         if len(points) == 1:
             ((x, y),) = points
             points = [(x - 1, y), (x + 1, y)]
-        self.steps.append(lambda _, draw: draw.line(points, fill=colour, width=1))
+        self.draw.line(points, fill=colour, width=1)
 
-    def picture(self, x: int, y: int, picture: Picture) -> None:
-        width, height = _displayed_size(picture)
-        pixels = picture.pixels
-        mode = _MODES[pixels.shape[2]]
-        drawn = self._pillow.frombytes(mode, pixels.shape[1::-1], pixels.tobytes())
-        filter = self._pillow.Resampling.BOX if pixels.shape[1] > width else self._pillow.Resampling.NEAREST
-        drawn = drawn.resize((width, height), filter)
-        self.steps.append(lambda image, _: image.paste(drawn, (x, y), drawn if mode == "RGBA" else None))
+    def picture(self, x: int, picture: Picture) -> None:
+        from PIL import Image
+
+        mode, pixels = _MODES[picture.pixels.shape[2]], picture.pixels
+        smaller = pixels.shape[1] > picture.shown[0]
+        drawn = Image.frombytes(mode, pixels.shape[1::-1], pixels.tobytes())
+        drawn = drawn.resize(picture.shown, Image.Resampling.BOX if smaller else Image.Resampling.NEAREST)
+        self.image.paste(drawn, (x, 0), drawn if mode == "RGBA" else None)
 
 
-def _draw_pictures(sheet: _Canvas, preview: Preview, columns: list[PreviewColumn], top: int) -> int:
-    """Draw a tile for each row and picture; return the first line of pixels below."""
+def _text_width(font: Any, text: str) -> int:
+    length: float = font.getlength(text)
+    return math.ceil(length)
+
+
+def _picture_strips(font: Any, preview: Preview, columns: list[PreviewColumn]) -> Iterator[_Strip]:
+    """Draw the names of the columns, and a tile for each row and picture."""
     for column in columns:
-        sheet.text(_MARGIN, top, f"{column.name}: {column.about}", _WIDTH - 2 * _MARGIN, _MUTED)
-        top += _LINE
-    tiles: list[tuple[Cell, Picture | None, list[str]]] = []
+        strip = _Strip(font, _LINE)
+        strip.text(_MARGIN, 0, f"{column.name}: {column.about}", _WIDTH - 2 * _MARGIN, _MUTED)
+        yield strip
+    tiles: list[tuple[Picture | None, list[str]]] = []
     for row in range(preview.nrows):
         labels = [f"{name} {value}" for name, value in _captions(preview.columns, row)]
         for column in columns:
             cell = column.cells[row]
             name = f"{row} {_short_name(column.name, preview.columns)}" if len(columns) > 1 else str(row)
             pictures: Iterable[Picture | None] = cell if isinstance(cell, tuple) else (None,)
-            tiles += [
-                (cell, picture, [f"{name}: {picture.text if picture else cell}", *labels]) for picture in pictures
-            ]
+            tiles += [(picture, [f"{name}: {picture.text if picture else cell}", *labels]) for picture in pictures]
     each = (_WIDTH - 2 * _MARGIN + _GAP) // (_SIDE + _GAP)
     for start in range(0, len(tiles), each):
         line = tiles[start : start + each]
-        high = max((_displayed_size(picture)[1] for _, picture, _ in line if picture), default=0)
-        for number, (_, picture, texts) in enumerate(line):
-            left = _MARGIN + number * (_SIDE + _GAP)
+        high = max((picture.shown[1] for picture, _ in line if picture), default=0) + 4
+        strip = _Strip(font, high + max(len(texts) for _, texts in line) * _LINE + _GAP)
+        for place, (picture, texts) in enumerate(line):
+            left = _MARGIN + place * (_SIDE + _GAP)
             if picture is not None:
-                sheet.picture(left, top, picture)
-            for count, text in enumerate(texts):
-                sheet.text(left, top + high + 4 + count * _LINE, text, _SIDE, _TEXT if count else _MUTED)
-        top += high + 4 + max(len(texts) for *_, texts in line) * _LINE + _GAP
-    return top
+                strip.picture(left, picture)
+            for number, text in enumerate(texts):
+                strip.text(left, high + number * _LINE, text, _SIDE, _TEXT if number else _MUTED)
+        yield strip
 
 
-def _draw_table(sheet: _Canvas, nrows: int, columns: list[PreviewColumn], top: int) -> int:
-    """Draw the table, in several parts if the columns are wider than the image; return the first line below."""
-    widths = [_column_width(sheet, column) for column in columns]
-    left_of_all = _MARGIN + sheet.width(str(nrows)) + _GAP
-    start = 0
-    while start < len(columns):
-        stop, left = start, left_of_all
-        while stop == start or (stop < len(columns) and left + widths[stop] <= _WIDTH - _MARGIN):
-            column, width, y = columns[stop], widths[stop], top
-            sheet.text(left, y, column.name, width, _TEXT, column.right)
-            sheet.text(left, y + _LINE, column.about, width, _MUTED, column.right)
-            for row in range(nrows):
-                _draw_cell(sheet, column, row, (left, y + (2 + row) * _LINE + 4), width)
+def _table_strips(font: Any, nrows: int, columns: list[PreviewColumn]) -> Iterator[_Strip]:
+    """Draw the table, in several parts if the columns are wider than the image."""
+    widths = [_column_width(font, column) for column in columns]
+    numbers = _text_width(font, str(nrows))
+    for part in _side_by_side([width + _GAP for width in widths], _WIDTH - 2 * _MARGIN - numbers):
+        strip, left = _Strip(font, (2 + nrows) * _LINE + _GAP), _MARGIN + numbers + _GAP
+        tops = [(2 + row) * _LINE + 4 for row in range(nrows)]
+        for column, width in zip(columns[part.start : part.stop], widths[part.start : part.stop], strict=True):
+            strip.text(left, 0, column.name, width, _TEXT, column.right)
+            strip.text(left, _LINE, column.about, width, _MUTED, column.right)
+            for top, cell in zip(tops, column.cells, strict=True):
+                if isinstance(cell, Spark):
+                    for run in spark_runs(cell.values, _SPARK[0] - 2, _SPARK[1]):
+                        strip.line([(left + 1 + across, top + 1 + down) for across, down in run], _ACCENT)
+                    strip.text(left + _SPARK[0] + 8, top, cell.text, width - _SPARK[0] - 8, _MUTED)
+                else:
+                    strip.text(left, top, str(cell), width, _TEXT, column.right)
             left += width + _GAP
-            stop += 1
-        for row in range(nrows):
-            sheet.text(_MARGIN, top + (2 + row) * _LINE + 4, str(row), left_of_all - _MARGIN - _GAP, _MUTED, True)
-        rule = float(top + 2 * _LINE + 1)
-        sheet.line([(_MARGIN, rule), (left - _GAP, rule)], _RULE)
-        top += (2 + nrows) * _LINE + _GAP
-        start = stop
-    return top
+        for row, top in enumerate(tops):
+            strip.text(_MARGIN, top, str(row), numbers, _MUTED, True)
+        strip.line([(_MARGIN, 2 * _LINE + 1), (left - _GAP, 2 * _LINE + 1)], _RULE)
+        yield strip
 
 
-def _column_width(sheet: _Canvas, column: PreviewColumn) -> int:
-    widths = [sheet.width(column.name), sheet.width(column.about)]
-    for cell in column.cells:
-        widths.append(_SPARK[0] + 8 + sheet.width(cell.text) if isinstance(cell, Spark) else sheet.width(str(cell)))
-    return min(max(widths), _COLUMN)
-
-
-def _draw_cell(sheet: _Canvas, column: PreviewColumn, row: int, place: tuple[int, int], width: int) -> None:
-    (x, y), cell = place, column.cells[row]
-    if not isinstance(cell, Spark):
-        sheet.text(x, y, str(cell), width, _TEXT, column.right)
-        return
-    for run in spark_runs(cell.values, _SPARK[0] - 2, _SPARK[1]):
-        sheet.line([(x + 1 + across, y + 1 + down) for across, down in run], _ACCENT)
-    sheet.text(x + _SPARK[0] + 8, y, cell.text, width - _SPARK[0] - 8, _MUTED)
+def _column_width(font: Any, column: PreviewColumn) -> int:
+    cells = [
+        _SPARK[0] + 8 + _text_width(font, cell.text) if isinstance(cell, Spark) else _text_width(font, str(cell))
+        for cell in column.cells
+    ]
+    return min(max(_text_width(font, column.name), _text_width(font, column.about), *cells, 0), _COLUMN)
 
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
@@ -520,51 +554,6 @@ def _json_value(value: Any) -> Any:
         # The shortest digits of a float32 or float16 are those of its own precision.
         return float(str(value)) if isinstance(value, np.floating) else number
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
-
-
-# Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
-_IMAGE_SIDE = 256
-_LETTERS = 200
-_LISTED = 4
-_PICTURES = 4
-_POINTS = 64
-# Arrays of one channel with shorter sides are matrices rather than pictures.
-_SHORTEST = 8
-_MOST_OBLONG = 8
-_BYTES = 6
-# Decoded bytes of a column whose rows are read together, and values of an image that are converted at once.
-_READ_NBYTES = 64 << 20
-_BAND_VALUES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Picture:
-    """Image as it is displayed, with at most `_IMAGE_SIDE` pixels a side."""
-
-    pixels: NDArray[np.uint8]  # (height, width, 1, 3 or 4)
-    text: str  # size of the whole image
-
-
-@dataclass(frozen=True, slots=True)
-class Spark:
-    """Numbers of a vector to draw as a line: at most `_POINTS`, means of a longer vector."""
-
-    values: tuple[float, ...]
-    text: str  # number of values, and their range
-
-
-Cell = str | Spark | tuple[Picture, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreviewColumn:
-    """Cells of one column; all text is printable."""
-
-    name: str
-    about: str  # dtype, shape and displayed range of pixels
-    cells: tuple[Cell, ...]
-    role: Literal["picture", "class", "integer", "text", "other"]  # captions of pictures are chosen by it
-    right: bool = False  # numbers, aligned to the right
 
 
 def preview_columns(dataset: Dataset, n: int) -> tuple[int, tuple[PreviewColumn, ...]]:
@@ -627,25 +616,26 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
     title, about = printable(name), _about(feature)
     images, values = _images(feature, rows)
     if images is not None:
-        scaled, note = _scaled([row if isinstance(row, list) else [] for row in images])
-        cells: list[Cell] = []
-        for row, pictures in zip(images, scaled, strict=True):
-            cells.append(row if isinstance(row, str) else tuple(pictures))
-        return PreviewColumn(title, f"{about}{note}", tuple(cells), "picture")
+        cells, note = _scaled(images)
+        return PreviewColumn(title, f"{about}{note}", cells, "picture")
     if feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes:
-        texts = tuple(_scalar(value, classes) for value in values)
+        texts = tuple(_converted(values, lambda value: _scalar(value, classes)))
         kind = feature.item_dtype.kind
-        whole = kind in "iu"
-        words = kind in "OT" and all(isinstance(value, str) or _is_text(value) for value in values)
-        role: Literal["class", "integer", "text", "other"]
-        role = "class" if classes and whole else "integer" if whole else "text" if words else "other"
+        words = kind in "OT" and all(
+            isinstance(value, str) or (isinstance(value, bytes) and is_probably_text(value)) for value in values
+        )
+        role: Literal["class", "integer", "text", "other"] = "text" if words else "other"
+        if kind in "iu":
+            role = "class" if classes else "integer"
         return PreviewColumn(title, about, texts, role, right=feature.is_dense and role != "class")
     spread = max((np.size(value) for value in values), default=0) > _LISTED
-    return PreviewColumn(title, about, tuple(_array(value, classes, spread) for value in values), "other")
+    arrays = tuple(_converted(values, lambda value: _array(np.asarray(value), classes, spread)))
+    return PreviewColumn(title, about, arrays, "other")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, bytes) and is_probably_text(value)
+def _converted(values: Iterable[Any], convert: Callable[[Any], _Made]) -> list[_Made | str]:
+    """Convert values; a text takes the place of a row above the memory limit."""
+    return [_above_limit(value) if isinstance(value, MemoryLimitError) else convert(value) for value in values]
 
 
 def _above_limit(error: MemoryLimitError) -> str:
@@ -676,32 +666,33 @@ class _Reduced:
 def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
     """Return the images of each row, or a text for a row without one; None, and the values, if there are no images."""
     if isinstance(feature, ImageFeature):
-        return [_row_images(value) for value in rows], []
+        return _converted(rows, _row_images), []
     if feature.is_dense and _is_picture(feature.block_shape, feature.item_dtype):
-        return [_row_images(value) for value in rows] or None, []
+        return _converted(rows, _row_images) or None, []
     values = list(rows)
     read = [value for value in values if not isinstance(value, MemoryLimitError)]
     if feature.is_bytes and not feature.own_shapes:
-        listed = [[value] if isinstance(value, bytes) else list(np.ravel(value)) for value in read]
-        if not all(isinstance(item, bytes) for row in listed for item in row):
-            return None, values
-        decoded = iter([[image for item in row[:_PICTURES] if (image := _decoded(item))] for row in listed])
-        texts = iter([", ".join(map(_bytes, row[:_LISTED])) or "no values" for row in listed])
-        found = [
-            _above_limit(value) if isinstance(value, MemoryLimitError) else (next(decoded), next(texts))
-            for value in values
-        ]
-        images = [row if isinstance(row, str) else row[0] or row[1] for row in found]
-        return (images if any(isinstance(row, list) for row in images) else None), values
-    if read and all(isinstance(value, np.ndarray) and _is_picture(value.shape, value.dtype) for value in read):
-        return [_row_images(value) for value in values], []
+        if all(isinstance(item, bytes) for value in read for item in _items(value)):
+            images = _converted(values, _detected_images)
+            return (images if any(isinstance(row, list) for row in images) else None), values
+    elif read and all(isinstance(value, np.ndarray) and _is_picture(value.shape, value.dtype) for value in read):
+        return _converted(values, _row_images), []
     return None, values
 
 
 def _row_images(value: Any) -> list[_Reduced] | str:
-    if isinstance(value, MemoryLimitError):
-        return _above_limit(value)
     return [_reduced(image) for image in islice(_flat_images(value), _PICTURES)] or "no image"
+
+
+def _detected_images(value: Any) -> list[_Reduced] | str:
+    """Decode bytes that are images; describe other bytes."""
+    items = _items(value)
+    images = [image for item in items[:_PICTURES] if (image := _decoded(item))]
+    return images or ", ".join(map(_bytes, items[:_LISTED])) or "no values"
+
+
+def _items(value: Any) -> list[Any]:
+    return [value] if isinstance(value, bytes) else list(np.ravel(value))
 
 
 def _flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -751,17 +742,18 @@ def _is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return shorter >= _SHORTEST if len(shape) == 2 else shape[2] in (1, 3, 4) and shorter >= _LISTED
 
 
-def _scaled(rows: list[list[_Reduced]]) -> tuple[list[list[Picture]], str]:
+def _scaled(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:
     """Scale images of one column to 8 bits by one range; return a note on the range, unless it is a usual one."""
     # Detected images of one column may have 8 and 16 bits.
     of_dtype: dict[Any, list[_Reduced]] = {}
     for row in rows:
-        for image in row:
+        for image in row if isinstance(row, list) else ():
             of_dtype.setdefault(image.dtype, []).append(image)
     ranges = {dtype: _range(dtype, images) for dtype, images in of_dtype.items()}
     unusual = [f"{low:.4g} to {high:.4g}" for low, high in ranges.values() if (low, high) not in ((0, 255), (0, 1))]
     note = f", black to white: {'; '.join(unusual)}" if unusual else ""
-    return [[_picture(image, *ranges[image.dtype]) for image in row] for row in rows], note
+    cells = (row if isinstance(row, str) else tuple(_picture(one, *ranges[one.dtype]) for one in row) for row in rows)
+    return tuple(cells), note
 
 
 def _range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[float, float]:
@@ -844,8 +836,6 @@ def averaged(pixels: NDArray[Any], height: int, width: int) -> Any:
 
 
 def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
-    if isinstance(value, MemoryLimitError):
-        return _above_limit(value)
     if isinstance(value, bytes):
         return _bytes(value)
     if isinstance(value, str):
@@ -876,11 +866,8 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
-def _array(value: Any, classes: Sequence[str], spread: bool) -> Cell:
+def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
     """Return the cell of an array: a list of few values, a line of many, a summary of several axes."""
-    if isinstance(value, MemoryLimitError):
-        return _above_limit(value)
-    array = np.asarray(value)
     if array.dtype.kind in "OT":
         return _objects(array)
     if array.ndim != 1:
@@ -892,7 +879,7 @@ def _array(value: Any, classes: Sequence[str], spread: bool) -> Cell:
     if classes or not spread or array.dtype.kind == "c":
         more = ", …" if array.size > _LISTED else ""
         return ", ".join(_scalar(each, classes) for each in array[:_LISTED]) + more
-    return Spark(_points(array), f"{array.size:,}: {_extent(array)}")
+    return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {_extent(array)}")
 
 
 def _objects(array: NDArray[Any]) -> str:
@@ -936,13 +923,12 @@ def _extent(array: NDArray[Any]) -> str:
     return f"{extent}, {others:,} not finite" if others else extent
 
 
-def _points(array: NDArray[Any]) -> tuple[float, ...]:
-    """Return at most `_POINTS` numbers: means of consecutive values, NaN where one of them is not finite."""
-    numbers = _doubles(array)
-    numbers[~np.isfinite(numbers)] = math.nan
-    if len(numbers) > _POINTS:
-        edges = np.arange(_POINTS) * len(numbers) // _POINTS
-        # Halve the values first: a sum of large ones could overflow.
+def _means(numbers: NDArray[np.float64], most: int) -> tuple[float, ...]:
+    """Return at most as many numbers: means of consecutive values, NaN where one of them is not finite."""
+    numbers = np.where(np.isfinite(numbers), numbers, math.nan)
+    if len(numbers) > most:
+        edges = np.arange(most) * len(numbers) // most
+        # Divide the values first: a sum of large ones could overflow.
         counts = np.diff(np.append(edges, len(numbers)))
         numbers = np.add.reduceat(numbers / np.repeat(counts, counts), edges)
     return tuple(numbers.tolist())

@@ -44,7 +44,7 @@ from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import create_stream, write_file
+from dask_tfrecord.storage.streams import create_stream, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.
@@ -54,6 +54,14 @@ _DISPLAYED = 100
 
 # Largest number of inserted bytes that is considered. They move the end of a record past the one in its header.
 _MAX_SHIFT = 64
+
+
+def _lost_text(records: int | None) -> str:
+    return ("unknown number of records" if records is None else plural(records, "record")) + " lost"
+
+
+def _sum_of_known(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,7 @@ class Lost:
 
     def __str__(self) -> str:
         span = f"bytes {self.start} to {'the end' if self.stop is None else self.stop}"
-        number = "unknown number of records" if self.records is None else plural(self.records, "record")
-        return f"{span}: {number} lost: {self.reason}"
+        return f"{span}: {_lost_text(self.records)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,8 +133,7 @@ class ShardReport:
     @property
     def lost_records(self) -> int | None:
         """Number of lost records; None if it is unknown."""
-        counts = [lost.records for lost in self.lost]
-        return None if None in counts else sum(counts)  # type: ignore[arg-type]
+        return _sum_of_known([lost.records for lost in self.lost])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -171,8 +177,7 @@ class DamageReport:
     @property
     def lost_records(self) -> int | None:
         """Number of lost records; None if it is unknown."""
-        counts = [report.lost_records for report in self.files]
-        return None if None in counts else sum(counts)  # type: ignore[arg-type]
+        return _sum_of_known([report.lost_records for report in self.files])
 
     def to_json(self, **kwargs: Any) -> str:
         """Return the report as JSON text; `kwargs` are passed to `json.dumps`."""
@@ -181,8 +186,7 @@ class DamageReport:
 
     def _total(self) -> str:
         damaged = sum(bool(report.lost) for report in self.files)
-        lost = "unknown number of records" if self.lost_records is None else plural(self.lost_records, "record")
-        damage = f"damage in {damaged:,}: {lost} lost" if damaged else "no damage"
+        damage = f"damage in {damaged:,}: {_lost_text(self.lost_records)}" if damaged else "no damage"
         records = plural(self.records, "record") if self.records else "no records"
         return f"{plural(len(self.files), 'file')}, {records}, {damage}"
 
@@ -478,14 +482,10 @@ def repair_shard(
     path = os.fspath(target)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
-    sink = create_stream(path, report.compression if compression == "same" else compression, storage_options)
-    try:
+    packing = report.compression if compression == "same" else compression
+    with written_or_discarded(create_stream(path, packing, storage_options)) as sink:
         for block in _intact_bytes(shard, report):
             sink.write(block)
-        sink.close()
-    except BaseException:
-        sink.discard()
-        raise
     write_file(path + REPORT_SUFFIX, (json.dumps(report.to_dict(), indent=1) + "\n").encode(), storage_options)
 
 

@@ -34,8 +34,8 @@ _CRC = struct.Struct("<I")
 
 # What applies to every damaged record, the end of an error.
 _REMEDY = Remedy(
-    'read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
-    "to-zarr --errors skip drops damaged records, and the command repair copies the others to a new file",
+    '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
+    "; to-zarr --errors skip drops damaged records, and the command repair copies the others to a new file",
 )
 
 # Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.
@@ -271,7 +271,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
         return CorruptRecordError(
             f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again", location, _REMEDY
         )
-    return CorruptRecordError(*_payload_problem(window, length, location))
+    return _payload_error(window, length, location)
 
 
 def _advise_glob(path: str) -> str:
@@ -282,7 +282,7 @@ def _advise_glob(path: str) -> str:
     return f". If the file is not a shard, pass only the shards, for example {directory}/*.tfrecord"
 
 
-def _payload_problem(window: Window, length: int, location: Location) -> tuple[str, Location, Remedy | None]:
+def _payload_error(window: Window, length: int, location: Location) -> CorruptRecordError:
     """Describe the damage of a record whose header, at the window, is intact, as arguments of its error."""
     import crc32c
 
@@ -302,11 +302,11 @@ def _payload_problem(window: Window, length: int, location: Location) -> tuple[s
     if found < length:
         expected = plural(length, "byte")
         text = f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
-        return text, location, _REMEDY
+        return CorruptRecordError(text, location, _REMEDY)
     have = _fill_up_to(window, FOOTER)
     if have < FOOTER:
         text = f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
-        return text, location, _REMEDY
+        return CorruptRecordError(text, location, _REMEDY)
     (stored,) = _CRC.unpack(window.view(0, FOOTER))
     computed = mask_crc32c(crc)
     if stored != computed:
@@ -314,15 +314,15 @@ def _payload_problem(window: Window, length: int, location: Location) -> tuple[s
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
             f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
         )
-        return text, location, _REMEDY
+        return CorruptRecordError(text, location, _REMEDY)
     if length > window.max_record_bytes:
         text = (
             f"the record has {plural(length, 'byte')} where max_record_bytes allows {window.max_record_bytes:,}; "
             f"read_records accepts a higher limit, for files that are trusted"
         )
-        return text, location, None
+        return CorruptRecordError(text, location)
     text = "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
-    return text, location, None
+    return CorruptRecordError(text, location)
 
 
 def _fill_up_to(window: Window, most: int) -> int:

@@ -38,6 +38,7 @@ from dask_tfrecord.storage.streams import (
     open_sink,
     open_stored,
     write_access_points,
+    written_or_discarded,
 )
 
 # From this mean record size on, reading single headers and skipping payloads is faster than reading everything.
@@ -99,8 +100,7 @@ def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
         If a header is damaged, or the shard ends within a record.
     """
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-        entries = index_entries(window, check_crc=check_crc)
-        return ShardIndex(entries.count, entries.records, entries.offsets, entries.end, window.compression)
+        return index_entries(window, check_crc=check_crc)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -125,29 +125,7 @@ def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexEntries:
-    """Index entries of consecutive records.
-
-    Attributes
-    ----------
-    count : int
-        Number of records.
-    records : int64 array
-        Numbers of the entries in the shard, beginning with the first record.
-    offsets : int64 array
-        Offset of each entry's header.
-    end : int
-        Offset of the end of the last record.
-    """
-
-    count: int
-    records: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    end: int
-
-
-def index_entries(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> IndexEntries:
+def index_entries(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> ShardIndex:
     """Walk headers from the position of a window, and collect index entries.
 
     Parameters
@@ -157,7 +135,7 @@ def index_entries(window: Window, *, first: int = 0, stop: int | None = None, ch
 
     Returns
     -------
-    IndexEntries
+    ShardIndex
         Entries of the records before `stop`.
 
     Raises
@@ -171,7 +149,8 @@ def index_entries(window: Window, *, first: int = 0, stop: int | None = None, ch
             records.append(step.first)
             offsets.append(step.offset)
         count = step.first + step.count - first
-    return IndexEntries(count, np.array(records, np.int64), np.array(offsets, np.int64), window.offset)
+    entries = np.array(records, np.int64), np.array(offsets, np.int64)
+    return ShardIndex(count, *entries, window.offset, window.compression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,8 +535,7 @@ def write_sidecars(shard: Shard) -> WrittenIndex:
         if window.compression == "zlib":
             message = "an index of zlib data is useless, because inflating starts at the beginning; write gzip instead"
             raise TFRecordError(message, Location(shard.path))
-        sink = open_sink(path, shard.storage_options)
-        try:
+        with written_or_discarded(open_sink(path, shard.storage_options)) as sink:
             count = nbytes = 0
             for step in walk(window):
                 text = _text(window, step)
@@ -567,10 +545,6 @@ def write_sidecars(shard: Shard) -> WrittenIndex:
             sizes: tuple[int, ...] = (nbytes,)
             if window.compression == "gzip":
                 sizes += (write_access_points(shard, access),)
-            sink.close()
-        except BaseException:
-            sink.discard()
-            raise
     return WrittenIndex((path, access)[: len(sizes)], count, sizes)
 
 
@@ -625,7 +599,15 @@ class SplitEntry:
 def begins_with_header(shard: Shard) -> bool:
     """Return whether the CRC of the first length of an uncompressed shard matches."""
     with Window(shard, block_size=HEADER, stop=HEADER) as window:
-        return window.fill(HEADER) and _native.find_header(window.buffer, window.begin, window.end, shard.size) == 0
+        return _has_header(window)
+
+
+def _has_header(window: Window) -> bool:
+    """Return whether the CRC of the length at the window matches."""
+    available = window.shard.size - window.offset
+    return (
+        window.fill(HEADER) and _native.find_header(window.buffer, window.begin, window.begin + HEADER, available) == 0
+    )
 
 
 def even_splits(size: int, nbytes: int) -> list[ByteSplit]:
@@ -729,15 +711,16 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
                     f"distinguished from records of the shard. Use larger chunks, or counts='auto'",
                     Location(shard.path, None, window.offset),
                 )
-            if not misled and end < stop:
-                _check_split_header(window, record)
+            if not misled and end < stop and not _has_header(window):
+                raise framing_error(window, record)
         if misled and end < stop:
             with Window(shard, end, block_size=HEADER, stop=end + HEADER) as window:
-                _check_split_header(window, record)
+                if not _has_header(window):
+                    raise framing_error(window, record)
         start = stop
 
 
-def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> IndexEntries | None:
+def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> ShardIndex | None:
     """Walk the headers of a split, from the first intact header within 16 MiB.
 
     Parameters
@@ -749,7 +732,7 @@ def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> 
 
     Returns
     -------
-    IndexEntries or None
+    ShardIndex or None
         Entries, numbered from 0. None if headers do not follow each other, or no header was found.
     """
     with Window(shard, split.start, stop=split.stop) as window:
@@ -764,7 +747,7 @@ def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> 
 
 
 def join_entries(
-    shard: Shard, splits: Sequence[ByteSplit], split_indexes: Sequence[IndexEntries | None], *, check_crc: bool = True
+    shard: Shard, splits: Sequence[ByteSplit], split_indexes: Sequence[ShardIndex | None], *, check_crc: bool = True
 ) -> ShardIndex:
     """Join the index entries of all splits of a shard.
 
@@ -777,7 +760,7 @@ def join_entries(
         Uncompressed shard.
     splits : sequence of ByteSplit
         All splits of the shard.
-    split_indexes : sequence of (IndexEntries or None)
+    split_indexes : sequence of (ShardIndex or None)
         Result of `split_entries` for each split.
     check_crc : bool, default True
         Check the CRC of every length that is read again.
@@ -804,7 +787,7 @@ def join_entries(
         else:
             records.append(entries.records + count)
         offsets.append(entries.offsets)
-        count, end = count + entries.count, entries.end
+        count, end = count + entries.count, entries.nbytes
     return ShardIndex(count, np.concatenate(records), np.concatenate(offsets), end, None)
 
 
@@ -819,16 +802,6 @@ def _search_header(window: Window, stop: int) -> bool:
         if found >= 0:
             return True
     return False
-
-
-def _check_split_header(window: Window, record: int) -> None:
-    """Raise CorruptRecordError if the header at the window is damaged."""
-    available = window.shard.size - window.offset
-    intact = window.fill(HEADER) and (
-        _native.find_header(window.buffer, window.begin, window.begin + HEADER, available) == 0
-    )
-    if not intact:
-        raise framing_error(window, record)
 
 
 def _headers_follow(window: Window, stop: int) -> bool:

@@ -32,20 +32,23 @@ def pool_threads() -> int | None:
     return getattr(dask.config.get("pool", None), "_max_workers", None)
 
 
+def this_worker() -> Any:
+    """Return the distributed worker that runs this thread; None elsewhere, without an import of distributed."""
+    distributed: Any = sys.modules.get("distributed.worker")
+    try:
+        return None if distributed is None else distributed.get_worker()
+    except ValueError:
+        return None
+
+
 def worker_memory() -> int | None:
     """Return the memory limit of the distributed worker that runs this task; None outside of workers and without limit.
 
     `distributed.get_worker` is public, the limit of a worker is not:
     https://github.com/dask/distributed/blob/main/distributed/worker_memory.py (`WorkerMemoryManager`).
     """
-    distributed = sys.modules.get("distributed.worker")
-    if distributed is None:
-        return None
-    try:
-        worker = distributed.get_worker()
-    except ValueError:
-        return None
-    limit = worker.memory_manager.memory_limit
+    worker = this_worker()
+    limit = None if worker is None else worker.memory_manager.memory_limit
     return None if limit is None else int(limit)
 
 

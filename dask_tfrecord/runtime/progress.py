@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from pathlib import Path
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from dask.callbacks import Callback
 
 from dask_tfrecord.errors import redact_url
-from dask_tfrecord.runtime.dask_private import active_client
+from dask_tfrecord.runtime.dask_private import active_client, this_worker
 from dask_tfrecord.settings import limits, read_setting
 
 if TYPE_CHECKING:
-    from dask_tfrecord.runtime.progress_display import Display
+    from dask_tfrecord.runtime.progress_display import TerminalDisplay
 
 # Seconds between two updates of a bar.
 _UPDATE_INTERVAL = 0.1
@@ -87,19 +87,19 @@ class ProgressBar:
         delay = _display_delay.get()
         self._delay, self._final_text = limits().display_delay if delay is None else delay, ""
         self._over = threading.Event()
-        self._display: Display | None = None
+        self._display: TerminalDisplay | None = None
         self._thread: threading.Thread | None = None
 
     def advance(self, step: float = 1.0) -> None:
         """Add an amount of finished work."""
         if self._display is not None:
-            self._display.advance(step)
+            self._display.move(step)
 
     def end_with(self, text: str) -> None:
         """Leave a line of text in place of the bar, if the bar was shown."""
         self._final_text = text
 
-    def _draw(self, display: Display) -> None:
+    def _draw(self, display: TerminalDisplay) -> None:
         delay = self._delay
         # The terminal may close while the tasks continue.
         with suppress(OSError):
@@ -167,9 +167,13 @@ def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, shar
             done(number, report)
 
     client = active_client()
-    followed: AbstractContextManager[Any] = _TaskCallback(name, once)
-    if client is not None:
-        followed = _cluster_events(client)
+
+    def ended(key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        if isinstance(key, tuple) and key[0] == name:
+            once(key[1], result)
+
+    # Local schedulers use the callback.
+    followed: AbstractContextManager[Any] = Callback(posttask=ended) if client is None else _cluster_events(client)
     with _lock:
         _followers[name] = once, part
     try:
@@ -178,17 +182,6 @@ def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, shar
     finally:
         with _lock:
             del _followers[name]
-
-
-class _TaskCallback(Callback):
-    """Callback of local schedulers."""
-
-    def __init__(self, name: str, done: TaskDone) -> None:
-        self._name, self._done = name, done
-
-    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
-        if isinstance(key, tuple) and key[0] == self._name:
-            self._done(key[1], result)
 
 
 @contextmanager
@@ -224,7 +217,7 @@ def _on_event(event: tuple[float, dict[str, Any]]) -> None:
 
 def report_progress(report: object = None) -> None:
     """Report the end of the running task to `follow_tasks`; no-op outside of a distributed worker."""
-    worker = _worker()
+    worker = this_worker()
     try:
         key = None if worker is None else worker.get_current_task()
     except KeyError:  # not in a task
@@ -235,20 +228,11 @@ def report_progress(report: object = None) -> None:
 
 def report_part(name: str, number: int, share: float) -> None:
     """Report the share of a running task that is done to `follow_tasks`; no-op in processes without a follower."""
-    worker = _worker()
+    worker = this_worker()
     if worker is not None:
         worker.log_event(TOPIC, {"task": name, "number": number, "share": share})
     elif (followers := _followers.get(name)) is not None:
         followers[1](number, share)
-
-
-def _worker() -> Any:
-    """Return the distributed worker that runs this thread; None elsewhere."""
-    distributed: Any = sys.modules.get("distributed")
-    try:
-        return None if distributed is None else distributed.get_worker()
-    except ValueError:
-        return None
 
 
 Result = TypeVar("Result")
@@ -257,38 +241,32 @@ Result = TypeVar("Result")
 _MOST_CANCELLED = 1024
 
 
-class _RunningWrites:
-    """Running writes of each conversion in this process, and the conversions that were cancelled last."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.count: Counter[str] = Counter()
-        self.cancelled: dict[str, None] = {}
-
-
-_WRITES = _RunningWrites()
+# Running writes of each conversion in this process, and the conversions that were cancelled last.
+_writes_changed = threading.Condition()
+_running: Counter[str] = Counter()
+_cancelled: dict[str, None] = {}
 
 
 @contextmanager
 def while_running(identity: str) -> Iterator[bool]:
     """Count a write of a conversion while the context is open; yield False if the conversion was cancelled."""
-    with _WRITES.changed:
-        allowed = identity not in _WRITES.cancelled
-        _WRITES.count[identity] += allowed
+    with _writes_changed:
+        allowed = identity not in _cancelled
+        _running[identity] += allowed
     try:
         yield allowed
     finally:
-        with _WRITES.changed:
-            _WRITES.count[identity] -= allowed
-            if not _WRITES.count[identity]:
-                del _WRITES.count[identity]
-            _WRITES.changed.notify_all()
+        with _writes_changed:
+            _running[identity] -= allowed
+            if not _running[identity]:
+                del _running[identity]
+            _writes_changed.notify_all()
 
 
 def is_cancelled(identity: str) -> bool:
     """Return True if a conversion was cancelled in this process."""
-    with _WRITES.changed:
-        return identity in _WRITES.cancelled
+    with _writes_changed:
+        return identity in _cancelled
 
 
 def write_uninterrupted(identity: str, path: str, write: Callable[[], object]) -> None:
@@ -304,11 +282,11 @@ def write_uninterrupted(identity: str, path: str, write: Callable[[], object]) -
 
 def cancel(identity: str) -> None:
     """Refuse new writes of a conversion in this process and wait for the running ones."""
-    with _WRITES.changed:
-        _WRITES.cancelled[identity] = None
-        if len(_WRITES.cancelled) > _MOST_CANCELLED:
-            del _WRITES.cancelled[next(iter(_WRITES.cancelled))]
-        _WRITES.changed.wait_for(lambda: identity not in _WRITES.count)
+    with _writes_changed:
+        _cancelled[identity] = None
+        if len(_cancelled) > _MOST_CANCELLED:
+            del _cancelled[next(iter(_cancelled))]
+        _writes_changed.wait_for(lambda: identity not in _running)
 
 
 def run_uninterrupted(step: Callable[[], Result]) -> Result:
@@ -316,8 +294,22 @@ def run_uninterrupted(step: Callable[[], Result]) -> Result:
     # Python delivers KeyboardInterrupt to the main thread only.
     if threading.current_thread() is not threading.main_thread() and not _in_event_loop():
         return step()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(step).result()
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(step())
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="dask_tfrecord-uninterrupted").start()
+        return future.result()
+    finally:
+        # Ctrl-C may arrive while the thread starts: then the step does not begin, or has begun and is waited for.
+        if not future.cancel():
+            wait([future])
 
 
 def _in_event_loop() -> bool:

@@ -6,7 +6,7 @@ import importlib
 import io
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, ConsoleRenderable, RichCast
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -15,21 +15,8 @@ from rich.text import Text
 _NOTEBOOK_WIDTH = 100
 
 
-class Display(Protocol):
-    """A bar on a screen."""
-
-    def advance(self, step: float) -> None:
-        """Add an amount of finished work."""
-
-    def draw(self) -> None:
-        """Draw the current state."""
-
-    def end(self, text: str) -> None:
-        """Remove the bar and leave a line of text."""
-
-
-class _BarWithLine(Progress):
-    """A bar with a line of text below."""
+class TerminalDisplay(Progress):
+    """Bar on stderr with a line of text below."""
 
     def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
         self._line = line
@@ -45,7 +32,7 @@ class _BarWithLine(Progress):
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
             expand=True,
         )
-        self.bar = self.add_task(Text(label).markup, total=max(total, 1e-9), completed=int(before))
+        self._bar = self.add_task(Text(label).markup, total=max(total, 1e-9), completed=int(before))
 
     def get_renderables(self) -> Iterable[ConsoleRenderable | RichCast | str]:
         """Yield the bar and the line."""
@@ -53,43 +40,30 @@ class _BarWithLine(Progress):
         if self._line is not None:
             yield Text(self._line(), overflow="ellipsis", no_wrap=True)
 
-
-class TerminalDisplay:
-    """Bar on stderr."""
-
-    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
-        self._progress = _BarWithLine(label, total, before, line)
-
-    def advance(self, step: float) -> None:
+    def move(self, step: float) -> None:
         """Add an amount of finished work."""
-        self._progress.advance(self._progress.bar, step)
+        self.advance(self._bar, step)
 
     def draw(self) -> None:
         """Draw the current state."""
-        self._progress.start()
-        self._progress.refresh()
+        self.start()
+        self.refresh()
 
     def end(self, text: str) -> None:
         """Remove the bar and leave a line of text."""
-        self._progress.stop()
+        self.stop()
         if text:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class NotebookDisplay:
+class NotebookDisplay(TerminalDisplay):
     """Bar below a cell. The display of rich itself would require ipywidgets."""
 
-    def __init__(self, label: str, total: float, before: float, line: Callable[[], str] | None) -> None:
-        self._progress = _BarWithLine(label, total, before, line)
-        self._handle: Any = None
-
-    def advance(self, step: float) -> None:
-        """Add an amount of finished work."""
-        self._progress.advance(self._progress.bar, step)
+    _handle: Any = None
 
     def draw(self) -> None:
         """Draw the current state."""
-        self._show(self._progress.get_renderable())
+        self._show(self.get_renderable())
 
     def end(self, text: str) -> None:
         """Replace the bar by a line of text."""

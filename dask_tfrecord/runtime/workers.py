@@ -9,7 +9,8 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -379,33 +380,29 @@ async def probe(packages: Sequence[str], paths: Sequence[str], options: Mapping[
     dict
         Results of `describe_software` and, by path, of `open_path`: pairs of a value and an error or None.
     """
-    loop = asyncio.get_running_loop()
 
     def start(function: Callable[..., Any], *arguments: Any) -> asyncio.Future[tuple[Any, str | None]]:
-        result = loop.create_future()
-
-        def finish(value: tuple[Any, str | None]) -> None:
-            # The wait below has ended if the check is late.
-            if not result.done():
-                result.set_result(value)
+        done: Future[tuple[Any, str | None]] = Future()
+        done.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                value: tuple[Any, str | None] = (function(*arguments), None)
+                done.set_result((function(*arguments), None))
             except Exception as error:
-                value = (None, f"{type(error).__name__}: {error}")
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(finish, value)
+                done.set_result((None, f"{type(error).__name__}: {error}"))
 
         threading.Thread(target=run, daemon=True, name="dask_tfrecord-check").start()
-        return result
+        return asyncio.wrap_future(done)
 
     software = start(describe_software, packages)
     opened = {path: start(open_path, path, options) for path in paths}
-    await asyncio.wait([software, *opened.values()], timeout=seconds)
+    _, late = await asyncio.wait([software, *opened.values()], timeout=seconds)
+    for each in late:
+        # The loop may be closed when it is done.
+        each.cancel()
 
     def outcome(result: asyncio.Future[tuple[Any, str | None]]) -> tuple[Any, str | None]:
-        return result.result() if result.done() else (None, f"no answer within {seconds:g} s")
+        return (None, f"no answer within {seconds:g} s") if result.cancelled() else result.result()
 
     return {"software": outcome(software), "paths": {path: outcome(result) for path, result in opened.items()}}
 
@@ -504,11 +501,13 @@ class Workers:
     @classmethod
     def active(cls) -> Workers:
         """Inspect the active scheduler."""
-        scheduler: Any = get_scheduler()
         client = active_client()
         if client is not None:
-            return cls._from_cluster(client.scheduler_info(n_workers=-1)["workers"].values())
-        if getattr(scheduler, "__module__", "").endswith("multiprocessing"):
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            limits = [int(worker["memory_limit"]) for worker in workers if worker.get("memory_limit")]
+            threads = max((int(worker["nthreads"]) for worker in workers), default=1)
+            return cls(threads, min(limits, default=None), schedules=False)
+        if getattr(get_scheduler(), "__module__", "").endswith("multiprocessing"):
             return cls(1, None, schedules=False)
         return cls.of_this_process()
 
@@ -519,12 +518,6 @@ class Workers:
             return cls(1, None)
         threads = pool_threads() or dask.config.get("num_workers", None) or CPU_COUNT
         return cls(int(threads), None)
-
-    @classmethod
-    def _from_cluster(cls, workers: Iterable[Mapping[str, Any]]) -> Workers:
-        found = [(int(worker["nthreads"]), int(worker.get("memory_limit") or 0)) for worker in workers]
-        limits = [limit for _, limit in found if limit]
-        return cls(max((threads for threads, _ in found), default=1), min(limits, default=None), schedules=False)
 
     def with_memory_limit(self, memory_limit: int | str | None) -> Workers:
         """Replace the memory limit by that of the user; ``"auto"`` keeps the limit of the workers."""
@@ -646,30 +639,19 @@ class MemoryBudget:
         )
 
 
-# Freed bytes that a process may keep: part of the overhead above.
+# Freed bytes that a process may keep: part of the overhead above. Then those since memory was last returned.
 KEPT_NBYTES = 128 << 20
-
-
-class _FreedBytes:
-    """Bytes that tasks of this process freed since memory was last returned to the system."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.nbytes = 0
-
-    def add(self, nbytes: int) -> bool:
-        """Count freed bytes; return whether it is time to release memory."""
-        with self.lock:
-            self.nbytes += nbytes
-            due = self.nbytes >= KEPT_NBYTES
-            self.nbytes *= not due
-        return due
-
-
-_KEPT = _FreedBytes()
+_freed_nbytes = 0
+_freed_lock = threading.Lock()
 
 
 def release_freed(nbytes: int) -> None:
     """Count bytes that a task freed; return memory to the system once they reach `KEPT_NBYTES`."""
-    if _KEPT.add(nbytes):
+    global _freed_nbytes
+    with _freed_lock:
+        _freed_nbytes += nbytes
+        due = _freed_nbytes >= KEPT_NBYTES
+        if due:
+            _freed_nbytes = 0
+    if due:
         release_memory()

@@ -278,7 +278,7 @@ class _Search:
 
     def listing(self, directory: str) -> dict[str, dict[str, Any]]:
         """List a directory by path; empty if it cannot be listed."""
-        return {info["name"]: info for info in list_directory(self.fs, directory) or ()}
+        return {info["name"]: info for info in (list_directory(self.fs, directory) or {}).values()}
 
     def not_found(self) -> ShardNotFoundError:
         """Return an error that describes the search and the existing files."""
@@ -484,15 +484,13 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
 
 
 def _listing(fs: Any, folder: str) -> dict[str, dict[str, Any]] | None:
-    """List a directory by name; None if it cannot be listed."""
     try:
-        infos = list_directory(fs, folder)
+        return list_directory(fs, folder)
     except StorageError:
         raise
     except OSError:
         # Files in it may still be readable.
         return None
-    return None if infos is None else {info["name"].rpartition("/")[2]: info for info in infos}
 
 
 def _info(fs: Any, inside: str, path: str) -> dict[str, Any] | None:

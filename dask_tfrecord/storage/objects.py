@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fsspec.asyn import sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -31,7 +32,7 @@ from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
 # Another process may remove parent directories while they are created.
 _TRIES = 10
 # File systems of fsspec with a conditional put.
-CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
+_CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
 # Seconds after which concurrent writers see each other's objects.
 SETTLE_SECONDS = 1.0
 
@@ -204,7 +205,9 @@ class UrlObjects:
                     return False
                 fs.pipe_file(path, value)
                 return True
-        if not with_retries(lambda: _create_if_absent(fs, path, value), url, "create the object"):
+        if not has_conditional_put(fs) or not with_retries(
+            lambda: sync(fs.loop, put_if_absent, fs, path, value), url, "create the object"
+        ):
             if self.get([name])[name] is not None:
                 return False
             self.put(name, value)
@@ -236,12 +239,15 @@ class UrlObjects:
         return url, fs, path
 
 
-def _create_if_absent(fs: Any, path: str, value: bytes) -> bool:
-    """Put an object by a conditional request; return False if the client or the server has none."""
-    if not {kind.__name__ for kind in type(fs).__mro__} & CONDITIONAL:
-        return False
+def has_conditional_put(fs: Any) -> bool:
+    """Return whether the client of a file system has a conditional put."""
+    return bool({kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL)
+
+
+async def put_if_absent(fs: Any, path: str, value: bytes) -> bool:
+    """Put an object unless it exists, by a client with a conditional put; return False if the server has none."""
     try:
-        fs.pipe_file(path, value, mode="create")
+        await fs._pipe_file(path, value, mode="create")
     except FileExistsError:
         pass
     except (NotImplementedError, TypeError):
@@ -305,7 +311,7 @@ def list_files(directory: str, storage_options: Mapping[str, Any]) -> dict[str, 
     """List a directory by name; empty if it does not exist."""
     fs, inside = file_system(directory, storage_options)
     fs.invalidate_cache()
-    return {_name(info): info for info in list_directory(fs, inside) or ()}
+    return list_directory(fs, inside) or {}
 
 
 class StoredFile(NamedTuple):
@@ -442,10 +448,6 @@ def _remove_run(folder: str, latest: float, storage_options: Mapping[str, Any]) 
     times = [seconds for seconds in map(_modified, infos) if seconds < float("inf")]
     if times and max(times) < latest:
         fs.rm(inside, recursive=True)
-
-
-def _name(info: Mapping[str, Any]) -> str:
-    return str(info["name"]).rstrip("/").rpartition("/")[2]
 
 
 def _modified(info: Mapping[str, Any]) -> float:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
 from fsspec.asyn import AsyncFileSystem, sync
@@ -154,18 +154,19 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     raise AssertionError("the last attempt returns or raises")
 
 
-def list_directory(fs: Any, directory: str) -> list[dict[str, Any]] | None:
-    """List a directory; None if it is not a directory, or the server cannot list.
+def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
+    """List a directory by name; None if it does not exist or cannot be listed.
 
     Raises
     ------
-    StorageError
-        If listing fails in every attempt.
+    OSError
+        If the request fails, or permission is missing.
     """
     try:
-        return list(with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory"))
+        listed = with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory")
     except (FileNotFoundError, NotADirectoryError, NotImplementedError):
         return None
+    return {info["name"].rstrip("/").rpartition("/")[2]: info for info in listed}
 
 
 def is_transient(error: BaseException) -> bool:
@@ -439,16 +440,26 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
     return data
 
 
+async def _get(fs: Any, url: str, path: str, headers: Mapping[str, str], **options: Any) -> Any:
+    """Request a file from a web server; return the response to a request that succeeded."""
+    options = {**fs.kwargs, **options}
+    headers = {**options.pop("headers", {}), **headers, "Accept-Encoding": "identity"}
+    session = await fs.set_session()
+    response = await session.get(url, headers=headers, **options)
+    try:
+        if response.status == 404:
+            raise FileNotFoundError(url)
+        response.raise_for_status()
+        check_encoding(response.headers, path)
+    except BaseException:
+        response.close()
+        raise
+    return response
+
+
 async def _read_http(fs: Any, path: str, most: int, seconds: float) -> bytes:
     async with asyncio.timeout(seconds):
-        options: dict[str, Any] = dict(fs.kwargs)
-        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
-        session = await fs.set_session()
-        with contextlib.closing(await session.get(fs.encode_url(path), headers=headers, **options)) as response:
-            if response.status == 404:
-                raise FileNotFoundError(path)
-            response.raise_for_status()
-            check_encoding(response.headers, path)
+        with contextlib.closing(await _get(fs, fs.encode_url(path), path, {})) as response:
             return await read_at_most(response.content, most)
 
 
@@ -471,20 +482,20 @@ def is_directory(url: str | os.PathLike[str], storage_options: Mapping[str, Any]
 def list_directories(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Return the sorted names of the subdirectories of a directory; empty if it cannot be listed."""
     fs, path = file_system(str(stringify_path(url)), storage_options)
-    found = list_directory(fs, path) or ()
-    names = (info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory")
-    return tuple(sorted(names))
+    listed = list_directory(fs, path) or {}
+    return tuple(sorted(name for name, info in listed.items() if info["type"] == "directory"))
 
 
 # Bytes that are discarded at a time before the start of a range, if the server sends the whole file.
 _DISCARD_SIZE = 1 << 20
 
 
-class Ranges(Protocol):
+class Ranges:
     """Reader of byte ranges of one file."""
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes ``start`` to ``stop``; fewer only if the file is shorter."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close open files and connections."""
@@ -605,7 +616,7 @@ def _current_info(fs: Any, path: str) -> dict[str, Any]:
     return dict(fs.info(path))
 
 
-class _S3Ranges:
+class _S3Ranges(Ranges):
     """Object of S3. The server compares the ETag of each request with the listed one."""
 
     def __init__(self, shard: Shard, fs: Any, path: str) -> None:
@@ -633,11 +644,8 @@ class _S3Ranges:
             finally:
                 body.close()
 
-    def close(self) -> None:
-        pass
 
-
-class _HttpRanges:
+class _HttpRanges(Ranges):
     """File of a web server, with or without support of ranges."""
 
     def __init__(self, shard: Shard, fs: Any, path: str) -> None:
@@ -681,17 +689,11 @@ class _HttpRanges:
         if self._whole is not None:
             self._whole.close()
             self._whole = None
-        options: dict[str, Any] = dict(self._fs.kwargs)
-        if not given_timeout(self._shard.storage_options):
-            # The caller may take any time between two parts of a whole file; `_read` limits each of them.
-            options["timeout"] = http_timeout(None)
-        headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
-        session = await self._fs.set_session()
-        response = await session.get(self._url, headers=headers, **options)
+        # The caller may take any time between two parts of a whole file; `_read` limits each of them.
+        options = {} if given_timeout(self._shard.storage_options) else {"timeout": http_timeout(None)}
+        wanted = {"Range": f"bytes={start}-{stop - 1}"}
+        response = await _get(self._fs, self._url, self._shard.path, wanted, **options)
         try:
-            if response.status == 404:
-                raise FileNotFoundError(self._url)
-            response.raise_for_status()
             self._check(response, start, stop)
         except BaseException:
             response.close()
@@ -700,7 +702,6 @@ class _HttpRanges:
 
     def _check(self, response: Any, start: int, stop: int) -> None:
         """Check that the response holds the requested range, of the file that was listed."""
-        check_encoding(response.headers, self._shard.path)
         info = {key: response.headers[key] for key in ("ETag", "Last-Modified") if key in response.headers}
         if response.status == 206:
             given = response.headers.get("Content-Range", "")
@@ -724,7 +725,7 @@ class _HttpRanges:
         return b"".join(parts)
 
 
-class _CatRanges:
+class _CatRanges(Ranges):
     """File of another asynchronous file system, read with `cat_file`."""
 
     def __init__(self, fs: Any, path: str) -> None:
@@ -735,11 +736,8 @@ class _CatRanges:
         data: bytes = self._fs.cat_file(self._path, start=start, end=stop)
         return data
 
-    def close(self) -> None:
-        pass
 
-
-class _FileRanges:
+class _FileRanges(Ranges):
     """File that fsspec opens, for one reader at a time."""
 
     def __init__(self, fs: Any, path: str) -> None:

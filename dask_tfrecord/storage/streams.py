@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -128,12 +128,12 @@ class ByteStream(Protocol):
         """Close the file."""
 
     def __enter__(self) -> Self:
-        """Return the stream; the with-block closes it."""
+        """Return the stream."""
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Close the stream."""
+        self.close()
 
 
 class ByteSink(Protocol):
@@ -153,17 +153,7 @@ class ByteSink(Protocol):
         """Remove the unfinished file."""
 
 
-class _StreamReader(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
-
-    def seek(self, offset: int, /) -> object: ...
-
-    def expect(self, stop: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class StoredStream:
+class StoredStream(ByteStream):
     """Stored bytes of a file.
 
     Reading raises ShardChangedError if the file has changed since it was listed.
@@ -171,7 +161,7 @@ class StoredStream:
 
     compression: str | None = None
 
-    def __init__(self, shard: Shard, source: _StreamReader) -> None:
+    def __init__(self, shard: Shard, source: RangeReader | _LocalFile) -> None:
         self.shard = shard
         self.position = 0
         self._source = source
@@ -219,14 +209,6 @@ class StoredStream:
     def close(self) -> None:
         """Close the file."""
         self._source.close()
-
-    def __enter__(self) -> Self:
-        """Return the stream; the with-block closes it."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the file."""
-        self.close()
 
 
 class _LocalFile(io.FileIO):
@@ -402,9 +384,15 @@ def write_file(
     FileNotFoundError
         If the directory does not exist.
     """
-    sink = open_sink(path, storage_options)
-    try:
+    with written_or_discarded(open_sink(path, storage_options)) as sink:
         sink.write(data)
+
+
+@contextlib.contextmanager
+def written_or_discarded(sink: ByteSink) -> Iterator[ByteSink]:
+    """Close a sink at the end of the context, or discard it after an error."""
+    try:
+        yield sink
         sink.close()
     except BaseException:
         sink.discard()
@@ -623,7 +611,7 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
         raise
 
 
-class InflatedStream:
+class InflatedStream(ByteStream):
     """Decompressed bytes of a gzip or zlib file.
 
     If the file is truncated or damaged, is followed by other data, or inflates to more than `MAX_RATIO` times its size,
@@ -687,14 +675,6 @@ class InflatedStream:
     def close(self) -> None:
         """Close the file."""
         self._stored.close()
-
-    def __enter__(self) -> Self:
-        """Return the stream; the with-block closes it."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the file."""
-        self.close()
 
     def _inflate_into(self, buffer: memoryview) -> int:
         """Inflate one input into `buffer`; return the number of bytes."""
@@ -993,7 +973,8 @@ def access_points(shard: Shard) -> AccessPoints | None:
     if path is None:
         return None
     if not is_local(path):
-        return _remote_points(shard)
+        [found] = find_sidecars([shard], ACCESS_SUFFIX)
+        return None if found is None else _cached_points(found.file, shard.size)
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -1001,27 +982,12 @@ def access_points(shard: Shard) -> AccessPoints | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     file = Shard(path, status.st_size, str(status.st_mtime), None)
-    return _cached_local_points(file, shard.size, (status.st_mtime_ns, status.st_ino, status.st_ctime_ns))
+    return _cached_points(file, shard.size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
-@functools.lru_cache(maxsize=256)
-def _cached_local_points(file: Shard, size: int, _identity: tuple[int, ...]) -> AccessPoints | None:
+@functools.lru_cache(maxsize=512)
+def _cached_points(file: Shard, size: int, *_identity: int) -> AccessPoints | None:
     """Read the access points of a file of `size` bytes; the identity is only a part of the cache key."""
-    return _read_if_valid(file, size)
-
-
-def _remote_points(shard: Shard) -> AccessPoints | None:
-    """Return the access points of a remote file. Each call looks up the sidecar, which is read once."""
-    [found] = find_sidecars([shard], ACCESS_SUFFIX)
-    return None if found is None else _cached_remote_points(found.file, shard.size)
-
-
-@functools.lru_cache(maxsize=256)
-def _cached_remote_points(file: Shard, size: int) -> AccessPoints | None:
-    return _read_if_valid(file, size)
-
-
-def _read_if_valid(file: Shard, size: int) -> AccessPoints | None:
     try:
         points = read_access_points(file)
     except CorruptRecordError:

@@ -130,8 +130,8 @@ class Claim:
         """Read a claim; None if `data` holds something else."""
         try:
             document = json.loads(data)
-            token, machine, host, started = (str(document[name]) for name in ("token", "machine", "host", "started"))
-            claim = cls(token, machine, host, int(document["pid"]), started, *_times(document))
+            claim = cls(**{name: kind(document[name]) for name, kind in _CLAIM_TYPES.items()})
+            time.gmtime(claim.since)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         # The token becomes part of a name.
@@ -150,6 +150,9 @@ class Claim:
         if self.pid == os.getpid():
             return self.token not in _held
         return _process(self.pid) != self.started
+
+
+_CLAIM_TYPES = {"token": str, "machine": str, "host": str, "pid": int, "started": str, "since": float, "beat": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +309,6 @@ class Claimable:
         return found is not None and found.token == claim.token
 
 
-def _times(document: dict[str, object]) -> tuple[float, float]:
-    since, beat = document["since"], document["beat"]
-    if not isinstance(since, int | float) or not isinstance(beat, int | float):
-        raise TypeError("times are numbers")
-    time.gmtime(since)
-    return float(since), float(beat)
-
-
 def _machine() -> str:
     """Name this machine, its boot, and the namespace of process numbers: containers may share a host name."""
     parts = [platform.node()]
@@ -347,81 +342,44 @@ def _process(pid: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadVolume:
-    """Amount of data that the tasks of a write read.
+class WriteWork:
+    """Description of a write."""
 
-    Attributes
-    ----------
-    tasks : ndarray of float64, shape (ntasks,)
-        Amount that each task reads: stored bytes, or rows.
-    before : float
-        Amount that was read for units written before a resume.
-    nbytes : int or None
-        Stored bytes of all TFRecord shards that are read, each counted once; None for rows of other sources.
-    """
-
-    tasks: NDArray[np.float64]
-    before: float
+    location: str  # destination, for display
+    tasks: str  # name in the keys of the tasks
+    records: int | None  # None if their number is unknown
+    features: int | None  # of each record; None if records are copied unparsed
+    units: int  # write units or shards, completed ones included
+    # Amount that each task reads: stored bytes, or rows.
+    reading: NDArray[np.float64]
+    # Stored bytes of all TFRecord shards that are read, each counted once; None for rows of other sources.
     nbytes: int | None
+    # Amount that was read for units written before a resume, and the reports of these units.
+    before: float = 0.0
+    completed: Sequence[WriteReport] = ()
 
     @classmethod
-    def from_spans(
+    def of_rows(
         cls,
+        location: str,
+        tasks: str,
         source: Source | None,
         nrows: int,
+        features: int,
         spans: Sequence[tuple[int, int]],
+        units: int | None = None,
         all_spans: Sequence[tuple[int, int]] = (),
-    ) -> ReadVolume:
-        """Return the amount that tasks over these rows read.
-
-        Parameters
-        ----------
-        source : Source or None
-            Source of the rows.
-        nrows : int
-            Rows of the source.
-        spans : sequence of (int, int)
-            Range of rows of each task.
-        all_spans : sequence of (int, int), optional
-            Ranges of all tasks of the whole write, if it is resumed.
-        """
+        completed: Sequence[WriteReport] = (),
+    ) -> WriteWork:
+        """Describe tasks over spans of rows of a source; `all_spans` are those of the whole write if it is resumed."""
         table = np.array([*spans, *all_spans, (0, nrows)], np.int64)
         nbytes = None if source is None else source.cost(table)
         read = (table[:, 1] - table[:, 0]).astype(np.float64) if nbytes is None else nbytes
         now, whole = read[: len(spans)], read[len(spans) : -1]
         stored = None if nbytes is None else round(float(nbytes[-1]))
-        return cls(now, max(float(whole.sum() - now.sum()), 0.0), stored)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WriteWork:
-    """Description of a write.
-
-    Attributes
-    ----------
-    location : str
-        Destination, for display.
-    tasks : str
-        Name in the keys of the tasks.
-    records : int or None
-        Number of records; None if it is unknown.
-    features : int or None
-        Features of each record; None if records are copied unparsed.
-    read_volume : ReadVolume
-        Amount of data to read.
-    units : int
-        Number of write units or shards, completed ones included.
-    completed : sequence of WriteReport
-        Reports of units that were written before.
-    """
-
-    location: str
-    tasks: str
-    records: int | None
-    features: int | None
-    read_volume: ReadVolume
-    units: int
-    completed: Sequence[WriteReport] = ()
+        before = max(float(whole.sum() - now.sum()), 0.0)
+        units = len(spans) if units is None else units
+        return cls(location, tasks, nrows, features, units, now, stored, before, completed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,14 +430,12 @@ class WriteSummary:
             amount += f" ({self.before:,} of {plural(self.units, 'write unit')} before)"
         # Paths below the working directory are displayed relative to it.
         location = self.location.removeprefix(f"{Path.cwd()}{os.sep}")
-        phrases = [f"Wrote {printable(location)}: {amount} in {self.seconds:.1f} s; {self._bytes()}{self._ratio()}"]
+        amounts = _bytes_in_and_out(self.nbytes_in, self.decoded, self.nbytes_out)
+        phrases = [f"Wrote {printable(location)}: {amount} in {self.seconds:.1f} s; {amounts}{self._ratio()}"]
         phrases.append(f"{decimal(int(self.rate))}/s")
         if self.peak:
             phrases.append(f"peak memory {decimal(self.peak)}")
         return ", ".join(phrases)
-
-    def _bytes(self) -> str:
-        return _bytes_in_and_out(self.nbytes_in, self.decoded, self.nbytes_out)
 
     def _ratio(self) -> str:
         """Describe the ratio of bytes read to bytes written."""
@@ -511,68 +467,48 @@ def show_progress(work: WriteWork) -> Iterator[None]:
     """Display the progress of a write within the context, and its summary, in terminals and notebooks; log it."""
     began, place, left = time.monotonic(), redact_url(work.location), work.units - len(work.completed)
     _log.info("%s: writing %s, %d of them were written before", place, plural(work.units, "unit"), len(work.completed))
-    with _displayed(work):
-        yield
-    _log.info("%s: wrote %s in %.1f s", place, plural(left, "unit"), time.monotonic() - began)
-
-
-@contextmanager
-def _displayed(work: WriteWork) -> Iterator[None]:
     collector = _collector.get()
     if collector is None and not is_displayed():
         yield
-        return
-    total = _RunningTotal(work)
-    bar = ProgressBar("Writing", total.read_total, before=work.read_volume.before, line=total.line)
-
-    def done(number: int, report: WriteReport) -> None:
-        bar.advance(total.read(number, 1.0))
-        total.add(report)
-
-    def part(number: int, share: float) -> None:
-        bar.advance(total.read(number, share))
-
-    with bar:
-        with follow_tasks(work.tasks, done, part):
-            yield
-        summary = total.summary()
-        if collector is None:
-            bar.end_with(str(summary))
-        else:
-            collector.append(summary)
+    else:
+        total = _RunningTotal(work)
+        with total.bar:
+            with follow_tasks(work.tasks, total.done, total.part):
+                yield
+            if collector is None:
+                total.bar.end_with(str(total.summary()))
+            else:
+                collector.append(total.summary())
+    _log.info("%s: wrote %s in %.1f s", place, plural(left, "unit"), time.monotonic() - began)
 
 
 class _RunningTotal:
-    """Sum of the reports of tasks."""
+    """Sum of the reports of tasks, and its progress bar."""
 
     def __init__(self, work: WriteWork) -> None:
         self._work, self._began = work, time.perf_counter()
         # One thread adds reports, and another one displays them.
         self._lock = threading.Lock()
-        self._records = sum(report.records for report in work.completed)
-        self._decoded = self._decoded_before = sum(report.nbytes for report in work.completed)
-        self._stored = sum(report.stored for report in work.completed)
-        self._read, self._peak = work.read_volume.before, 0
+        self._before = self._sum = replace(WriteReport.sum(work.completed), peak=0)
+        self._read, self._whole = work.before, work.before + float(work.reading.sum())
         # Share of each task that is counted in `_read`.
         self._shares: dict[int, float] = {}
-        self.read_total = work.read_volume.before + float(work.read_volume.tasks.sum())
+        self.bar = ProgressBar("Writing", self._whole, before=work.before, line=self.line)
 
-    def read(self, number: int, share: float) -> float:
-        """Count what a task has read so far; return how much more that is. A task that runs again adds nothing."""
+    def part(self, number: int, share: float) -> None:
+        """Count what a task has read so far; a task that runs again adds nothing."""
         with self._lock:
             gain = max(share - self._shares.get(number, 0.0), 0.0)
             self._shares[number] = self._shares.get(number, 0.0) + gain
-            amount = gain * float(self._work.read_volume.tasks[number])
+            amount = gain * float(self._work.reading[number])
             self._read += amount
-        return amount
+        self.bar.advance(amount)
 
-    def add(self, report: WriteReport) -> None:
+    def done(self, number: int, report: WriteReport) -> None:
         """Add the report of a task."""
+        self.part(number, 1.0)
         with self._lock:
-            self._records += report.records
-            self._decoded += report.nbytes
-            self._stored += report.stored
-            self._peak = max(self._peak, report.peak)
+            self._sum = WriteReport.sum([self._sum, report])
 
     def line(self) -> str:
         """Describe the progress in one line."""
@@ -586,32 +522,27 @@ class _RunningTotal:
         """Summarize the reports so far."""
         work, seconds = self._work, time.perf_counter() - self._began
         with self._lock:
-            nbytes_in = self._shard_nbytes(self._read)
-            processed = self._decoded - self._decoded_before if nbytes_in is None else nbytes_in - (self._before or 0)
-            return WriteSummary(
-                work.location,
-                self._records,
-                work.features,
-                work.units,
-                len(work.completed),
-                seconds,
-                nbytes_in,
-                self._decoded,
-                self._stored,
-                processed / max(seconds, 1e-9),
-                self._peak,
-            )
-
-    @property
-    def _before(self) -> int | None:
-        return self._shard_nbytes(self._work.read_volume.before)
+            total, read = self._sum, self._read
+        nbytes_in, before = self._shard_nbytes(read), self._shard_nbytes(work.before)
+        processed = total.nbytes - self._before.nbytes if nbytes_in is None else nbytes_in - (before or 0)
+        return WriteSummary(
+            work.location,
+            total.records,
+            work.features,
+            work.units,
+            len(work.completed),
+            seconds,
+            nbytes_in,
+            total.nbytes,
+            total.stored,
+            processed / max(seconds, 1e-9),
+            total.peak,
+        )
 
     def _shard_nbytes(self, read: float) -> int | None:
         """Return the bytes of shards that are read by now, as a share of all reading."""
-        nbytes = self._work.read_volume.nbytes
-        return (
-            None if nbytes is None else round(nbytes * min(read / self.read_total, 1.0)) if self.read_total else nbytes
-        )
+        nbytes = self._work.nbytes
+        return nbytes if nbytes is None or not self._whole else round(nbytes * min(read / self._whole, 1.0))
 
 
 def _bytes_in_and_out(nbytes_in: int | None, decoded: int, nbytes_out: int) -> str:

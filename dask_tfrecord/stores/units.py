@@ -6,7 +6,7 @@ A source reads rows within the task; rows in memory are taken from chunks that e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.arrays.sources import Source, fill, probe_rows
+from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, probe_rows
 from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
@@ -103,6 +103,26 @@ def task_name(step: Callable[..., Any], token: str) -> str:
     return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{token}"
 
 
+def build_tasks(
+    step: Callable[..., Any],
+    arguments: Iterable[tuple[Any, ...]],
+    last: Callable[..., Any],
+    first: tuple[Any, ...],
+    *shared: Delayed,
+    token: str,
+    graph: Mapping[Any, Any] | None = None,
+) -> Delayed:
+    """Build a task ``step(*shared, *arguments)`` for each of many arguments, and ``last(*first, results)``."""
+    # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
+    name, end = task_name(step, token), task_name(last, token)
+    keys = [delayed.key for delayed in shared]
+    tasks: dict[Any, Any] = {(name, number): (step, *keys, *values) for number, values in enumerate(arguments)}
+    whole = {**(graph or {}), **tasks, end: (last, *first, list(tasks))}
+    for delayed in shared:
+        whole |= dict(delayed.__dask_graph__())
+    return Delayed(end, whole)
+
+
 class RowTasks:
     """Builder of tasks over the rows of a data set.
 
@@ -137,7 +157,7 @@ class RowTasks:
         Parameters
         ----------
         step : callable
-            Called as ``step(*shared, *arguments, source, *rest)``, where ``source(*rest)`` is a `Source`.
+            Called as ``step(*shared, *arguments, source)``.
         arguments : iterable of ((int, int), sequence of str, tuple)
             Rows, columns and arguments of each task.
         last : callable
@@ -147,23 +167,15 @@ class RowTasks:
         *shared : Delayed
             Values that all tasks share.
         """
-        # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
-        name, end = task_name(step, self.token), task_name(last, self.token)
-        keys = [delayed.key for delayed in shared]
         copies: dict[Any, Any] = {}
-        tasks: dict[Any, Any] = {
-            (name, number): (step, *keys, *values, *self._rest(*rows, tuple(names), copies))
-            for number, (rows, names, values) in enumerate(arguments)
-        }
-        graph: dict[Any, Any] = {}
-        for collection in (self.rows, *shared):
-            graph |= dict(collection.__dask_graph__())
-        return Delayed(end, graph | copies | tasks | {end: (last, *first, list(tasks))})
+        own = [(*values, self._source(*rows, tuple(names), copies)) for rows, names, values in arguments]
+        graph = {**self.rows.__dask_graph__(), **copies}
+        return build_tasks(step, own, last, first, *shared, token=self.token, graph=graph)
 
-    def _rest(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> tuple[Any, ...]:
-        """Return the arguments that give a task its rows; add tasks to `copies` that copy rows out of chunks."""
+    def _source(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> Any:
+        """Return the source of a task, as in a graph; add tasks to `copies` that copy rows out of chunks."""
         if self.source is not None:
-            return _identity, self.rows.key
+            return self.rows.key
         number = len(self.borders) - 1
         low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, number - 1)
         high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
@@ -177,7 +189,7 @@ class RowTasks:
                 copy = (f"tfrecord-cut-{self.token}", low + index, first, past, *names)
                 copies[copy] = (_copy_rows, chunks[index], first - begin, past - begin, names)
                 chunks[index], borders[index], borders[index + 1] = copy, first, past
-        return _Chunks, chunks, borders, self.schema
+        return (_Chunks, chunks, borders, self.schema)
 
     def count_borders(self, unit_rows: int, most_rows: int) -> BorderCounts:
         """Count the items of the flat features in one pass over them."""
@@ -241,10 +253,6 @@ def _copy_rows(chunk: Any, start: int, stop: int, names: Sequence[str]) -> Chunk
     return Chunk({name: take_rows(chunk[0][name], index) for name in names})
 
 
-def _identity(source: Source) -> Source:
-    return source
-
-
 def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapping[str, int]]]) -> dict[str, float]:
     """Return the decoded bytes of a row by feature; variable-length features are probed."""
     sizes = {
@@ -264,29 +272,18 @@ def count_items(
     schema: Schema,
     every: tuple[int, int],
     most_rows: int,
-    source: Callable[..., Source],
-    *rest: Any,
+    source: Source,
 ) -> BorderCounts:
     """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
     levels = flat_levels(schema)
     counts: list[BorderCounts] = []
-    spans: list[tuple[int, int]] = []
-    step = min(limits().probe_rows, most_rows)
-
-    def growing() -> Iterator[tuple[int, int]]:
-        start = rows[0]
-        while start < rows[1]:
-            spans.append((start, min(start + step, rows[1])))
-            start = spans[-1][1]
-            yield spans[-1]
-
-    row_source = source(*rest)
-    for blocks in row_source.measure().read_spans(tuple(levels), growing()):
-        check_group_lengths(schema.groups, blocks, partial(row_source.locate, start=spans[-1][0]))
-        counts.append(_count_block(blocks, levels, spans[-1][0], every))
-        nbytes = int(counts[-1].sizes[-1]) / len(range(*spans[-1]))
-        # The size of the next rows is estimated; most rows are only counted, without memory for them.
-        step = max(1, int(min(limits().write_unit_nbytes / max(nbytes, 1), 4 * step, most_rows)))
+    # Most rows are only counted, without memory for them.
+    spans = GrowingSpans(*rows, min(limits().probe_rows, most_rows), limits().write_unit_nbytes, most_rows)
+    for blocks in source.measure().read_spans(tuple(levels), spans):
+        first = spans.span[0]
+        check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
+        counts.append(_count_block(blocks, levels, first, every))
+        spans.adapt(int(counts[-1].sizes[-1]))
     report_progress()
     return BorderCounts.concatenate(schema, counts)
 

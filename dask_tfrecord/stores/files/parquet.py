@@ -6,9 +6,10 @@ file, and the row count in its footer.
 
 from __future__ import annotations
 
+import io
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,10 +21,9 @@ from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.runtime.progress import add_path_to_errors
-from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
-from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, write_row_files
+from dask_tfrecord.stores.files.publish import Files, ShardNames, write_row_files
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode
 from dask_tfrecord.stores.units import RowTasks
 
@@ -109,21 +109,9 @@ def to_parquet(
     names = ShardNames.from_directory(path, _TEMPLATE, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    paths = tuple(names.paths(len(spans)))
-    files = Files(row_tasks.token, directory_of(paths[0]), names, mode, compute)
-    output = FilesOutput(files, paths, verify=_check_rows)
-    output.check_free()
-    return write_row_files(
-        output,
-        row_tasks,
-        spans,
-        write_parquet_file,
-        make,
-        codec,
-        features=len(dataset),
-        noun="file",
-        compute=compute,
-    )
+    files = Files(row_tasks.token, names, len(spans), mode, compute, verify=_check_rows)
+    files.check_free()
+    return write_row_files(files, row_tasks, spans, write_parquet_file, make, codec, features=len(dataset), noun="file")
 
 
 def _checked_codec(compression: str | None) -> str:
@@ -136,16 +124,9 @@ def _checked_codec(compression: str | None) -> str:
 
 
 def write_parquet_file(
-    files: Files,
-    make: BatchMaker,
-    codec: str,
-    path: str,
-    start: int,
-    stop: int,
-    source: Callable[..., Source],
-    *rest: Any,
+    files: Files, make: BatchMaker, codec: str, path: str, start: int, stop: int, source: Source
 ) -> ShardWriteReport:
-    """Write rows `start` to `stop` of ``source(*rest)`` to the file `path`."""
+    """Write rows `start` to `stop` of a source to the file `path`."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -153,7 +134,7 @@ def write_parquet_file(
         nbytes = 0
         file = pa.PythonFile(_SinkFile(sink, path), mode="w")
         with parquet.ParquetWriter(file, make.arrow, compression=codec) as writer:
-            for blocks in source(*rest).read_spans(tuple(make.schema), [(start, stop)] if start < stop else []):
+            for blocks in source.read_spans(tuple(make.schema), [(start, stop)] if start < stop else []):
                 nbytes += sum(map(block_nbytes, blocks.values()))
                 writer.write_batch(make.from_blocks(blocks))
         return stop - start, nbytes
@@ -164,15 +145,16 @@ def write_parquet_file(
         release_memory()
 
 
-class _SinkFile:
-    """File object over a sink, which counts the bytes."""
-
-    closed = False
+class _SinkFile(io.RawIOBase):
+    """File object over a sink, which counts the bytes; the publisher closes the sink."""
 
     def __init__(self, sink: ByteSink, path: str) -> None:
         self._sink, self._path, self._position = sink, path, 0
 
-    def write(self, data: bytes) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
         with add_path_to_errors(self._path):
             self._sink.write(data)
         self._position += len(data)
@@ -180,13 +162,6 @@ class _SinkFile:
 
     def tell(self) -> int:
         return self._position
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        # The publisher closes the sink.
-        pass
 
 
 def _check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:

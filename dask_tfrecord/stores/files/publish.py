@@ -16,9 +16,9 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from string import Formatter
@@ -57,15 +57,7 @@ from dask_tfrecord.storage.objects import (
 from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, create_stream, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.output import (
-    Claimable,
-    ReadVolume,
-    ShardWriteReport,
-    WriteWork,
-    collect,
-    peak_memory,
-    run_write,
-)
+from dask_tfrecord.stores.output import Claimable, ShardWriteReport, WriteWork, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import RowTasks, task_name
 
 _log = logging.getLogger(__name__)
@@ -157,7 +149,7 @@ class ShardNames:
         return f"{plural(len(paths), noun)}, {first} to {last}" if paths[1:] else first
 
     @cached_property
-    def _pattern(self) -> re.Pattern[str]:
+    def pattern(self) -> re.Pattern[str]:
         """Pattern of all shards of this template, for any number of shards."""
         fields = Formatter().parse(self.template)
         texts = (re.escape(text) + ("" if field is None else "[0-9]+") for text, field, _, _ in fields)
@@ -168,15 +160,8 @@ class ShardNames:
         existing = []
         for directory in dict.fromkeys(directory_of(path) for path in paths):
             files = (join(directory, name) for name in list_files(directory, self.storage_options))
-            existing += [file for file in files if self._pattern.fullmatch(file)]
+            existing += [file for file in files if self.pattern.fullmatch(file)]
         return sorted(existing)
-
-    def claimable(self, directory: str) -> Claimable:
-        """Return the place of the claim on the files of this template whose first file is in that directory."""
-        pattern = self._pattern.pattern.rpartition("/")[2]
-        name = f"{RUN_PREFIX}{hashlib.sha256(os.fsencode(pattern)).hexdigest()[:16]}.claim"
-        objects = objects_in(directory, self.storage_options)
-        return Claimable(objects, name, "these files", Location(redact_url(self.template)))
 
     def check_free(self, paths: Sequence[str], mode: str) -> None:
         """Raise if existing shards forbid the write.
@@ -219,8 +204,7 @@ class ShardNames:
         IsADirectoryError
             If one of them is a directory.
         """
-        sidecars = [sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS]
-        local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *filter(None, sidecars))]
+        local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *_sidecars_of(paths))]
         moved: list[tuple[Path, Path]] = []
         try:
             for path in local:
@@ -241,20 +225,16 @@ class ShardNames:
                 hidden.unlink()
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files and their sidecars."""
-        self._remove_files(paths)
-        self.remove_sidecars(paths)
-
-    def remove_sidecars(self, paths: Sequence[str]) -> None:
-        """Remove the sidecars of shards."""
-        sidecars = [sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS]
-        self._remove_files([path for path in sidecars if path is not None])
-
-    def _remove_files(self, paths: Sequence[str]) -> None:
+        """Remove files; a missing one is ignored."""
         for path in paths:
             fs, inside = url_to_fs(path, **self.storage_options)
             with suppress(FileNotFoundError):
                 fs.rm_file(inside)
+
+
+def _sidecars_of(paths: Sequence[str]) -> list[str]:
+    sidecars = (sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS)
+    return [path for path in sidecars if path is not None]
 
 
 def _escaped(text: str) -> str:
@@ -271,22 +251,97 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of one write, published by its tasks."""
+    """Files of one write: the `Output` of its client, and the publisher of its tasks."""
 
     token: str  # 32 hexadecimal digits
-    directory: str  # of the first file
     names: ShardNames
+    count: int
     mode: Literal["w-", "w"]
     # True: a client prepares the run and waits for its tasks. False: the tasks of a `Delayed` prepare it.
-    claimed: bool
+    compute: bool
     compression: str | None = None
     index: bool = False
     # Text of the labels next to each shard.
     labels: str | None = None
+    # Metadata files to write next to the shards.
+    metadata: TFDSMetadata | None = None
+    # Further check of the files, by their reports.
+    verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
+    # Directory of the first file, and the run folder in it.
+    directory: str = field(init=False)
     folder: str = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", directory_of(self.names.template.format(shard=0, shards=self.count)))
         object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.token}"))
+
+    @property
+    def paths(self) -> list[str]:
+        """Path or URL of every file."""
+        return self.names.paths(self.count)
+
+    def check_free(self) -> None:
+        """Refuse a write that another run or existing files forbid, before rows are read."""
+        self._claimable().check_unclaimed(lambda: self.names.check_free(self.paths, self.mode))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the claim; remove what a dead run left, and directories that were made in vain."""
+        made = [path for path in self.names.directories(self.paths) if not path.exists()]
+        try:
+            with self._claimable().held(self.token) as dead:
+                if dead is not None:
+                    replace(self, token=dead)._end()
+                yield
+        finally:
+            for path in sorted(made, key=lambda path: -len(path.parts)):
+                with suppress(OSError):
+                    path.rmdir()
+
+    def begin(self) -> None:
+        """Remove replaced files, create directories, and mark the run as running."""
+        names, paths = self.names, self.paths
+        remove_abandoned(map(directory_of, paths), names.storage_options)
+        names.check_free(paths, self.mode)
+        names.create_directories(paths)
+        replaced = sorted({*names.existing(paths)} & {*paths})
+        # Files of a store are replaced when the new ones are complete.
+        if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
+            names.set_aside(replaced, self.token)
+        self._put(_RUNNING, b"")
+
+    def finish(self, reports: Sequence[ShardWriteReport]) -> None:
+        """Verify every file, write the metadata, and end the run; also the last task of a `Delayed`.
+
+        Raises
+        ------
+        IncompleteStoreError
+            If a file is missing, or has another size or checksum than its task reported.
+        """
+        paths, options = self.paths, self.names.storage_options
+        written = {
+            path: StoredFile(report.stored, report.version, report.checksum)
+            for path, report in zip(paths, reports, strict=True)
+        }
+        if self.verify is not None:
+            self.verify(paths, reports, options)
+        sidecars = {path: StoredFile(size) for report in reports for path, size in report.sidecars}
+        check_files(written | sidecars, options, self._owns)
+        if not self.compute:
+            # Another program may have written shards since the client checked.
+            self.names.check_free(paths, "w")
+        if self.metadata is not None:
+            self.metadata.write(paths, [report.records for report in reports], options)
+        self._end()
+
+    def abort(self) -> None:
+        """Remove the files that this run published, and none of another run."""
+        # Without the marker, late tasks publish nothing.
+        self._unmark()
+        receipts = list_files(self.folder, self.names.storage_options)
+        own = [path for path in self.paths if _receipt_name(path) in receipts and self._owns(path)]
+        self.names.remove([*own, *_sidecars_of(own)])
+        self._end()
 
     def write(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         """Write a file that appears whole or not at all; do nothing if this run has published it.
@@ -316,16 +371,18 @@ class Files:
         if is_cancelled(self.token):
             raise Cancelled
 
-    def mark(self) -> None:
-        """Mark the run as running."""
-        self._put(_RUNNING, b"")
+    def _claimable(self) -> Claimable:
+        """Return the place of the claim on all files of the template whose first file is in the directory."""
+        pattern = self.names.pattern.pattern.rpartition("/")[2]
+        name = f"{RUN_PREFIX}{hashlib.sha256(os.fsencode(pattern)).hexdigest()[:16]}.claim"
+        objects = objects_in(self.directory, self.names.storage_options)
+        return Claimable(objects, name, "these files", Location(redact_url(self.names.template)))
 
-    def owns(self, path: str) -> bool:
-        """Return whether this run published the current file."""
-        return self._matches(self._receipt(path), self._identity(path))
+    def _unmark(self) -> None:
+        objects_in(self.folder, self.names.storage_options).drop([_RUNNING])
 
-    def end(self) -> None:
-        """Remove the marker and the receipts."""
+    def _end(self) -> None:
+        """Remove the marker, the receipts, and temporary files."""
         self._unmark()
         fs, folder = url_to_fs(self.folder, **self.names.storage_options)
         try:
@@ -336,20 +393,12 @@ class Files:
                     fs.rm(folder, recursive=True)
         except OSError as error:
             warnings.warn(f"{redact_url(self.folder)} can't be removed ({error}); remove it by hand", stacklevel=2)
-
-    def withdraw(self, paths: Sequence[str]) -> None:
-        """Remove the files that this run published, and none of another run."""
-        # Without the marker, late tasks publish nothing.
-        self._unmark()
-        receipts = list_files(self.folder, self.names.storage_options)
-        recorded = [path for path in paths if _receipt_name(path) in receipts]
-        self.names.remove([path for path in recorded if self.owns(path)])
-        self.end()
-
-    def _unmark(self) -> None:
-        fs, folder = url_to_fs(self.folder, **self.names.storage_options)
-        with suppress(FileNotFoundError):
-            fs.rm_file(f"{folder}/{_RUNNING}")
+        directories = map(directory_of, self.paths)
+        if self.compute:
+            remove_temporary(directories, self.token, self.names.storage_options)
+        else:
+            # Other copies of the tasks may be running.
+            remove_abandoned(directories, self.names.storage_options)
 
     def _publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         is_published = False
@@ -373,7 +422,7 @@ class Files:
             except BaseException:
                 sink.discard()
                 raise
-            own = is_published or self.owns(path)
+            own = is_published or self._owns(path)
             if own:
                 self._record(path, None)
             sidecars = self._write_labels(path) + (self._write_index(path) if self.index else ())
@@ -389,12 +438,12 @@ class Files:
     def _prepare(self, path: str) -> None:
         """Check the marker, or prepare one file of a run without a client."""
         self._check_marked()
-        if not self.claimed:
-            self.names.claimable(self.directory).check_unclaimed()
+        if not self.compute:
+            self._claimable().check_unclaimed()
             self.names.create_directories([path, join(self.directory, _RUNNING)])
 
     def _check_marked(self) -> None:
-        if self.claimed and read_text(join(self.folder, _RUNNING), self.names.storage_options) is None:
+        if self.compute and read_text(join(self.folder, _RUNNING), self.names.storage_options) is None:
             raise IncompleteStoreError(
                 "the write that this task belongs to has ended, or this worker does not share the file system of the "
                 "client; write to a path that all processes reach",
@@ -402,11 +451,10 @@ class Files:
             )
 
     def _published_report(self, path: str) -> ShardWriteReport | None:
-        """Return the report of a file that this run published; None if it did not, or if the file has changed."""
-        receipt = self._receipt(path)
-        if receipt is None or receipt.get("report") is None or not self._matches(receipt, self._identity(path)):
+        """Return the report of a file that this run published and that has not changed."""
+        report = (self._receipt(path, self._identity(path)) or {}).get("report")
+        if report is None:
             return None
-        report = receipt["report"]
         return ShardWriteReport(**report | {"sidecars": tuple((name, size) for name, size in report["sidecars"])})
 
     def _should_publish(self, path: str, temporary: Path) -> bool:
@@ -417,20 +465,20 @@ class Files:
         self._check_marked()
         existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
         if existing is not None:
-            if self._matches(self._receipt(path), existing) or self._is_same(path, existing, temporary):
+            if self._receipt(path, existing) is not None or self._is_same(path, existing, temporary):
                 return False
             if self.mode == "w-":
                 raise FileExistsError(
                     f"{Location(path)} exists already, and this write did not make it: mode='w' replaces it"
                 )
-            if self.claimed and local:
+            if self.compute and local:
                 # The files that this run replaces were removed when it began.
                 raise FileExistsError(
                     f"{Location(path)} appeared since this write began: another program writes there, and its files "
                     "are kept; write again when it has ended"
                 )
             # Sidecars describe the replaced file.
-            self.names.remove_sidecars([path])
+            self.names.remove(_sidecars_of([path]))
         if local:
             # Renaming keeps the identity. With the receipt first, a kill never leaves a file without its receipt.
             own = file_identity(str(temporary), {})
@@ -455,8 +503,9 @@ class Files:
     def _identity(self, path: str) -> FileIdentity | None:
         return file_identity(path, self.names.storage_options)
 
-    def _matches(self, receipt: Mapping[str, Any] | None, existing: FileIdentity | None) -> bool:
-        return receipt is not None and existing is not None and tuple(existing) == (receipt["size"], receipt["version"])
+    def _owns(self, path: str) -> bool:
+        """Return whether this run published the current file."""
+        return self._receipt(path, self._identity(path)) is not None
 
     def _is_same(self, path: str, existing: FileIdentity, temporary: Path) -> bool:
         """Compare a published file with a temporary one byte for byte."""
@@ -469,19 +518,22 @@ class Files:
                     return False
         return True
 
-    def _receipt(self, path: str) -> dict[str, Any] | None:
+    def _receipt(self, path: str, existing: FileIdentity | None) -> dict[str, Any] | None:
+        """Return the receipt of an existing file; None if this run did not publish it."""
+        if existing is None:
+            return None
         text = read_text(join(self.folder, _receipt_name(path)), self.names.storage_options)
         with suppress(ValueError):
-            receipt = json.loads(text or "")
-            if receipt["path"] == path:
-                return dict(receipt)
+            receipt: dict[str, Any] = json.loads(text or "")
+            if (receipt["path"], receipt["size"], receipt["version"]) == (path, *existing):
+                return receipt
         return None
 
     def _put_receipt(self, path: str, identity: FileIdentity, report: ShardWriteReport | None) -> None:
         receipt = {"path": path, **identity._asdict(), "report": None if report is None else asdict(report)}
         # The folder of a claimed run that has ended is not created again.
-        with suppress(*([FileNotFoundError] if self.claimed else [])):
-            self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.claimed)
+        with suppress(*([FileNotFoundError] if self.compute else [])):
+            self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.compute)
 
     def _put(self, name: str, value: bytes, create: bool = True) -> None:
         path = join(self.folder, name)
@@ -525,119 +577,43 @@ def _receipt_name(path: str) -> str:
     return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
 
 
-@dataclass(frozen=True, slots=True)
-class FilesOutput:
-    """The files of a write as a whole, for its client or for the last task of a `Delayed`."""
-
-    files: Files
-    paths: tuple[str, ...]
-    # Metadata files to write next to the shards.
-    metadata: TFDSMetadata | None = None
-    # Further check of the files, by their reports.
-    verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
-
-    @property
-    def token(self) -> str:
-        """Name of the run."""
-        return self.files.token
-
-    def check_free(self) -> None:
-        """Refuse a write that another run or existing files forbid, before rows are read."""
-        files = self.files
-        files.names.claimable(files.directory).check_unclaimed(lambda: files.names.check_free(self.paths, files.mode))
-
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the claim; remove what a dead run left, and directories that were made in vain."""
-        files, options = self.files, self.files.names.storage_options
-        made = [path for path in files.names.directories(self.paths) if not path.exists()]
-        try:
-            with files.names.claimable(files.directory).held(files.token) as dead:
-                if dead is not None:
-                    Files(dead, files.directory, files.names, "w-", True).end()
-                    remove_temporary(map(directory_of, self.paths), dead, options)
-                yield
-        finally:
-            for path in sorted(made, key=lambda path: -len(path.parts)):
-                with suppress(OSError):
-                    path.rmdir()
-
-    def begin(self) -> None:
-        """Remove replaced files, create directories, and mark the run."""
-        names, paths = self.files.names, self.paths
-        remove_abandoned(map(directory_of, paths), names.storage_options)
-        names.check_free(paths, self.files.mode)
-        names.create_directories(paths)
-        replaced = sorted({*names.existing(paths)} & {*paths})
-        # Files of a store are replaced when the new ones are complete.
-        if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
-            names.set_aside(replaced, self.token)
-        self.files.mark()
-
-    def finish(self, reports: Sequence[ShardWriteReport]) -> None:
-        """Verify every file, write the metadata, and end the run.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If a file is missing, or has another size or checksum than its task reported.
-        """
-        files, options = self.files, self.files.names.storage_options
-        written = {
-            path: StoredFile(report.stored, report.version, report.checksum)
-            for path, report in zip(self.paths, reports, strict=True)
-        }
-        if self.verify is not None:
-            self.verify(self.paths, reports, options)
-        check_files(
-            written | {path: StoredFile(size) for report in reports for path, size in report.sidecars},
-            options,
-            files.owns,
-        )
-        if not files.claimed:
-            # Another program may have written shards since the client checked.
-            files.names.check_free(self.paths, "w")
-        if self.metadata is not None:
-            self.metadata.write(self.paths, [report.records for report in reports], options)
-        files.end()
-        if files.claimed:
-            remove_temporary(map(directory_of, self.paths), self.token, options)
-        else:
-            remove_abandoned(map(directory_of, self.paths), options)
-
-    def abort(self) -> None:
-        """Remove the files that this run published."""
-        self.files.withdraw(self.paths)
-        remove_temporary(map(directory_of, self.paths), self.token, self.files.names.storage_options)
-
-
-def finish_files(output: FilesOutput, reports: Sequence[ShardWriteReport]) -> None:
-    """Complete a run: the last task of a `Delayed`."""
-    output.finish(reports)
+def write_files(
+    files: Files,
+    step: Callable[..., ShardWriteReport],
+    shared: Sequence[Any],
+    build: Callable[..., Delayed],
+    arguments: Iterable[Any],
+    work: Callable[[], WriteWork],
+) -> Delayed | None:
+    """Write each file by a task ``step(files, *shared, …)``; `build` makes the graph, as `RowTasks.build` does."""
+    sent = [
+        dask.delayed(value, name=f"tfrecord-shared-{number}-{files.token}", traverse=False)
+        for number, value in enumerate((files, *shared))
+    ]
+    if not files.compute:
+        return build(step, arguments, Files.finish, (files,), *sent)
+    tasks = build(step, arguments, collect, (), *sent)
+    return run_write(files, lambda: (tasks, work()))
 
 
 def write_row_files(
-    output: FilesOutput,
+    files: Files,
     row_tasks: RowTasks,
     spans: Sequence[tuple[int, int]],
     step: Callable[..., ShardWriteReport],
     *shared: Any,
     features: int,
     noun: str,
-    compute: bool,
 ) -> Delayed | None:
-    """Write each span of rows to its file by ``step(*shared, path, start, stop, source, …)``."""
-    columns = list(row_tasks.dataset.schema)
-    tasks = ((span, columns, (path, *span)) for span, path in zip(spans, output.paths, strict=True))
-    sent = [
-        dask.delayed(value, name=f"tfrecord-shared-{number}-{output.token}", traverse=False)
-        for number, value in enumerate((output.files, *shared))
-    ]
-    if not compute:
-        return row_tasks.build(step, tasks, finish_files, (output,), *sent)
-    written = row_tasks.build(step, tasks, collect, (), *sent)
-    rows = row_tasks.dataset.nrows or 0
-    reading = ReadVolume.from_spans(row_tasks.source, rows, spans)
-    location = output.files.names.display(output.paths, noun)
-    work = WriteWork(location, task_name(step, row_tasks.token), rows, features, reading, len(spans))
-    return run_write(output, lambda: (written, work))
+    """Write each span of rows to its file by ``step(files, *shared, path, start, stop, source)``."""
+    columns, paths, nrows = list(row_tasks.dataset.schema), files.paths, row_tasks.dataset.nrows or 0
+    arguments = ((span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True))
+    location, name = files.names.display(paths, noun), task_name(step, files.token)
+    return write_files(
+        files,
+        step,
+        shared,
+        row_tasks.build,
+        arguments,
+        lambda: WriteWork.of_rows(location, name, row_tasks.source, nrows, features, spans),
+    )

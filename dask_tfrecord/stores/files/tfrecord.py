@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import GrowingSpans, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.errors import (
@@ -48,12 +48,11 @@ from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
-from dask_tfrecord.storage.objects import directory_of
 from dask_tfrecord.storage.shard import Shards, normalize_compression
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
-from dask_tfrecord.stores.files.publish import Files, FilesOutput, ShardNames, finish_files, write_row_files
-from dask_tfrecord.stores.output import ReadVolume, ShardWriteReport, WriteWork, check_mode, collect, run_write
-from dask_tfrecord.stores.units import RowTasks, check_group_lengths
+from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files, write_row_files
+from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode
+from dask_tfrecord.stores.units import RowTasks, build_tasks, check_group_lengths, task_name
 
 # Decoded bytes of the blocks that a task reads at once.
 _BLOCK_NBYTES = 2 << 20
@@ -186,14 +185,10 @@ def to_tfrecord(
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, records_per_shard, names, lambda: row_tasks.row_sizes().read)
     spans = list(pairwise(borders.tolist()))
-    paths = tuple(names.paths(len(spans)))
-    files = Files(row_tasks.token, directory_of(paths[0]), names, mode, compute, compression, index, labels)
-    output = FilesOutput(files, paths, metadata)
-    output.check_free()
-    refuse_sources(names, paths, dataset.origin.get("files", ()))
-    return write_row_files(
-        output, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard", compute=compute
-    )
+    files = Files(row_tasks.token, names, len(spans), mode, compute, compression, index, labels, metadata)
+    files.check_free()
+    refuse_sources(files, dataset.origin.get("files", ()))
+    return write_row_files(files, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard")
 
 
 def check_options(compression: str | None, index: bool, mode: str, records_per_shard: int | None) -> str | None:
@@ -341,37 +336,40 @@ def shard_borders(
     return borders[cuts]
 
 
-def refuse_sources(names: ShardNames, paths: Sequence[str], sources: Sequence[str]) -> None:
+def refuse_sources(files: Files, sources: Sequence[str]) -> None:
     """Raise if a shard that is read would be replaced, or if a directory would hold every record twice."""
-    read = {os.path.realpath(path) if "://" not in path else redact_url(path) for path in sources}
-    for path in paths:
-        if (os.path.realpath(path) if "://" not in path else redact_url(path)) in read:
+
+    def real(path: str) -> str:
+        return redact_url(path) if "://" in path else os.path.realpath(path)
+
+    read = {real(path) for path in sources}
+    for path in files.paths:
+        if real(path) in read:
             raise ValueError(f"{redact_url(path)} can't be replaced by what is read from it: write to another path")
-    directory = redact_url(names.directory)
-    if names.has_default_name and directory in {os.path.dirname(path) for path in read}:  # noqa: PTH120
+    directory = redact_url(files.names.directory)
+    if files.names.has_default_name and directory in {os.path.dirname(path) for path in read}:  # noqa: PTH120
         raise ValueError(
             f"shards are read from {directory}, which would hold every record twice: write to another directory, or "
             f"give a template of names"
         )
 
 
-def write_shard(
-    files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Callable[..., Source], *rest: Any
-) -> ShardWriteReport:
-    """Write rows `start` to `stop` of ``source(*rest)`` to the shard `path`."""
+def write_shard(files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Source) -> ShardWriteReport:
+    """Write rows `start` to `stop` of a source to the shard `path`."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
-        stream, nbytes = RecordStream(encoder, path), 0
-        reader = _BoundedReader(start, stop)
-        rows = source(*rest)
-        for blocks in reader.read(rows, tuple(encoder.columns)):
-            check_group_lengths(encoder.schema.groups, blocks, partial(rows.locate, start=reader.start))
-            nbytes += reader.adapt(blocks)
+        stream, total = RecordStream(encoder, path), 0
+        spans = GrowingSpans(start, stop, 1, _BLOCK_NBYTES)
+        for blocks in _read_bounded(source, tuple(encoder.columns), spans):
+            check_group_lengths(encoder.schema.groups, blocks, partial(source.locate, start=spans.span[0]))
+            nbytes = sum(map(block_nbytes, blocks.values()))
+            spans.adapt(nbytes)
+            total += nbytes
             files.check_running()
             for records in stream.framed(blocks):
                 with add_path_to_errors(path):
                     sink.write(records)
-        return stop - start, nbytes
+        return stop - start, total
 
     try:
         return files.write(path, fill)
@@ -379,42 +377,21 @@ def write_shard(
         release_memory()
 
 
-class _BoundedReader:
-    """Reads rows in blocks of about `_BLOCK_NBYTES`; the sizes of previous blocks determine the next span of rows.
+def _read_bounded(source: Source, names: Sequence[str], spans: GrowingSpans) -> Iterator[dict[str, Block]]:
+    """Read spans of rows; one that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
 
-    Attributes
-    ----------
-    start : int
-        First row of the last block.
-    """
+    def some(*, single: bool) -> Iterator[tuple[int, int]]:
+        while spans and (spans.rows == 1) == single:
+            yield next(iter(spans))
 
-    def __init__(self, start: int, stop: int) -> None:
-        self.start = self._next = start
-        self._stop, self._step = stop, 1
-
-    def _spans(self, *, single: bool) -> Iterator[tuple[int, int]]:
-        while self._next < self._stop and (self._step == 1) == single:
-            self.start, self._next = self._next, min(self._next + self._step, self._stop)
-            yield self.start, self._next
-
-    def read(self, source: Source, names: Sequence[str]) -> Iterator[dict[str, Block]]:
-        """Read the rows; a span that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
-        limited = source.with_memory_limit(_MAX_BLOCK_NBYTES)
-        while self._next < self._stop:
-            # A single row may use all memory that the setting of the user allows.
-            yield from source.read_spans(names, self._spans(single=True))
-            try:
-                yield from limited.read_spans(names, self._spans(single=False))
-            except MemoryLimitError:
-                self._step = max(1, (self._next - self.start) // 8)
-                self._next = self.start
-
-    def adapt(self, blocks: Mapping[str, Block]) -> int:
-        """Set the number of rows of the next span; return the bytes of this one."""
-        nbytes = sum(map(block_nbytes, blocks.values()))
-        rows = len(next(iter(blocks.values())))
-        self._step = max(1, min(_BLOCK_NBYTES * rows // max(nbytes, 1), 8 * rows))
-        return nbytes
+    limited = source.with_memory_limit(_MAX_BLOCK_NBYTES)
+    while spans:
+        # A single row may use all memory that the setting of the user allows.
+        yield from source.read_spans(names, some(single=True))
+        try:
+            yield from limited.read_spans(names, some(single=False))
+        except MemoryLimitError:
+            spans.retry()
 
 
 # Records that are inspected for names of features.
@@ -497,27 +474,19 @@ def copy_tfrecord(
     kept = None if columns is None else _checked_columns(columns, shards)
     names = ShardNames.from_urlpath(target, target_options)
     partitions = _partitions(shards, names, records_per_shard, check_crc)
-    paths = tuple(names.paths(len(partitions)))
-    files = Files(uuid.uuid4().hex, directory_of(paths[0]), names, mode, compute, compression, index)
-    output = FilesOutput(files, paths)
-    output.check_free()
-    refuse_sources(names, paths, shards.paths)
+    files = Files(uuid.uuid4().hex, names, len(partitions), mode, compute, compression, index)
+    files.check_free()
+    refuse_sources(files, shards.paths)
     labelled = any(find_sidecars(list(shards), SUFFIX))
-    step = partial(_copy, columns=kept, check_crc=check_crc, labelled=labelled)
-    # A plain graph: thousands of `Delayed` objects would take minutes to build.
-    name, shared, end = (f"tfrecord-{word}-{files.token}" for word in ("copy", "shared", "copied"))
-    tasks: dict[Any, Any] = {
-        (name, number): (step, shared, path, partition)
-        for number, (path, partition) in enumerate(zip(paths, partitions, strict=True))
-    }
-    last = (collect,) if compute else (finish_files, output)
-    written = Delayed(end, {shared: files, **tasks, end: (*last, list(tasks))})
-    if not compute:
-        return written
-    sizes = [sum(run.stop_offset - run.offset for run in partition.runs) for partition in partitions]
-    reading = ReadVolume(np.array(sizes, np.float64), 0.0, int(shards.sizes.sum()))
-    work = WriteWork(names.display(paths), name, None, None, reading, len(partitions))
-    return run_write(output, lambda: (written, work))
+
+    def work() -> WriteWork:
+        sizes = np.array([sum(run.stop_offset - run.offset for run in each.runs) for each in partitions], np.float64)
+        location, tasks = names.display(files.paths), task_name(copy_shard, files.token)
+        return WriteWork(location, tasks, None, None, len(partitions), sizes, int(shards.sizes.sum()))
+
+    arguments = zip(files.paths, partitions, strict=True)
+    build = partial(build_tasks, token=files.token)
+    return write_files(files, copy_shard, (kept, check_crc, labelled), build, arguments, work)
 
 
 def _checked_columns(columns: Sequence[str], shards: Shards) -> frozenset[str]:
@@ -547,15 +516,15 @@ def _partitions(shards: Shards, names: ShardNames, records: int | None, check_cr
     return partitions or [RecordPartition((), "")]
 
 
-def _copy(
+def copy_shard(
     files: Files,
-    path: str,
-    partition: RecordPartition,
     columns: frozenset[str] | None,
     check_crc: bool,
     labelled: bool,
+    path: str,
+    partition: RecordPartition,
 ) -> ShardWriteReport:
-    """Write one shard."""
+    """Copy records to one shard."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
         count = nbytes = 0

@@ -19,7 +19,7 @@ from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
 from dask_tfrecord.errors import without_credentials
-from dask_tfrecord.storage.objects import CONDITIONAL
+from dask_tfrecord.storage.objects import has_conditional_put, put_if_absent
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -72,21 +72,9 @@ async def create_if_absent(store: zarr.abc.store.Store, key: str, value: bytes) 
     bool
         False if the client or the server has no conditional put. True also if the object exists.
     """
-    fs = getattr(store, "fs", None)
-    if not {kind.__name__ for kind in type(fs).__mro__} & CONDITIONAL or not isinstance(
-        store, zarr.storage.FsspecStore
-    ):
+    if not isinstance(store, zarr.storage.FsspecStore) or not has_conditional_put(store.fs):
         return False
-    try:
-        await store.fs._pipe_file(f"{store.path}/{key}".strip("/"), value, mode="create")
-    except FileExistsError:
-        pass
-    except NotImplementedError:
-        return False
-    except OSError as error:
-        if "PreconditionFailed" not in repr(error) and "ConditionalRequestConflict" not in repr(error):
-            raise
-    return True
+    return await put_if_absent(store.fs, f"{store.path}/{key}".strip("/"), value)
 
 
 def open_for_writing(array: zarr.Array[Any]) -> Any:

@@ -12,7 +12,7 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -31,12 +31,12 @@ _LISTED = 3
 class Fingerprint:
     """Identity of a conversion, as JSON values."""
 
-    source: Mapping[str, Any]
-    schema: Mapping[str, Any]
-    records: int
-    options: Mapping[str, Any]
-    rows: str
-    functions: Sequence[Mapping[str, str]]
+    source: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rows: str = ""
+    functions: Sequence[Mapping[str, str]] = ()
 
     @classmethod
     def from_dataset(cls, dataset: Dataset, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
@@ -49,14 +49,7 @@ class Fingerprint:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:
         """Read a fingerprint from attributes; an older version wrote fewer of them."""
-        return cls(
-            attributes.get("source", {}),
-            attributes.get("schema", {}),
-            attributes.get("records", 0),
-            attributes.get("options", {}),
-            attributes.get("rows", ""),
-            attributes.get("functions", []),
-        )
+        return cls(**{name: attributes[name] for name in Fingerprint.__slots__ if name in attributes})
 
     def to_attributes(self) -> dict[str, Any]:
         """Return the attributes of the group."""

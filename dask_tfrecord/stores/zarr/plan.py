@@ -136,24 +136,28 @@ def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: s
 
 def conversion_request(
     arrays: Mapping[str, Any],
-    chunks: ChunkRequest,
-    codecs: Codecs,
+    chunks: int | str | Mapping[str, int] | None,
+    shards: int | str | Mapping[str, int] | None,
+    compressors: Any,
+    filters: Any,
     groups: Groups | None,
     dimension_names: Mapping[str, Sequence[str]] | None,
     fill_values: Mapping[str, Any] | None,
     consolidated: bool,
     memory_limit: int | str | None,
 ) -> ConversionRequest:
-    """Validate the inputs and options of a conversion, before any row is read."""
+    """Validate the arguments of a conversion, before any row is read."""
+    chunk_request = ChunkRequest.from_arguments(chunks, shards)
     inputs = Inputs.from_arrays(arrays)
     dataset = inputs.dataset
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
     _check_storable(schema)
-    names, attributes = AxisNames.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
+    names, attributes = Dimensions.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
     inputs.warn_of_attributes(attributes.omitted)
-    options = ZarrOptions(chunks, codecs, names, FillValues(fill_values), consolidated, attributes)
+    codecs, fills = Codecs(compressors, filters), FillValues(fill_values)
+    options = ZarrOptions(chunk_request, codecs, names, fills, consolidated, attributes)
     options.check(schema)
     fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
     return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
@@ -227,11 +231,89 @@ _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dimensions:
-    """Names of the dimensions of a store."""
+    """Names of dimensions: of rows, and of other axes by feature. Axes without a name are named after their array."""
 
     given: Mapping[str, Sequence[str]] | None = None
     rows: str = "record"
+    # True if an array with the name of the rows is their coordinate.
     indexed: bool = False
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> Dimensions:
+        """Combine the names of the user with those of an xarray Dataset."""
+        rows = "record" if inputs.rows is None else inputs.rows
+        # `check` refuses other types.
+        merge = inputs.axes and (given is None or isinstance(given, Mapping))
+        return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for the fingerprint."""
+        axes = {name: list(axes) for name, axes in self.given.items()} if self.given else None
+        return {"dimension_names": axes} | ({} if self.rows == "record" else {"rows_name": self.rows})
+
+    def check(self, schema: Schema, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse names that do not fit the arrays of a group; the axes of `arrays` have generated names.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a key is not a feature.
+        ValueError
+            If there is not one string per axis, two axes of an array have one name, a name is that of an array of the
+            group, or axes of one name differ in length.
+        """
+        if self.given is None:
+            return
+        if not isinstance(self.given, Mapping):
+            raise ValueError(f"dimension_names must map features to names of axes; got {self.given!r}")
+        for name, axes in self.given.items():
+            if name not in schema:
+                raise UnknownFeatureError(
+                    f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
+                )
+            if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
+                raise ValueError(f"dimension_names[{name!r}] must be a tuple of names, one for each axis; got {axes!r}")
+        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
+        for name, axes in self.given.items():
+            _check_axes(name, axes, inner[name], arrays)
+        self._check_lengths(arrays)
+
+    def _check_lengths(self, arrays: Sequence[ArraySpec]) -> None:
+        """Refuse one name for axes of two lengths, which an xarray Dataset cannot have."""
+        found: dict[str, tuple[int, str]] = {}
+        for array in arrays:
+            axes = array.dimensions[1:]
+            if array.part in ("dense", "values"):
+                axes = tuple((self.given or {}).get(array.feature, axes))
+            for axis, length in zip(axes, array.shape[1:], strict=True):
+                other, owner = found.setdefault(axis, (length, array.feature))
+                if other != length:
+                    raise ValueError(
+                        f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
+                        f"{array.feature!r}: axes of one name must have one length"
+                    )
+
+
+def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
+    """Check the names of the axes of one array."""
+    option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
+    if len(axes) != number:
+        unit = "a row" if array.part == "dense" else "an item"
+        raise ValueError(
+            f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has "
+            f"{number} {'axis' if number == 1 else 'axes'}, of shape {array.shape[1:]}"
+        )
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
+    names = {each.name for each in arrays}
+    along = {each.dimensions[0]: each for each in reversed(arrays)}
+    for axis in axes:
+        if axis in names:
+            raise ValueError(
+                f"{option}: {axis!r} is an array of the group, which xarray would read as the coordinate of that axis"
+            )
+        if axis in along:
+            raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -987,88 +1069,6 @@ def _codec_document(codec: Any) -> dict[str, Any]:
     return dict(codec.to_dict()) if hasattr(codec, "to_dict") else {"name": type(codec).__name__}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AxisNames(Dimensions):
-    """Names of axes by feature; other axes are named after their array."""
-
-    @classmethod
-    def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> AxisNames:
-        """Combine the names of the user with those of an xarray Dataset."""
-        rows = "record" if inputs.rows is None else inputs.rows
-        # `check` refuses other types.
-        merge = inputs.axes and (given is None or isinstance(given, Mapping))
-        return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the fingerprint."""
-        axes = {name: list(axes) for name, axes in self.given.items()} if self.given else None
-        return {"dimension_names": axes} | ({} if self.rows == "record" else {"rows_name": self.rows})
-
-    def check(self, schema: Schema, arrays: Sequence[ArraySpec]) -> None:
-        """Refuse names that do not fit the arrays of a group; the axes of `arrays` have generated names.
-
-        Raises
-        ------
-        UnknownFeatureError
-            If a key is not a feature.
-        ValueError
-            If there is not one string per axis, two axes of an array have one name, a name is that of an array of the
-            group, or axes of one name differ in length.
-        """
-        if self.given is None:
-            return
-        if not isinstance(self.given, Mapping):
-            raise ValueError(f"dimension_names must map features to names of axes; got {self.given!r}")
-        for name, axes in self.given.items():
-            if name not in schema:
-                raise UnknownFeatureError(
-                    f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
-                )
-            if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
-                raise ValueError(f"dimension_names[{name!r}] must be a tuple of names, one for each axis; got {axes!r}")
-        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
-        for name, axes in self.given.items():
-            _check_axes(name, axes, inner[name], arrays)
-        self._check_lengths(arrays)
-
-    def _check_lengths(self, arrays: Sequence[ArraySpec]) -> None:
-        """Refuse one name for axes of two lengths, which an xarray Dataset cannot have."""
-        found: dict[str, tuple[int, str]] = {}
-        for array in arrays:
-            axes = array.dimensions[1:]
-            if array.part in ("dense", "values"):
-                axes = tuple((self.given or {}).get(array.feature, axes))
-            for axis, length in zip(axes, array.shape[1:], strict=True):
-                other, owner = found.setdefault(axis, (length, array.feature))
-                if other != length:
-                    raise ValueError(
-                        f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
-                        f"{array.feature!r}: axes of one name must have one length"
-                    )
-
-
-def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
-    """Check the names of the axes of one array."""
-    option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
-    if len(axes) != number:
-        unit = "a row" if array.part == "dense" else "an item"
-        raise ValueError(
-            f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has "
-            f"{number} {'axis' if number == 1 else 'axes'}, of shape {array.shape[1:]}"
-        )
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
-    names = {each.name for each in arrays}
-    along = {each.dimensions[0]: each for each in reversed(arrays)}
-    for axis in axes:
-        if axis in names:
-            raise ValueError(
-                f"{option}: {axis!r} is an array of the group, which xarray would read as the coordinate of that axis"
-            )
-        if axis in along:
-            raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
-
-
 # Kinds of values that are accepted for each kind of dtype.
 _FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
 
@@ -1205,7 +1205,7 @@ class ZarrOptions:
 
     chunks: ChunkRequest = field(default_factory=ChunkRequest)
     codecs: Codecs = field(default_factory=Codecs)
-    names: AxisNames = field(default_factory=AxisNames)
+    names: Dimensions = field(default_factory=Dimensions)
     fill_values: FillValues = field(default_factory=FillValues)
     consolidated: bool = True
     attributes: UserAttributes = field(default_factory=UserAttributes)
@@ -1230,7 +1230,7 @@ class ZarrOptions:
         self.codecs.check(schema)
         self.fill_values.check(schema)
         # A layout without rows suffices: only axes after the first are checked.
-        generated = Dimensions(None, self.names.rows, self.names.indexed)
+        generated = replace(self.names, given=None)
         arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
         self.names.check(schema, arrays)
         for spec in arrays:

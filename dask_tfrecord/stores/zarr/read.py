@@ -23,8 +23,8 @@ from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.stores.units import Levels
-from dask_tfrecord.stores.zarr.plan import array_name, splits_name
+from dask_tfrecord.stores.units import BorderCounts, Levels
+from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, zarr_layout
 from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
 # Most units of a group that is opened: each takes some bytes.
@@ -70,104 +70,77 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     dtype('int64')
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
-    attributes = GroupAttributes.from_group(target, target.open("r"))
-    schema, rows, unit = attributes.schema, attributes.records, attributes.unit_rows
-    source = ZarrSource(target, attributes.identity, schema, range(rows), unit, attributes.read_by)
+    source = _open_source(target)
+    rows, unit = len(source.rows), source.unit_rows
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
     return Dataset(Rows.of_source(source, borders))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAttributes:
-    """Validated attributes of a complete group."""
+def _open_source(target: TargetGroup) -> ZarrSource:
+    """Open a complete group, and compare its attributes with its arrays.
 
-    identity: str
-    schema: Schema
-    records: int
-    unit_rows: int
-    read_by: Mapping[str, Any] | None
-
-    @classmethod
-    def from_group(cls, target: TargetGroup, group: Any) -> GroupAttributes:
-        """Read the attributes of a group, and compare them with its arrays.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If the group is incomplete or was written by another program, or attributes and arrays contradict each
-            other.
-        """
-        attributes = target.own_attributes(group)
-        if target.format_version(attributes) is None:
-            raise IncompleteStoreError(
-                "the group was not written by to_zarr; open it with xarray.open_zarr, zarr.open_group or da.from_zarr",
-                target.location,
-            )
-        if not _typed(target, attributes, "complete", bool):
-            raise IncompleteStoreError(
-                "the conversion that wrote this group was never finished: to_zarr(…, resume=True) continues it, "
-                "mode='w' starts over",
-                target.location,
-            )
-        source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
-        read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
-        if read_by is not None:
-            _schema(target, read_by, "source.schema")
-        made = cls(
-            _typed(target, attributes, "id", str),
-            _schema(target, _typed(target, attributes, "schema", dict), "schema"),
-            _count(target, attributes, "records", 0),
-            _count(target, attributes, "unit_rows", 1),
-            read_by,
+    Raises
+    ------
+    IncompleteStoreError
+        If the group is incomplete or was written by another program, or attributes and arrays contradict each other.
+    """
+    group = target.open("r")
+    attributes = target.own_attributes(group)
+    if target.format_version(attributes) is None:
+        raise IncompleteStoreError(
+            "the group was not written by to_zarr; open it with xarray.open_zarr, zarr.open_group or da.from_zarr",
+            target.location,
         )
-        made.check_arrays(target, group)
-        if made.records // made.unit_rows > _MAX_UNITS:
-            value = f"{made.unit_rows:,} for {made.records:,} records"
-            raise _invalid(target, "unit_rows", value, f"at most {_MAX_UNITS:,} units of records")
-        return made
-
-    def check_arrays(self, target: TargetGroup, group: Any) -> None:
-        """Compare shape and dtype of each array with the schema and the number of records.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If an array is missing or differs.
-        """
-        for feature_name in self.schema:
-            for name, shape, dtype in _arrays(feature_name, self.schema, self.records):
-                array = _array(target, group, name)
-                fits = len(shape) == array.ndim and all(
-                    expected in (None, found) for expected, found in zip(shape, array.shape, strict=True)
-                )
-                if not fits or (dtype is not None and array.dtype != dtype):
-                    expected = ", ".join("any length" if length is None else str(length) for length in shape)
-                    raise IncompleteStoreError(
-                        f"array {name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
-                        f"dask_tfrecord.records ({self.records:,}) and dask_tfrecord.schema (feature {feature_name!r}) "
-                        f"expect ({expected}) and {dtype or 'text'}. The group was changed after it was written: "
-                        f"to_zarr(…, mode='w') writes the group again",
-                        target.location,
-                    )
+    if not _typed(target, attributes, "complete", bool):
+        raise IncompleteStoreError(
+            "the conversion that wrote this group was never finished: to_zarr(…, resume=True) continues it, "
+            "mode='w' starts over",
+            target.location,
+        )
+    source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
+    read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
+    if read_by is not None:
+        _schema(target, read_by, "source.schema")
+    identity = _typed(target, attributes, "id", str)
+    schema = _schema(target, _typed(target, attributes, "schema", dict), "schema")
+    records = _count(target, attributes, "records", 0)
+    unit_rows = _count(target, attributes, "unit_rows", 1)
+    _check_arrays(target, group, schema, records)
+    if records // unit_rows > _MAX_UNITS:
+        value = f"{unit_rows:,} for {records:,} records"
+        raise _invalid(target, "unit_rows", value, f"at most {_MAX_UNITS:,} units of records")
+    return ZarrSource(target, identity, schema, range(records), unit_rows, read_by)
 
 
-def _arrays(
-    name: str, schema: Schema, records: int
-) -> Iterator[tuple[str, tuple[int | None, ...], np.dtype[Any] | None]]:
-    """Yield the arrays of a feature with shape and dtype; None for any length or dtype."""
-    feature, path, splits = schema[name], array_name(name), splits_name(name, schema)
-    levels = Levels.from_feature(feature)
-    if not levels.splits:
-        dtype = None if feature.item_dtype.kind == "T" else feature.block_dtype
-        yield path, (records, *feature.block_shape), dtype
-        return
-    int64 = np.dtype(np.int64)
-    for level, (suffix, stride) in enumerate(zip(levels.splits, levels.strides, strict=True)):
-        yield f"{path}.{suffix}" if level else splits, (None if level else records * stride + 1,), int64
-    dtype, inner = (np.dtype(np.uint8), ()) if feature.is_bytes else (feature.item_dtype, feature.item_shape)
-    yield f"{path}.values", (None, *inner), None if feature.item_dtype.kind == "T" else dtype
-    if levels.shapes is not None:
-        yield f"{path}.{levels.shapes}", (None if levels.shapes_level else records, levels.axes), int64
+def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> None:
+    """Compare shape and dtype of each array with the schema and the number of records.
+
+    Raises
+    ------
+    IncompleteStoreError
+        If an array is missing or differs.
+    """
+    counts = BorderCounts.concatenate(schema, [])
+    for items in counts.items.values():
+        items[-1, 0] = records
+    try:
+        layout = zarr_layout(schema, records, RowGrid(1, 1, 1), counts)
+    except SchemaError as error:
+        raise _invalid_schema(target, "schema", error) from error
+    for spec in layout.arrays:
+        array = _array(target, group, spec.name)
+        # Flat values have any length, and text any dtype.
+        shape = spec.shape if spec.by_rows else (*array.shape[:1], *spec.shape[1:])
+        dtype = array.dtype if spec.dtype == "string" else np.dtype(spec.dtype)
+        if (array.shape, array.dtype) != (shape, dtype):
+            lengths = spec.shape if spec.by_rows else ("any length", *spec.shape[1:])
+            raise IncompleteStoreError(
+                f"array {spec.name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
+                f"dask_tfrecord.records ({records:,}) and dask_tfrecord.schema (feature {spec.feature!r}) "
+                f"expect ({', '.join(map(str, lengths))}) and {'text' if spec.dtype == 'string' else dtype}. The group "
+                f"was changed after it was written: to_zarr(…, mode='w') writes the group again",
+                target.location,
+            )
 
 
 def _typed(
@@ -192,11 +165,15 @@ def _schema(target: TargetGroup, document: Mapping[str, Any], name: str) -> Sche
     try:
         return Schema.from_json(json.dumps(document))
     except (SchemaError, ValueError, RecursionError, OverflowError) as error:
-        raise IncompleteStoreError(
-            f"attribute dask_tfrecord.{name} of the group is not a valid schema ({error}): the group was changed "
-            f"after it was written, or another program wrote it",
-            target.location,
-        ) from error
+        raise _invalid_schema(target, name, error) from error
+
+
+def _invalid_schema(target: TargetGroup, name: str, error: Exception) -> IncompleteStoreError:
+    return IncompleteStoreError(
+        f"attribute dask_tfrecord.{name} of the group is not a valid schema ({error}): the group was changed after it "
+        f"was written, or another program wrote it",
+        target.location,
+    )
 
 
 def _invalid(target: TargetGroup, name: str, found: str, expected: str) -> IncompleteStoreError:

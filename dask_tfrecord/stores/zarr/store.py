@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import fsspec.core
 import numpy as np
@@ -350,26 +350,29 @@ class TargetGroup:
         nodes: dict[str, Any] = dict(zarr.create_hierarchy(store=group.store, nodes=metadata))
         return {name: open_for_writing(nodes[path]) for name, path in zip(arguments, metadata, strict=True)}
 
-    def open_for_writing(self, group: zarr.Group, name: str) -> Any:
-        """Open an array of the group for writing.
+    def open_for_writing(self, group: zarr.Group, specs: Iterable[ArraySpec]) -> dict[str, Any]:
+        """Open arrays of the group for writing.
 
         Raises
         ------
         IncompleteStoreError
-            If it does not exist.
+            If one does not exist.
         """
-        array = group.get(name)
-        if not isinstance(array, zarr.Array):
-            raise IncompleteStoreError(
-                f"{name!r} is not an array of the group: mode='w' writes the group again", self.location
-            )
-        return open_for_writing(array)
+        arrays = {}
+        for spec in specs:
+            array = group.get(spec.name)
+            if not isinstance(array, zarr.Array):
+                raise IncompleteStoreError(
+                    f"{spec.name!r} is not an array of the group: mode='w' writes the group again", self.location
+                )
+            arrays[spec.name] = open_for_writing(array)
+        return arrays
 
     def unopened_objects(self) -> GroupObjects:
         """Return the objects at the path of the group, which may not exist."""
         if self.directory is not None:
             return DirectoryObjects(str(self.directory))
-        return objects_at(self.store, self.component, self.storage_options)
+        return StoreObjects(*store_and_path(self.store, self.component or "", self.storage_options))
 
     def objects(self, group: zarr.Group) -> GroupObjects:
         """Return the objects of the group."""
@@ -453,22 +456,6 @@ def _is_partial(path: Path) -> bool:
 
 # Name of the claim of a run on a group, and prefix of names that belong to claims.
 CLAIM = ".dask_tfrecord.claim"
-
-
-class GroupObjects(Objects, Protocol):
-    """Objects below the path of a group."""
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        """Return the size of each object in bytes; None for a missing one."""
-
-    def names(self, below: str) -> list[str]:
-        """List the names of all objects below a path."""
-
-    def remove(self, below: str) -> None:
-        """Delete everything below a path."""
-
-    def clear(self, kept: str, last: str) -> None:
-        """Delete everything except names that begin with `kept`, the object `last` after all others."""
 
 
 # Stores with an exclusive create.
@@ -593,26 +580,15 @@ class StoreObjects:
         return dict(zip(names, run_sync(answers()), strict=True))
 
 
-def objects_at(store: Any, component: str | None, storage_options: dict[str, Any] | None) -> StoreObjects:
-    """Return the objects of a group that may not exist.
-
-    Parameters
-    ----------
-    store : object
-        Store, path or URL as for `zarr.open_group`.
-    component : str or None
-        Path of the group in the store.
-    storage_options : dict or None
-        Options for a URL.
-    """
-    return StoreObjects(*store_and_path(store, component or "", storage_options))
-
-
 # Errors of codecs for damaged or truncated chunks.
 _DAMAGED = (RuntimeError, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 # Entries of a chunk that are compared with the fill value. If all of them equal it, the chunk may be missing, and its
 # object is looked up.
 _SAMPLED = 16
+
+
+# Objects below the path of a group.
+GroupObjects = DirectoryObjects | StoreObjects
 
 
 def read_entries(array: Any, objects: GroupObjects, location: Location, start: int, stop: int) -> NDArray[Any]:
@@ -677,22 +653,6 @@ _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedUnit:
-    """A written unit.
-
-    Attributes
-    ----------
-    report : WriteReport
-        Rows and bytes that were written.
-    objects : sequence of str
-        Names of its objects.
-    """
-
-    report: WriteReport
-    objects: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Layout and completed units of one conversion.
 
@@ -741,15 +701,15 @@ class Checkpoint:
         path = self._path(_LAYOUT)
         return self.objects.sizes([path])[path] is not None
 
-    def record(self, units: Mapping[int, CompletedUnit]) -> dict[int, WriteReport]:
-        """Record that units are written, with the current sizes of their objects.
+    def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
+        """Record that units are written: their reports, and the current sizes of their objects.
 
         Raises
         ------
         IncompleteStoreError
             If an object is missing.
         """
-        names = [name for unit in units.values() for name in unit.objects]
+        names = [name for _, objects in units.values() for name in objects]
         for wait in (*_WAITS, 0.0):
             sizes = self.objects.sizes(names)
             missing = [name for name, size in sizes.items() if size is None]
@@ -760,9 +720,9 @@ class Checkpoint:
         if missing:
             raise IncompleteStoreError(f"{missing[0]!r} was written and is missing: the store has lost it")
         documents, reports = {}, {}
-        for number, unit in units.items():
-            own = {name: sizes[name] or 0 for name in unit.objects}
-            reports[number] = replace(unit.report, stored=sum(own.values()))
+        for number, (report, objects) in units.items():
+            own = {name: sizes[name] or 0 for name in objects}
+            reports[number] = replace(report, stored=sum(own.values()))
             documents[number] = {**asdict(reports[number]), "objects": own}
         self.objects.put(self._record_path(min(documents)), json.dumps(documents, ensure_ascii=False).encode())
         return reports
@@ -819,24 +779,10 @@ def _report(unit: Mapping[str, Any]) -> WriteReport:
     return WriteReport(**{name: unit[name] for name in WriteReport.__slots__ if name in unit})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ResumableConversion:
-    """Interrupted conversion of the same inputs and options, found in the group.
+def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:
+    """Return identity and layout of an interrupted conversion of the same request.
 
-    Attributes
-    ----------
-    identity : str
-        Its identity.
-    layout : ZarrLayout or None
-        Its layout; None if all units are written.
-    """
-
-    identity: str
-    layout: ZarrLayout | None
-
-
-def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> ResumableConversion | None:
-    """Find an interrupted conversion of the same request; None if no unit is written.
+    There is no identity if no unit is written, and no layout if all of them are.
 
     Raises
     ------
@@ -848,12 +794,12 @@ def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> ResumableCo
     # The identity becomes the name of a folder.
     if "id" not in attributes or not identity.isalnum():
         _log.info("%s: found no conversion to resume", target)
-        return None
+        return None, None
     layout = Checkpoint(target.objects(target.open("r")), identity).layout()
     written = bool(attributes.get("written") or attributes.get("complete"))
     if not written and layout is None:
         _log.info("%s: the interrupted conversion has no checkpoint and starts over", target)
-        return None
+        return None, None
     differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
     if differences:
         raise ResumeError(
@@ -861,4 +807,4 @@ def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> ResumableCo
             target.location,
         )
     _log.info("%s: %s", target, "all units are written" if written else "resuming the interrupted conversion")
-    return ResumableConversion(identity, None if written else layout)
+    return identity, None if written else layout

@@ -19,8 +19,8 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -47,13 +47,11 @@ from dask_tfrecord.runtime.progress import (
 from dask_tfrecord.runtime.workers import release_freed
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.stores.output import ReadVolume, WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
+from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
-    ChunkRequest,
-    Codecs,
     Conversion,
     ConversionRequest,
     WriteTask,
@@ -66,7 +64,7 @@ from dask_tfrecord.stores.zarr.plan import (
     plan_tasks,
     plan_units,
 )
-from dask_tfrecord.stores.zarr.store import Checkpoint, CompletedUnit, Put, TargetGroup, find_resumable
+from dask_tfrecord.stores.zarr.store import Checkpoint, Put, TargetGroup, find_resumable
 
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
@@ -216,18 +214,18 @@ def to_zarr(
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
     session = session_of(store)
     if session is not None:
-        check_session(session, resume=resume, compute=compute, storage_options=storage_options)
+        _check_session(session, mode, resume=resume, compute=compute, storage_options=storage_options)
     else:
         target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
-    chunk_request = ChunkRequest.from_arguments(chunks, shards)
-    codecs = Codecs(compressors, filters)
     request = conversion_request(
-        arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
+        arrays, chunks, shards, compressors, filters, groups, dimension_names, fill_values, consolidated, memory_limit
     )
-    if session is not None:
-        convert_in_session(session, component, request, mode=mode)
-        return None
-    return convert(target, request, mode=mode, resume=resume, compute=compute)
+    output = (
+        GroupOutput(target, request, mode=mode, resume=resume)
+        if session is None
+        else _SessionOutput(session, component, request, mode)
+    )
+    return run_write(output, output.build, compute=compute)
 
 
 def open_target(
@@ -262,43 +260,17 @@ def open_target(
     return target
 
 
-def convert(
-    target: TargetGroup,
-    request: ConversionRequest,
-    planned: Conversion | None = None,
-    *,
-    mode: Literal["w", "w-"],
-    resume: bool,
-    compute: bool,
-) -> Delayed | None:
-    """Write a group, or resume an interrupted conversion.
-
-    Parameters
-    ----------
-    target : TargetGroup
-        The group, checked by `open_target`.
-    request : ConversionRequest
-        Inputs and options.
-    planned : Conversion, optional
-        Plan of the request; made if it is not given.
-    mode, resume, compute
-        Arguments of `to_zarr`.
-    """
-    output = _GroupOutput(target, request, planned, mode=mode, resume=resume)
-    return run_write(output, output.build, compute=compute)
-
-
-class _GroupOutput:
+class GroupOutput:
     """The group of a conversion: an `Output` that can be resumed."""
 
     def __init__(
         self,
         target: TargetGroup,
         request: ConversionRequest,
-        planned: Conversion | None,
+        planned: Conversion | None = None,
         *,
         mode: Literal["w", "w-"],
-        resume: bool,
+        resume: bool = False,
     ) -> None:
         self.token = uuid.uuid4().hex
         self._target, self._request, self._planned, self._mode, self._resume = target, request, planned, mode, resume
@@ -326,98 +298,113 @@ class _GroupOutput:
 
     def begin(self) -> None:
         """Plan the conversion, and create the group; or find what an interrupted one has written."""
-        target, request, mode = self._target, self._request, self._mode
-        resumable = find_resumable(target, request.fingerprint) if self._resume else None
-        if resumable is not None and resumable.layout is None:
-            self._checkpoint = Checkpoint(target.objects(target.open("r+")), resumable.identity)
+        target, mode = self._target, self._mode
+        identity, layout = find_resumable(target, self._request.fingerprint) if self._resume else (None, None)
+        if identity is not None and layout is None:
+            self._checkpoint = Checkpoint(target.objects(target.open("r+")), identity)
             return
-        layout = None if resumable is None else resumable.layout
+        planned = self._plan(layout)
+        target.check_names([spec.name for spec in planned.layout.arrays])
+        if identity is None:
+            # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
+            replaceable = self._resume and target.is_incomplete()
+            mode = target.check_free("w" if replaceable else mode, self._request.dataset.origin)
+        planned.check_memory()
+        self._identities = {self.token, identity or target.stored_attributes().get("id")}
+
+        def create_or_open() -> None:
+            if identity is None:
+                group, arrays = self._create(planned.layout, mode, complete=False)
+            else:
+                group = target.open("r+")
+                arrays = target.open_for_writing(group, planned.layout.arrays)
+            self._checkpoint = Checkpoint(target.objects(group), identity or self.token)
+            if identity is None:
+                self._checkpoint.begin(planned.layout)
+            self._context = self._write_context(write_units, arrays, str(target))
+
+        # Arrays keep the codec pipeline that is configured when they are opened.
+        with add_path_to_errors(str(target)), write_sequentially():
+            run_uninterrupted(create_or_open)
+
+    def _plan(self, layout: ZarrLayout | None) -> Conversion:
+        """Return the plan, made unless it is given, and announce rechunks; `layout` is that of an interrupted run."""
         if self._planned is None:
-            self._planned = plan_conversion(request, layout)
+            self._planned = plan_conversion(self._request, layout)
             for rechunk in self._planned.rechunks:
                 warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
         elif layout is not None and layout.arrays != self._planned.layout.arrays:
             raise ResumeError(
                 "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
-                target.location,
+                self._target.location,
             )
-        layout = self._planned.layout
-        target.check_names([spec.name for spec in layout.arrays])
-        if resumable is None:
-            # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
-            replaceable = self._resume and target.is_incomplete()
-            mode = target.check_free("w" if replaceable else mode, request.dataset.origin)
-        self._planned.check_memory()
-        found = target.stored_attributes().get("id") if resumable is None else resumable.identity
-        self._identities = {self.token, found}
-        # Arrays keep the codec pipeline that is configured when they are opened.
-        with add_path_to_errors(str(target)), write_sequentially():
-            self._context = run_uninterrupted(
-                lambda: self._create(layout, mode) if resumable is None else self._reopen(layout, resumable.identity)
-            )
-        self._checkpoint = self._context.checkpoint
+        return self._planned
 
-    def _create(self, layout: ZarrLayout, mode: Literal["w", "w-"]) -> WriteContext:
-        """Create the group and its arrays, and write the plan to the checkpoint."""
+    def _create(self, layout: ZarrLayout, mode: Literal["w", "w-"], *, complete: bool) -> tuple[Any, dict[str, Any]]:
+        """Create the group and its arrays."""
         target, request, identity = self._target, self._request, self.token
-        attributes = {"id": identity, "complete": False, "written": False}
+        attributes = {"id": identity, "complete": complete, "written": complete}
         group = target.create(mode, attributes, request.options.attributes.of_group(self._schema))
         arrays = target.create_arrays(group, request.options.create_arguments(layout, self._schema))
         # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
         target.update_attributes(identity, **group_attributes(request, layout, identity))
-        checkpoint = Checkpoint(target.objects(group), identity)
-        checkpoint.begin(layout)
-        return self._write_context(layout, checkpoint, arrays)
+        return group, arrays
 
-    def _reopen(self, layout: ZarrLayout, identity: str) -> WriteContext:
-        """Open the group and the arrays of an interrupted conversion."""
-        group = self._target.open("r+")
-        arrays = {spec.name: self._target.open_for_writing(group, spec.name) for spec in layout.arrays}
-        return self._write_context(layout, Checkpoint(self._target.objects(group), identity), arrays)
+    def _write_context(self, step: Callable[..., Any], arrays: dict[str, Any], place: str) -> WriteContext:
+        layout, tasks = self._layout, task_name(step, self.token)
+        shared = self._target, self._checkpoint, self._schema, layout.nrows, layout.arrays, arrays
+        return WriteContext(self.token, *shared, place, tasks)
 
-    def _write_context(self, layout: ZarrLayout, checkpoint: Checkpoint, arrays: dict[str, Any]) -> WriteContext:
-        target = self._target
-        return WriteContext(
-            self.token,
-            target,
-            checkpoint,
-            self._schema,
-            layout.nrows,
-            layout.arrays,
-            arrays,
-            str(target),
-            task_name(write_units, self.token),
-        )
+    @property
+    def _layout(self) -> ZarrLayout:
+        assert self._planned is not None
+        return self._planned.layout
 
     def build(self) -> tuple[Delayed, WriteWork | None]:
         """Build tasks for the units that are not written, and describe their work."""
-        checkpoint, context, target, schema = self._checkpoint, self._context, self._target, self._schema
-        if context is None or checkpoint is None or self._planned is None:
+        target, checkpoint, context = self._target, self._checkpoint, self._context
+        if checkpoint is None or context is None:
             return dask.delayed(_finish, pure=False)(target, checkpoint, 0, []), None
-        layout, row_tasks = self._planned.layout, RowTasks(self._request.dataset, self.token, schema)
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
-        completed = checkpoint.verified()
-        units = list(plan_units(layout, schema))
-        missing = [unit for unit in units if unit.number not in completed]
-        tasks = _numbered_tasks(layout, missing, row_tasks.source)
-        written = row_tasks.build(
-            write_units,
-            ((task.rows, task.features(schema), (task,)) for task in tasks),
-            _finish,
-            (target, checkpoint, len(units)),
-            first,
+        units = list(plan_units(self._layout, self._schema))
+        return self._tasks(
+            write_units, context, first, units, checkpoint.verified(), _finish, target, checkpoint, len(units)
         )
-        all_rows = [task.rows for task in _numbered_tasks(layout, units, row_tasks.source)] if completed else ()
-        return written, WriteWork(
-            str(target),
-            task_name(write_units, self.token),
+
+    def _tasks(
+        self,
+        step: Callable[..., Any],
+        context: WriteContext,
+        shared: Delayed,
+        units: Sequence[WriteUnit],
+        completed: Mapping[int, WriteReport],
+        last: Callable[..., Any],
+        *first: Any,
+    ) -> tuple[Delayed, WriteWork]:
+        """Build tasks for the units that are not completed, and describe their work."""
+        layout, schema = self._layout, self._schema
+        row_tasks = RowTasks(self._request.dataset, self.token, schema)
+
+        def numbered(units: Sequence[WriteUnit]) -> list[WriteTask]:
+            """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
+            make_tasks = plan_single_tasks if row_tasks.source is None else plan_tasks
+            return [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
+
+        tasks = numbered([unit for unit in units if unit.number not in completed])
+        arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
+        work = WriteWork.of_rows(
+            context.place,
+            context.tasks,
+            row_tasks.source,
             layout.nrows,
             len(schema),
-            ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], all_rows),
+            [task.rows for task in tasks],
             len(units),
+            [task.rows for task in numbered(units)] if completed else (),
             list(completed.values()),
         )
+        return row_tasks.build(step, arguments, last, first, shared), work
 
     def finish(self, reports: Any) -> None:
         """Check that the last task has completed this group, not a copy of it in another process."""
@@ -440,15 +427,9 @@ class _GroupOutput:
         target.remove()
 
 
-def _numbered_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], source: Source | None) -> list[WriteTask]:
-    """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
-    make_tasks = plan_tasks if source is not None else plan_single_tasks
-    return [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
-
-
 def _check_group(context: WriteContext) -> WriteContext:
     """Raise if the group was replaced since its tasks were built."""
-    context.target.update_attributes(context.checkpoint.identity)
+    context.target.update_attributes(context.checkpoint.identity)  # type: ignore[union-attr]
     return context
 
 
@@ -499,7 +480,8 @@ class WriteContext:
 
     run: str
     target: TargetGroup
-    checkpoint: Checkpoint
+    # None in a fork of a session: it is committed as a whole.
+    checkpoint: Checkpoint | None
     schema: Schema
     nrows: int
     specs: tuple[ArraySpec, ...]
@@ -507,19 +489,22 @@ class WriteContext:
     place: str
     # Name in the keys of the tasks.
     tasks: str
+    # Fork of a session with empty arrays, pickled, which each task copies.
+    fork: bytes = b""
 
 
-def write_units(context: WriteContext, task: WriteTask, source: Callable[..., Source], *rest: Any) -> WriteReport:
-    """Write the units of a task that are not recorded, from the rows of ``source(*rest)``."""
+def write_units(context: WriteContext, task: WriteTask, source: Source) -> WriteReport:
+    """Write the units of a task that are not recorded, from the rows of a source."""
     # The worker that wrote recorded units may be lost, and its reports with it.
-    completed = context.checkpoint.recorded(unit.number for unit in task.units)
+    checkpoint = context.checkpoint
+    completed = {} if checkpoint is None else checkpoint.recorded(unit.number for unit in task.units)
     units = [unit for unit in task.units if unit.number not in completed]
     reports = list(completed.values())
     if units and not _is_finished(context):
         with write_sequentially(), context.target.writing() as put:
             completions = _CheckpointBuffer(context)
             writers = [_UnitWriter(context, put, completions, unit) for unit in units]
-            _write_spans(writers, task.spans, source(*rest), partial(report_part, context.tasks, task.number))
+            _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
             completions.flush()
         reports += [writer.report for writer in writers]
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
@@ -536,7 +521,7 @@ def _is_finished(context: WriteContext) -> bool:
     IncompleteStoreError
         If another conversion has replaced the group.
     """
-    if context.checkpoint.has_plan():
+    if context.checkpoint is None or context.checkpoint.has_plan():
         return False
     return bool(context.target.update_attributes(context.checkpoint.identity)["written"])
 
@@ -545,28 +530,28 @@ class _CheckpointBuffer:
     """Record completed units, several MiB at once: a record takes as long to write as a small chunk."""
 
     def __init__(self, context: WriteContext) -> None:
-        self._context, self._units, self._nbytes = context, list[tuple[_UnitWriter, CompletedUnit]](), 0
+        self._context, self._writers, self._nbytes = context, list[_UnitWriter](), 0
 
-    def add(self, writer: _UnitWriter, completed: CompletedUnit) -> None:
+    def add(self, writer: _UnitWriter) -> None:
         """Add a completed unit."""
-        self._units.append((writer, completed))
-        self._nbytes += completed.report.nbytes
+        self._writers.append(writer)
+        self._nbytes += writer.report.nbytes
         if self._nbytes >= limits().write_unit_nbytes:
             self.flush()
 
     def flush(self) -> None:
         """Write the record of all added units."""
-        context, units = self._context, {writer.unit.number: completed for writer, completed in self._units}
+        context, writers = self._context, self._writers
 
         def record() -> None:
-            if not _is_finished(context):
-                reports = context.checkpoint.record(units)
-                for writer, _ in self._units:
+            if context.checkpoint is not None and not _is_finished(context):
+                reports = context.checkpoint.record({each.unit.number: (each.report, each.objects) for each in writers})
+                for writer in writers:
                     writer.report = reports[writer.unit.number]
 
-        if units:
+        if writers:
             write_uninterrupted(context.run, context.place, record)
-        self._units, self._nbytes = [], 0
+        self._writers, self._nbytes = [], 0
 
 
 class _UnitWriter:
@@ -575,7 +560,7 @@ class _UnitWriter:
     def __init__(self, context: WriteContext, put: Put, completions: _CheckpointBuffer, unit: WriteUnit) -> None:
         self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
         self._put, self._completions = put, completions
-        self._nbytes, self._objects = 0, list[str]()
+        self._nbytes, self.objects = 0, list[str]()
 
     def covers(self, span: _Span) -> bool:
         """Return True if a span is inside the unit; a span is never partly inside."""
@@ -592,21 +577,23 @@ class _UnitWriter:
         objects = [f"{spec.name}/{chunk_key(array, unit)}" for unit in units]
 
         def write() -> None:
-            if spec.unit != spec.chunk or stop % spec.unit:
+            checkpoint = self.context.checkpoint
+            if checkpoint is not None and (spec.unit != spec.chunk or stop % spec.unit):
                 if _is_finished(self.context):
                     # Another copy of the task has written the unit, and the group is complete.
                     return
                 # zarr reads an existing shard, or an existing last chunk, before writing it; it may be truncated.
-                self.context.checkpoint.objects.drop(objects)
+                checkpoint.objects.drop(objects)
             self._put(array, start, stop, entries)
 
         write_uninterrupted(self.context.run, self.context.place, write)
-        self._objects += objects
+        self.objects += objects
 
     def close(self) -> None:
         """Pass the unit to the checkpoint."""
         records = 0 if self.unit.array else self.unit.stop - self.unit.start
-        self._completions.add(self, CompletedUnit(WriteReport(records, self._nbytes), self._objects))
+        self.report = WriteReport(records, self._nbytes)
+        self._completions.add(self)
         release_freed(self._nbytes)
 
 
@@ -790,7 +777,9 @@ def session_of(store: Any) -> Any:
     return session if hasattr(session, "fork") and hasattr(session, "commit") else None
 
 
-def check_session(session: Any, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None) -> None:
+def _check_session(
+    session: Any, mode: str, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None
+) -> None:
     """Refuse options that a session does not have, and a session that cannot be written.
 
     Raises
@@ -808,94 +797,55 @@ def check_session(session: Any, *, resume: bool, compute: bool, storage_options:
         raise ValueError("the Icechunk session is read-only: pass repository.writable_session(branch)")
     if session.has_uncommitted_changes:
         raise ValueError("the Icechunk session has uncommitted changes, and cannot be forked: commit them before")
-
-
-def convert_in_session(
-    session: Any, component: str | None, request: ConversionRequest, *, mode: Literal["w", "w-"]
-) -> None:
-    """Write a group within a session, and commit it.
-
-    Parameters
-    ----------
-    session : icechunk.Session
-        Writable session, checked by `check_session`.
-    component : str or None
-        Path of the group within the store.
-    request : ConversionRequest
-        Inputs and options.
-    mode : {"w", "w-"}
-        As in `to_zarr`.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If a chunk is missing after the merge; nothing is committed.
-    """
     check_mode(mode, "the group")
-    output = _SessionOutput(session, component, request, mode)
-    run_write(output, output.build)
 
 
-class _SessionOutput:
+class _SessionOutput(GroupOutput):
     """The group in a fork of a session: an `Output` of one commit."""
 
     def __init__(
         self, session: Any, component: str | None, request: ConversionRequest, mode: Literal["w", "w-"]
     ) -> None:
-        self.token = uuid.uuid4().hex
-        self._session, self._fork, self._request, self._mode = session, session.fork(), request, mode
-        self._target = TargetGroup.from_arguments(self._fork.store, component, None)
+        self._session, self._fork = session, session.fork()
+        super().__init__(TargetGroup.from_arguments(self._fork.store, component, None), request, mode=mode)
 
-    def claimed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
         """Hold nothing: a fork belongs to this run."""
-        return nullcontext()
+        yield
 
     def begin(self) -> None:
         """Create the group and its arrays in the fork."""
-        target, request, token = self._target, self._request, self.token
-        mode = target.check_free(self._mode, request.dataset.origin)
-        conversion = plan_conversion(request)
-        for rechunk in conversion.rechunks:
-            warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
-        conversion.check_memory()
-        self._layout = layout = conversion.layout
-
-        def create() -> None:
-            attributes = {"id": token, "complete": True, "written": True}
-            group = target.create(mode, attributes, request.options.attributes.of_group(request.schema))
-            target.create_arrays(group, request.options.create_arguments(layout, request.schema))
-            target.update_attributes(token, **group_attributes(request, layout, token))
-
+        mode = self._target.check_free(self._mode, self._request.dataset.origin)
+        planned = self._plan(None)
+        planned.check_memory()
         with write_sequentially():
-            run_uninterrupted(create)
+            run_uninterrupted(lambda: self._create(planned.layout, mode, complete=True))
 
     def build(self) -> tuple[Delayed, WriteWork]:
         """Build the tasks, and describe their work."""
-        layout, schema, place = self._layout, self._request.schema, f"Icechunk, branch {self._session.branch}"
-        row_tasks = RowTasks(self._request.dataset, self.token, schema)
-        units = list(plan_units(layout, schema))
-        tasks = _numbered_tasks(layout, units, row_tasks.source)
-        origin = _ForkOrigin(pickle.dumps(self._fork), self._target.component, self.token, schema, layout, place)
-        shared = dask.delayed(origin, name=f"tfrecord-writer-{self.token}", traverse=False)
-        arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
-        reading = ReadVolume.from_spans(row_tasks.source, layout.nrows, [task.rows for task in tasks], ())
-        name = task_name(_write_in_fork, self.token)
-        written = row_tasks.build(_write_in_fork, arguments, collect, (), shared)
-        return written, WriteWork(place, name, layout.nrows, len(schema), reading, len(units))
+        context = replace(
+            self._write_context(_write_in_fork, {}, f"Icechunk, branch {self._session.branch}"),
+            target=replace(self._target, store=None),
+            fork=pickle.dumps(self._fork),
+        )
+        shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
+        units = list(plan_units(self._layout, self._schema))
+        return self._tasks(_write_in_fork, context, shared, units, {}, collect)
 
     def finish(self, reports: Sequence[bytes]) -> None:
         """Merge the forks of the tasks, verify the number of chunks, and commit."""
-        session, layout = self._session, self._layout
+        session = self._session
 
         def merge() -> None:
             session.merge(self._fork, *map(pickle.loads, reports))
             try:
-                _check_chunks(session, self._target.component, layout)
+                _check_chunks(session, self._target.component, self._layout)
             except BaseException:
                 session.discard_changes()
                 raise
-            features = len(self._request.schema)
-            session.commit(f"Write {layout.nrows:,} records of {features} features with dask_tfrecord")
+            features = len(self._schema)
+            session.commit(f"Write {self._layout.nrows:,} records of {features} features with dask_tfrecord")
 
         run_uninterrupted(merge)
 
@@ -903,47 +853,13 @@ class _SessionOutput:
         """Remove nothing: the fork is not committed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ForkOrigin:
-    """Fork with empty arrays, which each task copies; sent once to each worker."""
-
-    fork: bytes
-    component: str | None
-    run: str
-    schema: Schema
-    layout: ZarrLayout
-    place: str
-
-
-class _NoCheckpoint(Checkpoint):
-    """Checkpoint of a task in a fork: nothing is recorded, because a commit is atomic."""
-
-    __slots__ = ()
-
-    def has_plan(self) -> bool:
-        """Return True: the group is not complete before the commit."""
-        return True
-
-    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
-        """Return no reports."""
-        return {}
-
-    def record(self, units: Mapping[int, CompletedUnit]) -> dict[int, WriteReport]:
-        """Return the reports of the units."""
-        return {number: unit.report for number, unit in units.items()}
-
-
-def _write_in_fork(origin: _ForkOrigin, task: WriteTask, source: Callable[..., Source], *rest: Any) -> bytes:
+def _write_in_fork(context: WriteContext, task: WriteTask, source: Source) -> bytes:
     """Write the units of a task to a copy of the fork; return the copy, pickled."""
-    fork = pickle.loads(origin.fork)
-    target = TargetGroup(fork.store, origin.component, None)
+    fork = pickle.loads(context.fork)
+    target = replace(context.target, store=fork.store)
     with write_sequentially():
-        group = target.open("r+")
-        arrays = {spec.name: target.open_for_writing(group, spec.name) for spec in origin.layout.arrays}
-    checkpoint = _NoCheckpoint(target.objects(group), origin.run)
-    names = origin.run, target, checkpoint, origin.schema
-    about = origin.place, task_name(_write_in_fork, origin.run)
-    write_units(WriteContext(*names, origin.layout.nrows, origin.layout.arrays, arrays, *about), task, source, *rest)
+        arrays = target.open_for_writing(target.open("r+"), context.specs)
+    write_units(replace(context, target=target, arrays=arrays), task, source)
     return pickle.dumps(fork)
 
 

@@ -18,9 +18,8 @@ from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.markup import fragment, table
 from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
+from dask_tfrecord.stores.output import run_write
 from dask_tfrecord.stores.zarr.plan import (
-    ChunkRequest,
-    Codecs,
     Conversion,
     codec_documents,
     codec_names,
@@ -28,7 +27,7 @@ from dask_tfrecord.stores.zarr.plan import (
     json_value,
     plan_conversion,
 )
-from dask_tfrecord.stores.zarr.write import convert, open_target, session_of
+from dask_tfrecord.stores.zarr.write import GroupOutput, open_target, session_of
 
 _HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
 
@@ -208,7 +207,8 @@ class ZarrPlan:
         if session_of(store) is not None:
             raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
         target = open_target(store, component, storage_options, request.dataset.origin, mode=mode, resume=resume)
-        return convert(target, request, self._conversion, mode=mode, resume=resume, compute=compute)
+        output = GroupOutput(target, request, self._conversion, mode=mode, resume=resume)
+        return run_write(output, output.build, compute=compute)
 
     def to_json(self) -> str:
         """Return the plan as JSON, sizes in bytes.
@@ -312,10 +312,8 @@ def plan_zarr(
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
-    chunk_request = ChunkRequest.from_arguments(chunks, shards)
-    codecs = Codecs(compressors, filters)
     request = conversion_request(
-        arrays, chunk_request, codecs, groups, dimension_names, fill_values, consolidated, memory_limit
+        arrays, chunks, shards, compressors, filters, groups, dimension_names, fill_values, consolidated, memory_limit
     )
     return ZarrPlan.from_conversion(plan_conversion(request))
 

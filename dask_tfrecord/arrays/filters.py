@@ -1,0 +1,301 @@
+"""Filters: rows chosen by the values of some of their columns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import normalize_token, tokenize
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.collection import RowNumbers
+from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
+from dask_tfrecord.arrays.sources import Source, fill, located, user_blocks
+from dask_tfrecord.columns.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    frozen,
+    splits_of,
+    take_rows,
+    to_array,
+)
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.features import Feature
+from dask_tfrecord.schema import Schema
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OPERATORS = (*_COMPARISONS, "in", "not in")
+_REDUCTIONS = ("len", "any", "all")
+# Function from a dict of blocks of n rows to a mask of n rows.
+MaskFunction = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Comparison of a column with a value, or of the lengths, any or all of its values."""
+
+    column: str
+    reduction: str | None
+    comparison: str
+    value: Any
+
+    def mask(self, block: Block) -> NDArray[np.bool_]:
+        """Return the rows for which the condition holds."""
+        if self.reduction == "len":
+            return self._compare(_lengths(block))
+        if self.reduction is None:
+            return self._compare(to_array(block))
+        values, row_splits = _flat(block)
+        held = np.diff(splits_of(self._compare(to_array(values)))[row_splits])
+        return held > 0 if self.reduction == "any" else held == np.diff(row_splits)
+
+    def _compare(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        if self.comparison in _COMPARISONS:
+            # A Python float takes the dtype of the values, like 0.1 of float32.
+            with np.errstate(over="ignore"):
+                found = _COMPARISONS[self.comparison](values, self.value)
+        elif values.dtype.kind in "OT":
+            found = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
+        else:
+            found = np.isin(values, np.asarray(self.value, values.dtype if values.dtype.kind == "f" else None))
+        mask = np.asarray(found, bool).reshape(values.shape)
+        return ~mask if self.comparison == "not in" else mask
+
+
+def _lengths(block: Block) -> NDArray[np.int64]:
+    if isinstance(block, RaggedBlock):
+        return np.diff(block.row_splits)
+    if isinstance(block, ArraysBlock):
+        return block.shapes[:, 0]
+    return np.full(len(block), block.shape[1], np.int64)
+
+
+def _flat(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
+    """Return all values of all rows, along one axis, and the offsets between rows."""
+    if isinstance(block, RaggedBlock):
+        values, inner = _flat(block.values)
+        return values, inner[block.row_splits]
+    if isinstance(block, ArraysBlock):
+        return block.values, block.row_splits
+    values = block.reshape((-1,))
+    return values, np.arange(len(block) + 1) * (len(values) // max(len(block), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Alternatives, each of which is a list of conditions that all hold."""
+
+    alternatives: tuple[tuple[Condition, ...], ...]
+
+    @classmethod
+    def parse(cls, filters: Any) -> Filters:
+        """Check filters in the notation of pyarrow.
+
+        Raises
+        ------
+        ValueError
+            If they are no list of triples, no list of such lists, or an operator is unknown.
+        """
+        given = list(filters) if isinstance(filters, Sequence) and not isinstance(filters, str) else []
+        if given and all(isinstance(each, list) for each in given):
+            return cls(tuple(tuple(map(_condition, each)) for each in given))
+        if not given:
+            raise ValueError(
+                f"filters are a list of triples like [('label', '==', 3)], all of which hold, or a list of such lists, "
+                f"one of which holds; got {filters!r:.100}"
+            )
+        return cls((tuple(map(_condition, given)),))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns with conditions, as they are written: ``len(tokens)`` may be a name or a reduction."""
+        return tuple(dict.fromkeys(each.column for conditions in self.alternatives for each in conditions))
+
+    def resolve(self, schema: Schema) -> Filters:
+        """Return filters of columns of a schema.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If there is no such column.
+        SchemaError
+            If rows have several values and no reduction is given, or the value has another type than the column.
+        """
+        return Filters(tuple(tuple(_resolved(each, schema) for each in conditions) for conditions in self.alternatives))
+
+    def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
+        """Return the rows that are kept."""
+        kept = [
+            np.logical_and.reduce([each.mask(blocks[each.column]) for each in every]) for every in self.alternatives
+        ]
+        mask: NDArray[np.bool_] = np.logical_or.reduce(kept)
+        return mask
+
+
+def _condition(given: Any) -> Condition:
+    if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
+        raise ValueError(
+            f"a filter is a tuple of column, operator and value, like ('label', '==', 3); got {given!r:.100}"
+        )
+    name, comparison, value = given
+    if comparison not in _OPERATORS:
+        raise ValueError(f"filter of {name!r}: the operator is one of {', '.join(_OPERATORS)}; got {comparison!r:.50}")
+    if comparison in ("in", "not in"):
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+            raise ValueError(f"filter of {name!r}: {comparison!r} takes a list of values; got {value!r:.100}")
+        value = tuple(value)
+    return Condition(name, None, comparison, value)
+
+
+def _resolved(condition: Condition, schema: Schema) -> Condition:
+    name, reduction = condition.column, None
+    if name not in schema:
+        for each in _REDUCTIONS:
+            if name.startswith(f"{each}(") and name.endswith(")"):
+                name, reduction = name[len(each) + 1 : -1], each
+    if name not in schema:
+        raise UnknownFeatureError(f"filters: no column {name!r}{near_misses(name, schema)}")
+    feature = schema[name]
+    scalar = feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes
+    if scalar and reduction is not None:
+        raise SchemaError(
+            f"filters: column {name!r} is {feature}, with one value per row: compare it without {reduction}"
+        )
+    if not scalar and reduction is None:
+        raise SchemaError(
+            f"filters: column {name!r} is {feature}, with several values per row: compare len({name}), any({name}) or "
+            f"all({name})"
+        )
+    values = condition.value if condition.comparison in ("in", "not in") else (condition.value,)
+    for value in values:
+        _check_type(name, feature, reduction, value)
+    return Condition(name, reduction, condition.comparison, condition.value)
+
+
+def _check_type(name: str, feature: Feature, reduction: str | None, value: Any) -> None:
+    dtype = feature.item_dtype
+    kind = "i" if reduction == "len" else dtype.kind
+    expected: Any = {"O": bytes, "T": str}.get(kind, (bool, int, float, complex, np.number, np.bool_))
+    if not isinstance(value, expected):
+        column = "the number of its values" if reduction == "len" else {"O": "bytes", "T": "text"}.get(kind, str(dtype))
+        hint = f"; give {value.encode()!r}" if isinstance(value, str) and kind == "O" else ""
+        raise SchemaError(f"filters: column {name!r} is compared as {column}; got {value!r:.100}{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class UserMask:
+    """Function of a user that chooses rows."""
+
+    function: MaskFunction
+
+    def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
+        """Call the function, and check its result.
+
+        Raises
+        ------
+        SchemaError
+            If it is no mask of the rows.
+        """
+        rows = len(next(iter(blocks.values())))
+        mask = np.asarray(self.function(user_blocks(blocks)))
+        if mask.dtype != bool or mask.shape != (rows,):
+            raise SchemaError(
+                f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "
+                f"{mask.dtype} of shape {mask.shape}"
+            )
+        return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilteredSource(Source):
+    """Rows of an uncounted source for which a mask is true."""
+
+    source: Source
+    mask: Filters | UserMask
+    tested: tuple[str, ...]
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the source."""
+        return self.source.schema
+
+    @property
+    def rows(self) -> RowNumbers | None:
+        """None: matches are not counted."""
+        return None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the source."""
+        return tuple(self.source.schema)
+
+    @property
+    def inner(self) -> Source:
+        """Source of the rows that are chosen from."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """Columns that the mask is computed from, and filters."""
+        return self.tested, self.mask if isinstance(self.mask, Filters) else None
+
+    def with_memory_limit(self, nbytes: int) -> FilteredSource:
+        """Limit the blocks that are chosen from."""
+        return FilteredSource(self.source.with_memory_limit(nbytes), self.mask, self.tested)
+
+    def select(self, key: Any) -> Source:
+        """Raise the error of the source: rows are not counted."""
+        return self.source.select(key)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read a chunk, and keep the rows for which the mask is true."""
+        blocks = self.source.read(tuple(dict.fromkeys([*self.tested, *names])), key)
+        with located(lambda: self.describe(key), "where"):
+            kept = np.flatnonzero(self.mask({name: blocks[name] for name in self.tested}))
+        return fill({name: take_rows(blocks[name], kept) for name in names}, out)
+
+
+def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...]) -> Rows:
+    """Choose the rows of a mask; counted rows are tested now, in a task for each chunk."""
+    if rows.borders is None and rows.source is not None:
+        return Rows.of_source(FilteredSource(rows.source, mask, tested), None, rows.nchunks)
+    option = mask, tested, rows.sizes, files_of(rows.origin)
+    if rows.borders is None:
+        chunks = each_chunk(_kept, option, rows.chunks(tuple(rows.schema)))
+        return Rows.of_chunks(chunks, rows.schema, rows.sizes, rows.origin, rows.rechunked)
+    chunks = rows.chunks(tested)
+    name = f"tfrecord-mask-{tokenize(chunks.name, option)}"
+    numbers = da.arange(rows.nchunks, chunks=1)
+    found = block_array(_mask, chunks, option, name, (rows.sizes,), np.dtype(bool), numbers)
+    return rows.select(found.compute())
+
+
+_Option = tuple[Filters | UserMask, tuple[str, ...], tuple[float, ...], str]
+
+
+def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[np.bool_]:
+    mask, tested, sizes, files = option
+    with located(lambda: describe_chunk(sizes, files, int(number[0])), "where"):
+        return mask({name: frozen(chunk.blocks[name]) for name in tested})
+
+
+def _kept(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
+    kept = np.flatnonzero(_mask(chunk, option, np.array(block_id)))
+    return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})

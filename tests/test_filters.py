@@ -1,0 +1,255 @@
+"""`Dataset.where` and `read_tfrecord(filters=)`, compared with masks of the computed columns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import write_oracle
+from support.any_columns import listed
+from support.store_round_trip import assert_identity, assert_same
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.messages import Example
+
+ROWS = 60
+FEATURES = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "score": dtf.FixedLenFeature((), "float32"),
+    "pair": dtf.FixedLenFeature((2,), "int64"),
+    "name": dtf.FixedLenFeature((), "bytes"),
+    "word": dtf.TextFeature(),
+    "tokens": dtf.VarLenFeature("int64"),
+}
+# What each operator means for one value.
+MEANING: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, values: value in values,
+    "not in": lambda value, values: value not in values,
+}
+
+
+def row(number: int) -> dict[str, Any]:
+    """Return the values of a record."""
+    return {
+        "label": number % 5,
+        "score": number / 8,
+        "pair": [number, number % 3],
+        "name": b"ab"[: number % 3],
+        "word": "xyz"[number % 3],
+        "tokens": list(range(number % 4)),
+    }
+
+
+TABLE = [row(number) for number in range(ROWS)]
+
+
+def payload(values: Mapping[str, Any]) -> bytes:
+    """Serialize a record of these values."""
+    message = Example()
+    held = message.features.feature
+    held["label"].int64_list.value.append(values["label"])
+    held["score"].float_list.value.append(values["score"])
+    held["pair"].int64_list.value.extend(values["pair"])
+    held["name"].bytes_list.value.append(values["name"])
+    held["word"].bytes_list.value.append(values["word"].encode())
+    held["tokens"].int64_list.value.extend(values["tokens"])
+    data: bytes = message.SerializeToString()
+    return data
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filters")
+    for number, start in enumerate(range(0, ROWS, 20)):
+        write_oracle(folder / f"f-{number:05d}-of-00003.tfrecord", map(payload, TABLE[start : start + 20]))
+    return folder
+
+
+def holds(values: Mapping[str, Any], condition: tuple[str, str, Any]) -> bool:
+    """Return whether a condition holds for a row, value by value."""
+    column, comparison, value = condition
+    meaning = MEANING[comparison]
+    if "(" not in column:
+        return meaning(values[column], value)
+    reduction, name = column[:-1].split("(")
+    if reduction == "len":
+        return meaning(len(values[name]), value)
+    return (any if reduction == "any" else all)(meaning(each, value) for each in values[name])
+
+
+def expected_rows(filters: Any, table: list[dict[str, Any]] = TABLE) -> list[dict[str, Any]]:
+    """Return the rows that filters keep."""
+    alternatives = filters if isinstance(filters[0], list) else [filters]
+    return [values for values in table if any(all(holds(values, each) for each in every) for every in alternatives)]
+
+
+def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return computed columns as rows of lists."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
+
+
+OPERANDS: Mapping[str, st.SearchStrategy[Any]] = {
+    "label": st.integers(-1, 6),
+    "score": st.integers(0, 60).map(lambda eighths: eighths / 8),
+    "name": st.sampled_from([b"", b"a", b"ab", b"c"]),
+    "word": st.sampled_from(["x", "y", "zz", ""]),
+    "len(tokens)": st.integers(0, 4),
+    "any(tokens)": st.integers(0, 4),
+    "all(tokens)": st.integers(0, 4),
+    "any(pair)": st.integers(0, 60),
+    "len(pair)": st.integers(1, 3),
+}
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> tuple[str, str, Any]:
+    """Draw a condition of any column."""
+    column = draw(st.sampled_from(sorted(OPERANDS)))
+    comparison = draw(st.sampled_from(sorted(MEANING)))
+    if comparison in ("in", "not in"):
+        return column, comparison, draw(st.lists(OPERANDS[column], min_size=1, max_size=3))
+    return column, comparison, draw(OPERANDS[column])
+
+
+OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {
+    "counted": lambda files: dtf.read_tfrecord(files, FEATURES, chunks=7),
+    "uncounted": lambda files: dtf.read_tfrecord(files, FEATURES, counts=None),
+    "persisted": lambda files: dtf.read_tfrecord(files, FEATURES).persist(),
+    "persisted, uncounted": lambda files: dtf.read_tfrecord(files, FEATURES, counts=None).persist(),
+    "mapped": lambda files: dtf.read_tfrecord(files, FEATURES).map_blocks(lambda blocks: blocks, FEATURES),
+    "assigned": lambda files: dtf.read_tfrecord(files, FEATURES).assign(label=np.arange(ROWS) % 5),
+    "stored": lambda files: dtf.read_tfrecord(files, FEATURES).rows[::-1].rows[::-1],
+}
+
+
+@cache
+def open_once(files: Path, opened: str) -> dtf.Dataset:
+    return OPENED[opened](files)
+
+
+@pytest.mark.parametrize("opened", OPENED)
+@given(alternatives=st.lists(st.lists(conditions(), min_size=1, max_size=2), min_size=1, max_size=2))
+def test_any_filters(files: Path, opened: str, alternatives: list[list[tuple[str, str, Any]]]) -> None:
+    ds = open_once(files, opened)
+    for filters in (alternatives, alternatives[0]):
+        wanted = expected_rows(filters)
+        with dask.config.set(scheduler="sync"):
+            kept = ds.where(filters)
+            assert kept.nrows == (None if "uncounted" in opened else len(wanted))
+            assert rows_of(kept.compute()) == wanted
+
+
+FILTERS = [("score", ">", 1.0), ("label", "in", [1, 3])]
+
+
+def test_combinations(files: Path, tmp_path: Path) -> None:
+    ds, wanted = dtf.read_tfrecord(files, FEATURES, filters=FILTERS), expected_rows(FILTERS)
+    assert ds.nrows == len(wanted)
+    assert sum(ds.chunks) == len(wanted)
+    assert rows_of(ds.rows[::-1].compute()) == wanted[::-1]
+    assert rows_of(ds.head(2)) == wanted[:2]
+    assert ds.where([("label", "==", 1)])["label"].compute().tolist() == [1] * sum(
+        each["label"] == 1 for each in wanted
+    )
+    again = ds.explode(["tokens"], repeat=["label"]).where([("tokens", "==", 2)])
+    assert again["label"].compute().tolist() == [each["label"] for each in wanted if 2 in each["tokens"]]
+    assert ds.windows(["tokens"]).where([("any(mask)", "==", True)]).nrows == sum(
+        len(each["tokens"]) for each in wanted
+    )
+    batches = list(ds.batches(4))
+    assert rows_of({name: np.concatenate([batch[name] for batch in batches]) for name in ds}) == wanted
+    assert_same(assert_identity(ds, tmp_path / "a.zarr").compute(), ds.compute())
+    dtf.to_tfrecord(ds, f"{tmp_path}/{{shard}}.tfrecord", features=FEATURES)
+    assert rows_of(dtf.read_tfrecord(tmp_path / "*.tfrecord", FEATURES).compute()) == wanted
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_filters_of_columns_that_are_not_read(files: Path, counts: Any) -> None:
+    ds = dtf.read_tfrecord(files, FEATURES, columns=["name", "pair"], filters=FILTERS, counts=counts)
+    assert list(ds) == ["name", "pair"]
+    assert rows_of(ds.compute()) == [{name: each[name] for name in ds} for each in expected_rows(FILTERS)]
+
+
+def test_function(files: Path) -> None:
+    ds = dtf.read_tfrecord(files, FEATURES, chunks=11)
+    seen: list[tuple[str, ...]] = []
+
+    def odd(blocks: dict[str, Any]) -> Any:
+        seen.append(tuple(blocks))
+        return blocks["label"] % 2 == 1
+
+    with dask.config.set(scheduler="sync"):
+        kept = ds.where(odd, columns=["label"])
+    assert set(seen) == {("label",)}
+    assert rows_of(kept.compute()) == [each for each in TABLE if each["label"] % 2]
+    assert ds.where(lambda blocks: np.diff(blocks["tokens"].row_splits) > 2).nrows == ROWS // 4
+    assert ds.where(lambda blocks: blocks["label"] > 9).compute()["pair"].shape == (0, 2)
+
+
+def test_damaged_records_are_skipped_first(files: Path, tmp_path: Path) -> None:
+    source = files / "f-00000-of-00003.tfrecord"
+    data = bytearray(source.read_bytes())
+    data[20] ^= 1  # in the first record
+    (tmp_path / "damaged.tfrecord").write_bytes(data)
+    ds = dtf.read_tfrecord(tmp_path / "damaged.tfrecord", FEATURES, errors="skip", filters=[("label", "==", 0)])
+    assert rows_of(ds.compute()) == expected_rows([("label", "==", 0)], TABLE[1:20])
+
+
+def test_values_of_float32_are_compared_as_such() -> None:
+    ds = dtf.Dataset.from_arrays({"x": np.array([0.1, 0.2, np.nan], np.float32)})
+    for condition, rows in [(("==", 0.1), 1), (("in", [0.1, 0.2]), 2), (("<", 1e300), 2), (("!=", 0.1), 2)]:
+        assert ds.where([("x", *condition)]).nrows == rows
+
+
+@pytest.mark.parametrize(
+    ("filters", "error", "message"),
+    [
+        ("label", ValueError, "a list of triples"),
+        ([], ValueError, "a list of triples"),
+        ([("label", "==")], ValueError, "a tuple of column, operator and value"),
+        ([[("label", "==", 1)], ("label", "==", 2)], ValueError, "a tuple of column, operator and value"),
+        ([("label", "~", 1)], ValueError, "the operator is one of"),
+        ([("label", "in", 1)], ValueError, "takes a list of values"),
+        ([("labl", "==", 1)], UnknownFeatureError, "did you mean 'label'"),
+        ([("len(token)", "==", 1)], UnknownFeatureError, "did you mean 'tokens'"),
+        ([("tokens", "==", 1)], SchemaError, r"compare len\(tokens\), any\(tokens\) or all\(tokens\)"),
+        ([("len(label)", "==", 1)], SchemaError, "with one value per row"),
+        ([("label", "==", "1")], SchemaError, "is compared as int64; got '1'"),
+        ([("name", "==", "a")], SchemaError, "is compared as bytes; got 'a'; give b'a'"),
+        ([("word", "in", ["a", b"b"])], SchemaError, "is compared as text; got b'b'"),
+        ([("len(tokens)", ">", "1")], SchemaError, "the number of its values"),
+    ],
+)
+def test_refused_filters(files: Path, filters: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        dtf.read_tfrecord(files, FEATURES, filters=filters)
+
+
+def test_refused_functions(files: Path) -> None:
+    ds = dtf.read_tfrecord(files, FEATURES)
+    with pytest.raises(SchemaError, match="expected a mask of the rows"):
+        ds.where(lambda blocks: blocks["label"], columns=["label"])
+    with pytest.raises(UnknownFeatureError, match="no column 'x'"):
+        ds.where(lambda blocks: blocks["x"], columns=["x"])
+    with pytest.raises(SchemaError, match="at least one column"):
+        ds.where(lambda blocks: True, columns=[])
+    with pytest.raises(TypeError, match="filters name theirs"):
+        ds.where([("label", "==", 1)], columns=["label"])
+    with pytest.raises(KeyError) as caught:
+        ds.where(lambda blocks: blocks["x"], columns=["label"])
+    assert "where: the function failed on" in caught.value.__notes__[0]

@@ -1,0 +1,232 @@
+"""`Dataset.windows`: the steps around each step of a record, compared with slices of the lists of the records."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import write_oracle
+from support.any_columns import listed
+from support.store_round_trip import assert_identity, assert_same
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.messages import Example
+
+LENGTHS = (3, 0, 5, 1, 0, 7, 2)
+GROUP = ("steps/action", "steps/text", "steps/words", "steps/image")
+FEATURES = {
+    "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
+    "steps/text": dtf.VarLenFeature("bytes"),
+    "steps/words": dtf.RaggedFeature("int64", "words", [dtf.RaggedFeature.RowLengths("word_lengths")]),
+    "steps/image": dtf.ImageFeature((-1, 2, 3, 1)),
+    "id": dtf.FixedLenFeature((), "int64"),
+}
+PADDING = {"steps/action": [0.0, 0.0], "steps/text": b"", "steps/words": [], "steps/image": [[[0]] * 3] * 2}
+Window = tuple[int, int, int, str]
+
+
+def episode(number: int, steps: int) -> dict[str, Any]:
+    """Return the values of a record."""
+    return {
+        "steps/action": [[float(number), step] for step in range(steps)],
+        "steps/text": [b"%d of %d" % (step, number) * (step % 3) for step in range(steps)],
+        "steps/words": [[number] * ((number + step) % 3) for step in range(steps)],
+        "steps/image": [[[[number], [step], [9]]] * 2 for step in range(steps)],
+        "id": 7 * number,
+    }
+
+
+def payload(values: Mapping[str, Any]) -> bytes:
+    """Serialize a record of these values."""
+    image = pytest.importorskip("PIL.Image")
+    message = Example()
+    held = message.features.feature
+    held["steps/action"].float_list.value.extend(np.ravel(values["steps/action"]).tolist())
+    held["steps/text"].bytes_list.value.extend(values["steps/text"])
+    held["words"].int64_list.value.extend([word for words in values["steps/words"] for word in words])
+    held["word_lengths"].int64_list.value.extend(map(len, values["steps/words"]))
+    for pixels in values["steps/image"]:
+        file = io.BytesIO()
+        image.fromarray(np.array(pixels, np.uint8)[..., 0]).save(file, "PNG")
+        held["steps/image"].bytes_list.value.append(file.getvalue())
+    held["id"].int64_list.value.append(values["id"])
+    data: bytes = message.SerializeToString()
+    return data
+
+
+RECORDS = [episode(number, steps) for number, steps in enumerate(LENGTHS)]
+
+
+def expected_rows(window: Window, records: Sequence[Mapping[str, Any]] = RECORDS) -> list[dict[str, Any]]:
+    """Return the windows of records, by loops over lists."""
+    past, future, stride, pad = window
+    rows = []
+    for number, values in enumerate(records):
+        count = len(values["steps/text"])
+        for step in range(count):
+            places = range(step - past * stride, step + future * stride + 1, stride)
+            mask = [0 <= place < count for place in places]
+            if pad == "drop" and not all(mask):
+                continue
+            row: dict[str, Any] = {"id": values["id"], "record": number}
+            for name in GROUP:
+                row[name] = [
+                    PADDING[name] if pad == "zero" and not held else values[name][min(max(place, 0), count - 1)]
+                    for place, held in zip(places, mask, strict=True)
+                ]
+            rows.append(row if pad == "drop" else {**row, "mask": mask})
+    return rows
+
+
+def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return computed columns as rows of lists."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("episodes")
+    for shard, (start, stop) in enumerate(pairwise([0, 3, 5, len(LENGTHS)])):
+        write_oracle(folder / f"e-{shard:05d}-of-00003.tfrecord", map(payload, RECORDS[start:stop]))
+    return folder
+
+
+def counted(shards: Path, group: Sequence[str], window: Window) -> dict[str, Any]:
+    past, future, stride, pad = window
+    ds = dtf.read_tfrecord(shards, FEATURES, chunks=2).windows(group, past, future, stride, pad, repeat="id")  # type: ignore[arg-type]
+    return ds.compute()
+
+
+def uncounted(shards: Path, group: Sequence[str], window: Window) -> dict[str, Any]:
+    past, future, stride, pad = window
+    ds = dtf.read_tfrecord(shards, FEATURES, counts=None)
+    made = ds.windows(group, past, future, stride, pad, repeat="id").compute()  # type: ignore[arg-type]
+    # The numbers of the records are not known.
+    return {**made, "record": made["id"] // 7}
+
+
+def persisted(shards: Path, group: Sequence[str], window: Window) -> dict[str, Any]:
+    past, future, stride, pad = window
+    ds = dtf.read_tfrecord(shards, FEATURES, chunks=3).persist()
+    return ds.windows(group, past, future, stride, pad, repeat=["id"]).compute()  # type: ignore[arg-type]
+
+
+def backwards(shards: Path, group: Sequence[str], window: Window) -> dict[str, Any]:
+    past, future, stride, pad = window
+    ds = dtf.read_tfrecord(shards, FEATURES).windows(group, past, future, stride, pad, repeat="id")  # type: ignore[arg-type]
+    return {name: array[::-1] for name, array in ds.rows[::-1].compute().items()}
+
+
+def batched(shards: Path, group: Sequence[str], window: Window) -> dict[str, Any]:
+    past, future, stride, pad = window
+    ds = dtf.read_tfrecord(shards, FEATURES, chunks=2).windows(group, past, future, stride, pad, repeat="id")  # type: ignore[arg-type]
+    if not ds.nrows:
+        return ds.compute()
+    found = list(ds.batches(4))
+    return {name: np.concatenate([batch[name] for batch in found]) for name in ds}
+
+
+WAYS = [counted, uncounted, persisted, backwards, batched]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "window",
+    [
+        (past, future, stride, pad)
+        for past, future, stride in [(0, 0, 1), (1, 0, 1), (0, 2, 1), (1, 2, 2), (9, 0, 3)]
+        for pad in ("edge", "zero", "drop")
+    ],
+    ids=str,
+)
+def test_windows(shards: Path, way: Callable[..., dict[str, Any]], window: Window) -> None:
+    made = way(shards, GROUP, window)
+    wanted = expected_rows(window)
+    assert rows_of(made) == [{name: row[name] for name in made} for row in wanted]
+    assert ("mask" in made) == (window[-1] != "drop")
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    past=st.integers(0, 3),
+    future=st.integers(0, 3),
+    stride=st.integers(1, 3),
+    pad=st.sampled_from(["edge", "zero", "drop"]),
+    data=st.data(),
+)
+def test_any_window_of_any_rows(
+    lengths: list[int], past: int, future: int, stride: int, pad: Any, data: st.DataObject
+) -> None:
+    records = [episode(number, steps) for number, steps in enumerate(lengths)]
+    columns: dict[str, Any] = {"steps/text": dtf.VarLenFeature("bytes"), "id": dtf.FixedLenFeature((), "int64")}
+    blocks = {name: [values[name] for values in records] for name in columns}
+    ds = dtf.Dataset.from_arrays(blocks, features=columns)
+    windows = ds.windows("steps", past, future, stride, pad, repeat="id")
+    wanted = expected_rows((past, future, stride, pad), records)
+    assert windows.nrows == len(wanted)
+    picked = data.draw(st.lists(st.integers(0, len(wanted) - 1), max_size=5)) if wanted else []
+    for ds, rows in ((windows, wanted), (windows.rows[picked], [wanted[row] for row in picked])):
+        made = ds.compute()
+        assert rows_of(made) == [{name: row[name] for name in made} for row in rows]
+
+
+def test_schema_and_chunks(shards: Path) -> None:
+    ds = dtf.read_tfrecord(shards, FEATURES)
+    windows = ds.windows("steps", past=2, repeat="id")
+    assert {name: (array.shape, array.dtype) for name, array in windows.items()} == {
+        "steps/action": ((18, 3, 2), np.dtype("float32")),
+        "steps/text": ((18, 3), np.dtype(object)),
+        "steps/words": ((18,), np.dtype(object)),
+        "steps/image": ((18, 3, 2, 3, 1), np.dtype("uint8")),
+        "id": ((18,), np.dtype("int64")),
+        "record": ((18,), np.dtype("int64")),
+        "mask": ((18, 3), np.dtype(bool)),
+    }
+    assert windows.chunks == ds.explode("steps").chunks == (8, 1, 9)
+    # Rows of the first chunk have three windows, of which two are complete.
+    assert ds.windows("steps", past=2, pad="drop").chunks == (1 + 3, 5)
+    with dask.config.set(scheduler="sync"):
+        action, mask = dask.compute(windows["steps/action"][4:6], windows["mask"][4:6])
+    assert action[:, :, 1].tolist() == [[0, 0, 1], [0, 1, 2]]
+    assert mask.tolist() == [[False, True, True], [True, True, True]]
+
+
+def test_stores(shards: Path, tmp_path: Path) -> None:
+    windows = dtf.read_tfrecord(shards, FEATURES).windows("steps", past=1, future=1, pad="zero", repeat="id")
+    back = assert_identity(windows, tmp_path / "a.zarr", chunks=4, shards=8)
+    assert_same(back.rows[::-2].compute(), windows.rows[::-2].compute())
+    assert "'window'" in str(windows._rows.origin)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"past": -1}, ValueError, "past is an int from 0 on"),
+        ({"future": -1}, ValueError, "future is an int from 0 on"),
+        ({"stride": 0}, ValueError, "stride is an int from 1 on"),
+        ({"pad": "wrap"}, ValueError, "pad is 'edge', 'zero' or 'drop'"),
+        ({"group": "step"}, UnknownFeatureError, "no group or column 'step'"),
+        ({"group": "id"}, SchemaError, "have no items"),
+    ],
+)
+def test_arguments(shards: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        dtf.read_tfrecord(shards, FEATURES).windows(**{"group": "steps", **options})
+
+
+def test_refusals() -> None:
+    ds = dtf.Dataset.from_arrays({"a": [[1, 2], [3]], "b": [[1], [2, 2]], "mask": [[1, 2], [3]]})
+    with pytest.raises(SchemaError, match="column 'mask' would be replaced"):
+        ds.windows(["a", "mask"])
+    assert ds.windows(["a", "mask"], pad="drop").compute()["mask"].tolist() == [[1], [2], [3]]
+    with pytest.raises(FeatureError, match="expected"):
+        ds.windows(["a", "b"]).compute()
