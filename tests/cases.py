@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from support import golden
 from support.any_columns import FEATURES, dataset_of, fitting_rows, listed, written_as
-from support.arrow_rows import check_table
+from support.arrow_rows import check_chunks, check_table
 from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
@@ -106,6 +106,12 @@ def xarray(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
         np.testing.assert_equal(listed(converted[name.replace("/", ".")].to_numpy()), listed(array), name)
 
 
+def awkward(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Convert to Awkward Arrays, one per chunk."""
+    pytest.importorskip("awkward")
+    check_chunks(ds, wanted)
+
+
 def batches(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
     """Concatenate batches in order."""
     found = list(ds.batches(4)) if ds else []
@@ -123,5 +129,6 @@ OUTPUTS: dict[str, Callable[[dtf.Dataset, Columns, Path], None]] = {
     "Arrow": arrow,
     "Parquet": parquet,
     "xarray": xarray,
+    "Awkward": awkward,
     "batches": batches,
 }

@@ -119,45 +119,6 @@ def test_a_component_that_is_no_string_is_refused(shard: Path, tmp_path: Path) -
         dtf.from_zarr(tmp_path / "store.zarr", component=3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "key", [0, slice(None, 5), [0, 1], (0, 1), np.ones(10, bool), slice(None)], ids=lambda key: type(key).__name__
-)
-def test_rows_picked_like_columns_are_pointed_to_rows(shard: Path, key: Any) -> None:
-    with pytest.raises(TypeError, match=r"(?s)a name, a tuple or a list of names; got .*; ds\.rows picks rows"):
-        dtf.read_tfrecord(shard)[key]
-
-
-@pytest.mark.parametrize("key", [(1, 2), (slice(2), "x"), (1, slice(None))], ids=repr)
-def test_rows_refuse_several_keys(shard: Path, key: Any) -> None:
-    with pytest.raises(
-        IndexError, match=r"(?s)rows are picked by one int, slice, list or mask; got .*; ds\.rows\[\[1, 2\]\]"
-    ):
-        dtf.read_tfrecord(shard).rows[key]
-
-
-@pytest.mark.parametrize("key", [slice("a", "b"), slice(None, 2.5)], ids=repr)
-def test_rows_refuse_slices_of_other_things(shard: Path, key: Any) -> None:
-    with pytest.raises(IndexError, match="a slice of rows has ints as bounds; got slice"):
-        dtf.read_tfrecord(shard).rows[key]
-
-
-@pytest.mark.parametrize("counts", ["auto", None])
-@pytest.mark.parametrize("n", ["3", None, 2.5, True])
-def test_head_takes_a_number(shard: Path, n: Any, counts: Any) -> None:
-    with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
-        dtf.read_tfrecord(shard, counts=counts).head(n)
-    with pytest.raises(ValueError, match="n is a number of rows, 0 or more; got -1"):
-        dtf.read_tfrecord(shard, counts=counts).head(-1)
-
-
-@pytest.mark.parametrize("n", ["3", None, 2.5, True])
-def test_sample_takes_a_number(shard: Path, n: Any) -> None:
-    ds = dtf.read_tfrecord(shard)
-    with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
-        ds.sample(n)
-    assert ds.sample(np.int64(3), seed=0).nrows == 3
-
-
 def test_a_missing_store_is_reported_with_suggestions(
     shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

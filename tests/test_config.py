@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +11,10 @@ import dask
 import numpy as np
 import pytest
 import yaml
+from support.programs import run_python
 
 import dask_tfrecord as dtf
-from dask_tfrecord.settings import DEFAULTS_FILE, read_count, read_nbytes, read_seconds, read_setting
+from dask_tfrecord.settings import DEFAULTS_FILE, read_count, read_nbytes, read_seconds
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text("utf-8"))
 SCHEMA: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.with_name("tfrecord-schema.yaml").read_text("utf-8"))
@@ -25,72 +22,66 @@ PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
 TYPES = {"boolean": bool, "integer": int, "number": float, "string": str, "null": type(None)}
 
 
-def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(section: Mapping[str, Any], inner: Callable[[Any], Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name and the entry of each setting; `inner` returns the settings below an entry."""
     for key, value in section.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
+        if below := inner(value):
+            yield from leaves(below, inner, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def described(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for key, value in schema["properties"].items():
-        if "properties" in value:
-            yield from described(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def run(code: str, **environment: str) -> str:
-    """Output of a new process without files of configuration."""
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **path, **environment}, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def defaults() -> dict[str, Any]:
+    return dict(leaves(DEFAULTS, lambda value: value if isinstance(value, dict) else None))
 
 
 def test_the_schema_describes_every_default() -> None:
-    defaults, schema = dict(leaves(DEFAULTS)), dict(described(SCHEMA))
-    assert list(defaults) == list(schema)
-    for name, value in defaults.items():
+    schema = dict(leaves(SCHEMA["properties"], lambda value: value.get("properties")))
+    assert list(defaults()) == list(schema)
+    for name, value in defaults().items():
         kinds = schema[name]["type"]
         assert isinstance(value, tuple(TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))), name
         assert len(schema[name]["description"]) > 60
     # One namespace, and a comment for each line.
     assert list(DEFAULTS) == ["tfrecord"]
-    for name in defaults:
+    for name in defaults():
         assert re.search(rf"^ +{name.rpartition('.')[2]}: .* # \w", DEFAULTS_FILE.read_text("utf-8"), re.MULTILINE)
 
 
 def test_the_page_lists_every_setting_with_its_default_and_its_environment_variable() -> None:
     rows = re.findall(r"^\| `(tfrecord\.[\w.-]+)` \| `(.*?)` \| `(DASK_\w+)` \| (.{30,}) \|$", PAGE.read_text(), re.M)
-    assert {name: yaml.safe_load(value) for name, value, _, _ in rows} == dict(leaves(DEFAULTS))
+    assert {name: yaml.safe_load(value) for name, value, _, _ in rows} == defaults()
     for name, _, variable, _ in rows:
         assert variable == "DASK_" + name.replace(".", "__").replace("-", "_").upper()
 
 
-@pytest.mark.integration
-def test_defaults_are_those_of_the_file_and_valid() -> None:
-    # In a new process: `dask.config.set` of another test may have removed the defaults of this one.
-    found = run("import json, dask, dask_tfrecord.settings; print(json.dumps(dask.config.get('tfrecord')))")
-    assert dict(leaves({"tfrecord": json.loads(found)})) == dict(leaves(DEFAULTS))
-    for name, value in leaves(DEFAULTS):
-        assert read_setting(name.removeprefix("tfrecord.")) == value
-    assert read_seconds("storage.timeout") == 120
-    assert read_count("storage.attempts") == 8
-    assert read_nbytes("storage.range-size") == 8 << 20
+# Programs that a new process runs with DASK_CONFIG at a directory of mine: `dask.config.set` of another test may have
+# removed the defaults of this one.
+PROGRAMS = {
+    "defaults come with dask": "import dask, dask_tfrecord; assert dask.config.get('tfrecord.progress') is True",
+    "or at the first use": (
+        "import dask_tfrecord, dask\n"
+        "assert dask.config.get('tfrecord', None) is None\n"
+        "dask_tfrecord.read_tfrecord\n"
+        f"assert dask.config.get('tfrecord') == {DEFAULTS['tfrecord']!r}\n"
+    ),
+    "values set before the defaults are loaded end without them": (
+        "import sys, dask_tfrecord, dask\n"
+        "assert 'dask_tfrecord.settings' not in sys.modules\n"
+        "with dask.config.set({'tfrecord.storage.attempts': 3}):\n"
+        "    from dask_tfrecord.settings import read_count, read_seconds\n"
+        "    assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (3, 120)\n"
+        "assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (8, 120)\n"
+        "dask.config.refresh()\n"
+        "assert dask.config.get('tfrecord.storage.attempts') == 8\n"
+    ),
+}
 
 
 @pytest.mark.integration
-def test_defaults_appear_with_dask_or_at_the_first_use(tmp_path: Path) -> None:
-    shown = "print(dask.config.get('tfrecord.progress', 'none'))"
-    assert run(f"import dask, dask_tfrecord; {shown}", DASK_CONFIG=str(tmp_path)) == "True"
-    assert run(f"import dask_tfrecord, dask; {shown}", DASK_CONFIG=str(tmp_path)) == "none"
-    late = "import dask_tfrecord as dtf, dask; dtf.read_tfrecord;"
-    assert run(f"{late} {shown}", DASK_CONFIG=str(tmp_path)) == "True"
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_defaults_appear_in_a_new_process(program: str, tmp_path: Path) -> None:
+    run_python("-c", PROGRAMS[program], DASK_CONFIG=str(tmp_path))
     # No file is written without a request.
     assert not list(tmp_path.iterdir())
 
@@ -104,23 +95,8 @@ def test_files_and_environment_variables_precede_the_defaults(tmp_path: Path) ->
         " read_setting('decode.memory-limit'), read_setting('progress'), read_count('storage.attempts'))"
     )
     variables = {"DASK_TFRECORD__STORAGE__RANGE_SIZE": "2 MiB", "DASK_TFRECORD__PROGRESS": "False"}
-    printed = run(code, DASK_CONFIG=str(tmp_path), **variables)
-    assert printed == f"7.0 {2 << 20} auto False 8"
-
-
-@pytest.mark.integration
-def test_values_set_before_the_defaults_are_loaded_end_without_them() -> None:
-    code = (
-        "import sys, dask_tfrecord, dask\n"
-        "assert 'dask_tfrecord.settings' not in sys.modules\n"
-        "with dask.config.set({'tfrecord.storage.attempts': 3}):\n"
-        "    from dask_tfrecord.settings import read_count, read_seconds\n"
-        "    assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (3, 120)\n"
-        "assert (read_count('storage.attempts'), read_seconds('storage.timeout')) == (8, 120)\n"
-        "dask.config.refresh()\n"
-        "assert dask.config.get('tfrecord.storage.attempts') == 8\n"
-    )
-    run(code)
+    printed = run_python("-c", code, DASK_CONFIG=str(tmp_path), **variables).stdout
+    assert printed.strip() == f"7.0 {2 << 20} auto False 8"
 
 
 def test_the_defaults_can_be_copied_to_a_file_of_the_user(tmp_path: Path) -> None:

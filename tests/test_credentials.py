@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,20 @@ class Guarded:
         assert not found, text[:2000]
 
 
+@contextmanager
+def guarding(directory: Path, way: str = "url", rows: int = 3, etags: bool = False) -> Iterator[Guarded]:
+    files = {"x.tfrecord": shard(directory, rows)}
+    files["cut.tfrecord"] = files["x.tfrecord"][:-3]
+    signature = "" if way == "options" else "X-Amz-Signature="
+    guards = {"files": files, "etags": {"x.tfrecord": "1"} if etags else {}, "password": PASSWORD}
+    with servers.running(servers.GuardedFiles, **guards, signature=signature) as (address, log):
+        yield Guarded(address, way, files, log)
+
+
 @pytest.fixture(params=["url", "chained", "options"])
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Guarded]:
-    files = {"x.tfrecord": shard(tmp_path)}
-    files["cut.tfrecord"] = files["x.tfrecord"][:-3]
-    signature = "" if request.param == "options" else "X-Amz-Signature="
-    with servers.running(
-        servers.GuardedFiles, files=files, etags={"x.tfrecord": "1"}, password=PASSWORD, signature=signature
-    ) as (address, log):
-        yield Guarded(address, request.param, files, log)
+    with guarding(tmp_path, request.param, etags=True) as guarded:
+        yield guarded
 
 
 def written(directory: Path) -> Iterator[bytes]:
@@ -268,10 +274,7 @@ def test_a_renewed_signature_names_the_same_file_and_another_query_another() -> 
 
 def test_a_conversion_is_resumed_under_a_renewed_signature(tmp_path: Path) -> None:
     # Without an ETag, the version of a file is a digest of its properties, which include the URL.
-    files = {"x.tfrecord": shard(tmp_path, rows=40)}
-    guards = {"files": files, "etags": {}, "password": PASSWORD, "signature": "X-Amz-Signature="}
-    with servers.running(servers.GuardedFiles, **guards) as (address, log):
-        guarded = Guarded(address, "url", files, log)
+    with guarding(tmp_path, rows=40) as guarded:
         first, renewed = (
             dtf.read_tfrecord(guarded.url("x.tfrecord", signature=word), FEATURES, chunks=10)
             for word in (SIGNATURE, RENEWED)
@@ -284,27 +287,18 @@ def test_a_conversion_is_resumed_under_a_renewed_signature(tmp_path: Path) -> No
 
 
 def test_references_are_read_with_credentials_among_the_remote_options(tmp_path: Path) -> None:
-    files = {"x.tfrecord": shard(tmp_path)}
-    guards = {"files": files, "etags": {}, "password": PASSWORD, "signature": PLAIN}
-    with servers.running(servers.GuardedFiles, **guards) as (address, log):
-        guarded = Guarded(address, "url", files, log)
+    with guarding(tmp_path) as guarded:
         virtual = dtf.virtual_zarr(guarded.url("x.tfrecord"), FEATURES)
-        assert virtual.files == (f"{address}/x.tfrecord",)
+        assert virtual.files == (f"{guarded.address}/x.tfrecord",)
         options = {
             "headers": {"Authorization": aiohttp.encode_basic_auth("user", PASSWORD)},
             "params": {"X-Amz-Signature": PLAIN},
         }
         fs = fsspec.filesystem("reference", fo=virtual.references(), remote_options=options, remote_protocol="http")
         assert np.frombuffer(fs.cat_file("x/1.0"), "<f4").tolist() == [2.0, 3.0]
-
-
-def test_shards_that_only_a_query_distinguishes_are_not_referred_to(tmp_path: Path) -> None:
-    guards = {"files": {"x": shard(tmp_path)}, "etags": {}, "password": PASSWORD}
-    with servers.running(servers.GuardedFiles, **guards) as (address, _):
-        host = address.removeprefix("http://")
-        urls = [f"http://user:{PASSWORD}@{host}/x?id={number}" for number in (1, 2)]
+        # Only the query distinguishes these shards.
         with pytest.raises(ValueError, match=r"several shards have this URL and differ in user info or query"):
-            dtf.virtual_zarr(urls, FEATURES)
+            dtf.virtual_zarr([guarded.url("x.tfrecord", signature=word) for word in (SIGNATURE, RENEWED)], FEATURES)
 
 
 class Unopenable(fsspec.AbstractFileSystem):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import struct
@@ -30,26 +29,33 @@ from support.wire import delimited, entry, example, mutate, wire_fields
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.columns.blocks import Block, to_array, zero_rows
+from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
-from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TextFeature, VarLenFeature
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RawFeature,
+    TextFeature,
+    VarLenFeature,
+)
 from dask_tfrecord.records.index import Run, scan_shard
 from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage.listing import find_shards
 
 BYTES, FLOATS, INT64 = Kind.BYTES, Kind.FLOATS, Kind.INT64
+FIXED, RAGGED, RAW, TENSOR = ValueLayout.FIXED, ValueLayout.RAGGED, ValueLayout.RAW, ValueLayout.TENSOR
+INTS = delimited(3, delimited(1, b"\x05"))
 
 
 def read(path: Path, schema: Mapping[str, Feature], count: int | None = None, **options: Any) -> dict[str, Block]:
-    """All records of a file; with a count, into arrays of that many rows."""
+    """Decode all records of a file; with a count, into arrays of that many rows."""
     [shard] = find_shards(path)
     run = Run(shard, first=0, count=count, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
-    return decode([run], Decoder(Schema(schema)), list(schema), rows=count, **options)
-
-
-INTS = delimited(3, delimited(1, b"\x05"))
+    known = schema if isinstance(schema, Schema) else Schema(schema)
+    return decode([run], Decoder(known), list(schema), rows=count, **options)
 
 
 # ---- every legal encoding
@@ -112,7 +118,7 @@ def compare_encodings(features: st.SearchStrategy[Feature], path: Path, nmessage
 
 @pytest.mark.parametrize("column", mostly_slow(COLUMNS, 2))
 def test_every_encoding_is_read_as_protobuf_reads_it(column: str, tmp_path: Path) -> None:
-    compare_encodings(COLUMNS[column], tmp_path / "x", 200)
+    compare_encodings(COLUMNS[column], tmp_path / "x", 100)
 
 
 @pytest.mark.nightly
@@ -121,46 +127,12 @@ def test_very_many_encodings_are_read_as_protobuf_reads_them(column: str, tmp_pa
     compare_encodings(COLUMNS[column], tmp_path / "x", 2_500)
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_golden_encodings(golden: Path, counted: bool) -> None:
-    said = json.loads((golden / "wire_encodings.json").read_text("utf-8"))
-    schema = {name: FixedLenFeature(spec["shape"], spec["dtype"]) for name, spec in said["features"].items()}
-    blocks = read(golden / "wire_encodings.tfrecord", schema, said["records"] if counted else None)
-    assert len(said["rows"]) == 9
-    rows = {name: np.array([row["protobuf"][name] for row in said["rows"]], schema[name].dtype) for name in schema}
-    assert_blocks_equal(blocks, rows)
-
-
-def test_into_memory_of_the_caller(tmp_path: Path) -> None:
-    schema = Schema({"i": FixedLenFeature((2,), "int64"), "r": RawFeature((2,), ">i2"), "b": VarLenFeature("bytes")})
-    payloads = [example(i=[row, -row], r=[b"\1\2\3\4"], b=[b"x"] * row) for row in range(5)]
-    oracle.write_oracle(tmp_path / "x", payloads)
-    out = {"i": np.full((5, 2), 7, np.int64), "r": np.full((5, 2), 7, np.int16)}
-    blocks = read(tmp_path / "x", schema, 5, out=out)
-    assert blocks["i"] is out["i"]
-    assert blocks["r"] is out["r"]
-    assert_blocks_equal(blocks, oracle.expected_columns(payloads, schema))
-
-
-@pytest.mark.parametrize("rows", [0, None])
-def test_no_records(rows: int | None, tmp_path: Path) -> None:
-    features = [FixedLenFeature((2,), "int64"), FixedLenFeature((0,), "bytes"), FixedLenFeature((3, 0), "float32")]
-    features += [VarLenFeature("bytes", shape=(-1, 2)), VarLenFeature("int64"), RawFeature((2,), ">f4"), TextFeature()]
-    schema = {str(number): feature for number, feature in enumerate(features)}
-    (tmp_path / "x").write_bytes(b"")
-    for blocks in (decode([], Decoder(Schema(schema)), list(schema), rows=rows), read(tmp_path / "x", schema, rows)):
-        assert_blocks_equal(blocks, {name: to_array(zero_rows(feature)) for name, feature in schema.items()})
-
-
 # ---- legal or not: protobuf and the decoder are of one opinion
 
 
 def _entries_pool() -> type[Any]:
-    """Example with its map as the repeated entries that it is on the wire, and the lists of a SequenceExample.
-
-    upb drops a map entry that holds an unknown field, which protobuf in other languages reads; as a repeated message
-    it is read by upb too. Floats are the 32 bits that they are: as floats of Python, signalling NaNs would turn quiet.
-    """
+    # upb drops a map entry that holds an unknown field, but reads it as a repeated message. Floats are 32 bits: as
+    # floats of Python, signalling NaNs would turn quiet.
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="entries.proto", package="entries", syntax="proto3")
     tables = {
@@ -214,9 +186,7 @@ def frame(payload: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(struct.pack("<QI", len(payload), 0) + payload + bytes(4), np.uint8)
 
 
-def spec(
-    key: bytes, kind: Kind = INT64, layout: ValueLayout = ValueLayout.RAGGED, **options: Any
-) -> _native.ColumnSpec:
+def spec(key: bytes, kind: Kind = INT64, layout: ValueLayout = RAGGED, **options: Any) -> _native.ColumnSpec:
     return _native.ColumnSpec(key, kind, layout, **options)
 
 
@@ -224,10 +194,7 @@ def by_decoder(payload: bytes, kinds: dict[bytes, Kind]) -> Fault | Lists:
     """Return the fault, or kind and values by key; the decoder itself reports the keys and their kinds."""
     record = frame(payload)
     for _ in range(100):
-        columns = [
-            spec(key, kind, ValueLayout.UNSET if kind is Kind.NONE else ValueLayout.RAGGED)
-            for key, kind in kinds.items()
-        ]
+        columns = [spec(key, kind, ValueLayout.UNSET if kind is Kind.NONE else RAGGED) for key, kind in kinds.items()]
         decoder = _native.Decoder(columns, False, True)
         stop = decoder.feed(record, 0, len(record), 1).stop
         problem = decoder.problem()
@@ -312,24 +279,20 @@ strict_protobuf = pytest.mark.skipif(
 
 
 @strict_protobuf
-def test_verdicts_on_mutated_records_are_those_of_protobuf(golden: Path) -> None:
-    compare_verdicts(real_payloads([golden]), 20_000, seed=1)
-
-
-@pytest.mark.slow
-@strict_protobuf
-@pytest.mark.parametrize("seed", range(10, 20))
-def test_verdicts_on_many_mutated_records_are_those_of_protobuf(golden: Path, corpus: Path, seed: int) -> None:
-    compare_verdicts(real_payloads([golden, corpus]), 100_000, seed)
-
-
-def groups(depth: int, inside: bytes = b"") -> bytes:
-    return b"\x3b" * depth + inside + b"\x3c" * depth
+@pytest.mark.parametrize(
+    ("number", "seed"),
+    [(6_000, 1), *(pytest.param(100_000, seed, marks=pytest.mark.slow) for seed in range(10, 20))],
+)
+def test_verdicts_on_mutated_records_are_those_of_protobuf(
+    golden: Path, request: pytest.FixtureRequest, number: int, seed: int
+) -> None:
+    folders = [golden] if number < 100_000 else [golden, request.getfixturevalue("corpus")]
+    compare_verdicts(real_payloads(folders), number, seed)
 
 
 @pytest.mark.parametrize("depth", [1, 90, 95, 96, 97, 98, 99, 100, 101, 5000])
 def test_unknown_groups_nest_as_deep_as_in_protobuf(depth: int) -> None:
-    group = groups(depth)
+    group = b"\x3b" * depth + b"\x3c" * depth
     for payload in (
         group + delimited(1, entry(b"k", INTS)),
         delimited(1, group + entry(b"k", INTS)),
@@ -343,10 +306,7 @@ def test_unknown_groups_nest_as_deep_as_in_protobuf(depth: int) -> None:
         assert (expected is None) == (depth > 100) or 95 < depth <= 100
 
 
-NO_UTF8 = [b"\xff", b"\xc3", b"a\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
-
-
-@pytest.mark.parametrize("key", NO_UTF8, ids=repr)
+@pytest.mark.parametrize("key", [b"\xff", b"a\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"], ids=repr)
 def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
     entries = [
         entry(key, INTS),
@@ -398,14 +358,13 @@ def refusal(path: Path, record: int, count: int | None, **options: Any) -> Corru
     return error
 
 
-@pytest.mark.parametrize(("count", "masks"), [(3, [1, 2, 4, 8, 16, 32, 64, 128]), (None, [255])])
-def test_every_flipped_bit_is_reported(small: Path, count: int | None, masks: list[int]) -> None:
+@pytest.mark.parametrize("count", [3, None])
+def test_every_flipped_byte_is_reported(small: Path, count: int | None) -> None:
     data = small.read_bytes()
     for place in range(len(data)):
         record = sum(border <= place for border in BORDERS) - 1
-        for mask in masks:
-            small.write_bytes(data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
-            refusal(small, record, count)
+        small.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        refusal(small, record, count)
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
@@ -444,14 +403,12 @@ def test_crcs_that_nobody_checks(small: Path) -> None:
             assert len(blocks["i"]) == len(blocks["b"]) == 3
 
 
-@pytest.mark.parametrize("length", [2**31, 2**62, 2**62 + 1, 2**63, 2**63 - 16, 2**64 - 16, 2**64 - 1])
+@pytest.mark.parametrize("length", [2**31, 2**62 + 1, 2**63 - 16, 2**64 - 16, 2**64 - 1])
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
-    # A header that holds: it was written so.
-    oracle.write_oracle(small.with_name("other"), [b""])
+    # A header whose CRC matches.
     head = struct.pack("<Q", length)
-    data = small.read_bytes()
-    header = head + struct.pack("<I", oracle.masked_crc(head))
+    header, data = head + struct.pack("<I", oracle.masked_crc(head)), small.read_bytes()
     for record in range(3):
         small.write_bytes(data[: BORDERS[record]] + header + data[BORDERS[record] + 12 :])
         for count in (3, None):
@@ -469,7 +426,7 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
         assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
 
-@pytest.mark.parametrize("block", [*range(1, 20), 64, 1000])
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 12, 13, 64, 1000])
 def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[..., Limits]) -> None:
     set_limits(window_nbytes=block, first_window_nbytes=block)
     schema = {"i": VarLenFeature("int64"), "t": TextFeature(), "r": RawFeature((2,), ">i2")}
@@ -528,18 +485,9 @@ def test_a_record_that_contradicts_the_schema(case: str, tmp_path: Path) -> None
     payloads = [example(**FITS), example(**FITS, never=[]), example(**{**FITS, **change}), example(**FITS)]
     oracle.write_oracle(tmp_path / "x", payloads)
     with pytest.raises(FeatureError, match=message) as caught:
-        decode_all(tmp_path / "x", STRICT, 4)
-    error = caught.value
+        read(tmp_path / "x", STRICT, 4)
     offset = sum(len(payload) + 16 for payload in payloads[:2])
-    assert error.place == Location(str(tmp_path / "x"), 2, offset, feature)
-    assert isinstance(error, ValueError)
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.place) == (type(error), str(error), error.place)
-
-
-def decode_all(path: Path, schema: Schema, count: int) -> dict[str, Block]:
-    [shard] = find_shards(path)
-    return decode([Run(shard, 0, count, 0, 0, shard.size, ends_shard=True)], Decoder(schema), list(schema), rows=count)
+    assert caught.value.place == Location(str(tmp_path / "x"), 2, offset, feature)
 
 
 @pytest.mark.parametrize(
@@ -565,16 +513,13 @@ def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: 
         read(tmp_path / "x", {"i": FixedLenFeature((), "int64")}, 1)
 
 
-UNKNOWN_FIELD = b"\x18\x01"
-
-
 @pytest.mark.parametrize(
     ("inside", "is_example"),
     [
-        (delimited(1, b"a") + UNKNOWN_FIELD, True),
+        (delimited(1, b"a") + b"\x18\x01", True),
         (delimited(1, b"a"), True),
-        (delimited(1, b"a") + delimited(2, b"") + UNKNOWN_FIELD, True),
-        (UNKNOWN_FIELD, False),
+        (delimited(1, b"a") + delimited(2, b"") + b"\x18\x01", True),
+        (b"\x18\x01", False),
         (b"", False),
         (delimited(1, entry(b"a", INTS)), False),  # a list of Examples: its entry is a key here
     ],
@@ -594,7 +539,7 @@ def test_an_entry_without_a_value_is_a_feature_if_it_has_a_key(inside: bytes, is
 
 
 def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
-    steps = 100_000
+    steps = 20_000
     record = messages.SequenceExample()
     for _ in range(steps):
         record.feature_lists.feature_list["s"].feature.add()
@@ -608,6 +553,17 @@ def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
         assert [len(row) for row in rows] == [steps, steps] and {row.shape for row in rows[0]} == {(0,)}
         # Splits, and three references to each row: an array of its own would take another 112 bytes.
         assert peak < 2 * steps * 60
+
+
+def test_paddings_keep_the_sign_of_zero_and_sizes_are_those_of_valid_text(tmp_path: Path) -> None:
+    schema = Schema({"s": FixedLenSequenceFeature((), "float32", True, -0.0, length=2), "t": TextFeature(count=-1)})
+    oracle.write_oracle(tmp_path / "x", [example(s=[1.0], t=[b"a", b"bc"])])
+    assert np.signbit(read(tmp_path / "x", schema, 1)["s"]).tolist() == [[False, True]]
+    oracle.write_oracle(tmp_path / "x", [example(s=[], t=[b"\xff"])])
+    [shard] = find_shards(tmp_path / "x")
+    run = Run(shard, first=0, count=1, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
+    with pytest.raises(FeatureError, match="'t' in value 0 is not valid UTF-8"):
+        decode([run], Decoder(schema, "sizes"), ["t"], rows=1)
 
 
 # ---- errors
@@ -625,10 +581,11 @@ def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
 )
 def test_the_first_damaged_shard_in_order_is_named(read: Callable[[list[Path]], Any], tmp_path: Path) -> None:
     """Later shards are small, so that other threads meet their damage first."""
+    oracle.write_oracle(tmp_path / "one", [example(i=[1])])
+    record = (tmp_path / "one").read_bytes()
     paths = [tmp_path / f"{number:02}" for number in range(12)]
     for number, path in enumerate(paths):
-        oracle.write_oracle(path, [example(i=[1])] * (30_000 if number < 4 else 300))
-        data = bytearray(path.read_bytes())
+        data = bytearray(record * (30_000 if number < 4 else 300))
         data[-5] ^= 1
         path.write_bytes(data)
     with dask.config.set(scheduler="threads", num_workers=4), pytest.raises(CorruptRecordError) as caught:
@@ -636,21 +593,15 @@ def test_the_first_damaged_shard_in_order_is_named(read: Callable[[list[Path]], 
     assert caught.value.place is not None and caught.value.place.file == str(paths[0])
 
 
-@pytest.mark.parametrize(
-    ("at", "nbytes"), [(-1, 1), (8, 1), (0, 5), (60, -1)], ids=["payload", "length", "cut", "grown"]
-)
-def test_damage_has_a_remedy(at: int, nbytes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["payload", "length", "cut", "grown"])
+def test_damage_has_a_remedy(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     oracle.write_oracle(path, [example(i=[row]) for row in range(9)])
     data = bytearray(path.read_bytes())
     size = len(data) // 9
-    if at == 0:
-        data = data[:-nbytes]
-    elif nbytes < 0:
-        data += b"more"
-    else:
-        data[4 * size + (at if at > 0 else size - 5)] ^= 1
-    path.write_bytes(data)
+    if damage in ("payload", "length"):
+        data[4 * size + (8 if damage == "length" else size - 5)] ^= 1
+    path.write_bytes(data[:-5] if damage == "cut" else data + b"more" * (damage == "grown"))
     with pytest.raises(CorruptRecordError, match=r'errors="skip".* and repair ') as caught:
         dtf.read_tfrecord(path, {"i": VarLenFeature("int64")}).compute()
     assert caught.value.place is not None and caught.value.place.record in (4, 8, 9)
@@ -667,13 +618,13 @@ def test_threads_decode_beside_each_other(tmp_path: Path) -> None:
     for number, path in enumerate(paths):
         payloads = [
             example(i=[row, number, -row], v=[b"%d" % row] * (row % 4), t=["ü%d".encode() % row])
-            for row in range(number, 3000 + number)
+            for row in range(number, 1000 + number)
         ]
         oracle.write_oracle(path, payloads)
         expected.append(oracle.expected_columns(payloads, schema))
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
-            for blocks, wanted in zip(pool.map(lambda path: read(path, schema, 3000), paths), expected, strict=True):
+            for blocks, wanted in zip(pool.map(lambda path: read(path, schema, 1000), paths), expected, strict=True):
                 assert_blocks_equal(blocks, wanted)
 
 
@@ -713,51 +664,39 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"key": "k"},
-        {"kind": 4},
-        {"kind": -1},
-        {"kind": "3"},
-        {"layout": 6},
-        {"layout": -1},
-        {"count": 0},
-        {"layout": ValueLayout.FIXED, "count": 2**59 + 1},
-        {"layout": ValueLayout.FIXED, "count": 2**61},
-        {"layout": ValueLayout.FIXED, "count": 2**64},
-        {"layout": ValueLayout.FIXED, "count": -1},
-        {"kind": BYTES, "layout": ValueLayout.RAW, "count": 6, "swap": 4},
-        {"kind": BYTES, "layout": ValueLayout.RAW, "count": 6, "swap": 0},
-        {"layout": ValueLayout.RAW, "count": 8},
-        {"layout": ValueLayout.FIXED, "text": True},
-        {"kind": BYTES, "layout": ValueLayout.RAW, "count": 8, "text": True},
-        {"kind": BYTES, "layout": ValueLayout.RAW, "count": 8, "list": True},
-        {"cast": 12},
-        {"cast": -1},
-        {"cast": Cast.FLOAT16},
+        *({"key": "k"}, {"kind": 4}, {"kind": -1}, {"kind": "3"}, {"layout": 6}, {"layout": -1}, {"count": 0}),
+        *({"layout": FIXED, "count": count} for count in (2**59 + 1, 2**61, 2**64, -1)),
+        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 4},
+        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 0},
+        {"layout": RAW, "count": 8},
+        {"layout": FIXED, "text": True},
+        {"kind": BYTES, "layout": RAW, "count": 8, "text": True},
+        {"kind": BYTES, "layout": RAW, "count": 8, "list": True},
+        *({"cast": 12}, {"cast": -1}, {"cast": Cast.FLOAT16}, {"nothing": 1}),
         {"kind": FLOATS, "cast": Cast.INT32},
         {"kind": BYTES, "cast": Cast.INT32},
         {"layout": ValueLayout.UNSET, "cast": Cast.INT32},
         {"fallback": [b"12345678"]},  # of a ragged column
-        {"layout": ValueLayout.FIXED, "fallback": [b"1234"]},
-        {"layout": ValueLayout.FIXED, "fallback": [b"12345678", b"12345678"]},
-        {"layout": ValueLayout.FIXED, "fallback": ["12345678"]},
+        {"layout": FIXED, "fallback": [b"1234"]},
+        {"layout": FIXED, "fallback": [b"12345678", b"12345678"]},
+        {"layout": FIXED, "fallback": ["12345678"]},
         {"list": True, "fallback": [b"12345678"]},  # of ragged items
-        {"layout": ValueLayout.FIXED, "list": True, "fallback": [b"1234"]},
-        {"kind": BYTES, "layout": ValueLayout.FIXED, "count": 2, "fallback": [b""]},
-        {"layout": ValueLayout.FIXED, "counted": True},  # a column without splits
+        {"layout": FIXED, "list": True, "fallback": [b"1234"]},
+        {"kind": BYTES, "layout": FIXED, "count": 2, "fallback": [b""]},
+        {"layout": FIXED, "counted": True},  # a column without splits
         {"layout": ValueLayout.SKIPPED, "counted": True},
-        {"kind": BYTES, "layout": ValueLayout.RAW, "counted": True},
-        {"kind": BYTES, "layout": ValueLayout.TENSOR, "tensor_item": 4, "tensor_shape": [2], "counted": True},
+        {"kind": BYTES, "layout": RAW, "counted": True},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2], "counted": True},
         {"kind": BYTES, "counted": True, "text": True},
-        {"kind": BYTES, "layout": ValueLayout.TENSOR, "tensor_item": 17},
-        {"kind": BYTES, "layout": ValueLayout.TENSOR, "tensor_item": 4, "tensor_shape": [-2]},
-        {"kind": BYTES, "layout": ValueLayout.TENSOR, "tensor_item": 4, "tensor_shape": [2**40, 2**40]},
-        {"layout": ValueLayout.TENSOR, "tensor_item": 4},
-        {"nothing": 1},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 17},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [-2]},
+        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2**40, 2**40]},
+        {"layout": TENSOR, "tensor_item": 4},
     ],
 )
 def test_invalid_column_specs(options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        _native.ColumnSpec(**{"key": b"k", "kind": INT64, "layout": ValueLayout.RAGGED, **options})
+        _native.ColumnSpec(**{"key": b"k", "kind": INT64, "layout": RAGGED, **options})
 
 
 @pytest.mark.parametrize("columns", [[spec(b"k"), spec(b"k", FLOATS)], [None], [()], [b"k"]])
@@ -766,54 +705,59 @@ def test_invalid_decoders(columns: list[Any]) -> None:
         _native.Decoder(columns, True, False)
 
 
+def decoder_of(*columns: _native.ColumnSpec) -> _native.Decoder:
+    """Return a decoder that checks no CRC."""
+    return _native.Decoder(list(columns), False, False)
+
+
 def test_counts_that_no_record_has() -> None:
     record = frame(example(k=[1], b=[b"x"]))
-    for key, kind, layout in (
-        (b"k", INT64, ValueLayout.FIXED),
-        (b"k", INT64, ValueLayout.RAGGED),
-        (b"b", BYTES, ValueLayout.RAW),
-    ):
-        decoder = _native.Decoder([spec(key, kind, layout, count=2**59)], False, False)
-        decoder.set_output(0, np.empty(0, np.uint8)) if layout != ValueLayout.RAGGED else None
+    for key, kind, layout in ((b"k", INT64, FIXED), (b"k", INT64, RAGGED), (b"b", BYTES, RAW)):
+        decoder = decoder_of(spec(key, kind, layout, count=2**59))
+        if layout != RAGGED:
+            decoder.set_output(0, np.empty(0, np.uint8))
         assert decoder.feed(record, 0, len(record), -1).records == 0
         assert decoder.problem().fault in (Fault.COUNT, Fault.SIZE, Fault.FULL)
-    decoder = _native.Decoder([spec(b"k", INT64, ValueLayout.FIXED, count=0)], False, False)
+    decoder = decoder_of(spec(b"k", INT64, FIXED, count=0))
     record = frame(delimited(1, entry(b"k", delimited(3, b""))))
     assert decoder.feed(record, 0, len(record), -1).records == 1
 
 
 def test_lent_memory_that_does_not_fit() -> None:
-    def decoder() -> _native.Decoder:
-        return _native.Decoder(
-            [spec(b"i", INT64, ValueLayout.FIXED, count=2), spec(b"r", BYTES, ValueLayout.RAW, count=4), spec(b"v")],
-            False,
-            False,
-        )
-
-    whole = np.empty(64, np.uint8)
-    aligned = whole[-whole.ctypes.data % 8 :]
-    for memory in (np.empty(40, np.uint8), np.empty(8, np.uint8), aligned[1:33]):
-        with pytest.raises(ValueError):
-            decoder().set_output(0, memory)
-    readonly = np.empty(32, np.uint8)
+    columns = [spec(b"i", INT64, FIXED, count=2), spec(b"r", BYTES, RAW, count=4), spec(b"v")]
+    columns.append(spec(b"c", counted=True))
+    whole, readonly = np.empty(64, np.uint8), np.empty(32, np.uint8)
     readonly.flags.writeable = False
+    misaligned = whole[-whole.ctypes.data % 8 :][1:33]
+    for memory in (np.empty(40, np.uint8), np.empty(8, np.uint8), misaligned):
+        with pytest.raises(ValueError):
+            decoder_of(*columns).set_output(0, memory)
     for memory in (np.empty(4, np.int64), np.empty(64, np.uint8)[::2], np.empty((4, 8), np.uint8), readonly, None):
         with pytest.raises(TypeError):
-            decoder().set_output(0, memory)  # type: ignore[arg-type]
+            decoder_of(*columns).set_output(0, memory)  # type: ignore[arg-type]
     with pytest.raises(ValueError):
-        decoder().set_output(2, whole)
-    for column in (3, 2**40):
+        decoder_of(*columns).set_output(2, whole)
+    with pytest.raises(ValueError, match="aligned"):
+        decoder_of(*columns).offer_output(2, misaligned)
+    for column in (0, 3):
+        with pytest.raises(ValueError, match="needs a column that keeps values"):
+            decoder_of(*columns).offer_output(column, whole)
+    for column in (4, 2**40):
         with pytest.raises(IndexError):
-            decoder().set_output(column, whole)
+            decoder_of(*columns).set_output(column, whole)
+    with pytest.raises(IndexError):
+        decoder_of(*columns).offer_output(4, whole)
 
 
 def test_a_decoder_out_of_order() -> None:
     record = frame(example(k=[1, 2]))
-    decoder = _native.Decoder([spec(b"k"), spec(b"f", layout=ValueLayout.FIXED, count=0, kind=INT64)], False, False)
+    decoder = decoder_of(spec(b"k"), spec(b"f", layout=FIXED, count=0))
     walk = decoder.feed(record, 0, len(record), 0)
     assert (walk.records, walk.consumed, walk.stop, walk.need) == (0, 0, Stop.LIMIT, 0)
     with pytest.raises(ValueError, match="must be set before records are fed"):
         decoder.set_output(1, np.empty(0, np.uint8))
+    with pytest.raises(ValueError, match="must be set before records are fed"):
+        decoder.offer_output(0, np.empty(8, np.uint8))
     for begin, end in ((0, len(record) + 1), (5, 4), (2**63, 2**63 + 1)):
         with pytest.raises(IndexError):
             decoder.feed(record, begin, end, -1)
@@ -829,9 +773,8 @@ def test_a_decoder_out_of_order() -> None:
 
 def test_more_records_than_lent_memory_holds() -> None:
     record = frame(example(k=[1, 2]))
-    block = np.tile(record, 5)
-    memory = np.zeros(2 * 16 + 16, np.uint8)
-    decoder = _native.Decoder([spec(b"k", INT64, ValueLayout.FIXED, count=2)], False, False)
+    block, memory = np.tile(record, 5), np.zeros(2 * 16 + 16, np.uint8)
+    decoder = decoder_of(spec(b"k", INT64, FIXED, count=2))
     decoder.set_output(0, memory[:32])
     walk = decoder.feed(block, 0, len(block), -1)
     assert (walk.records, walk.consumed, walk.stop) == (2, 2 * len(record), Stop.FEATURE)
@@ -843,44 +786,20 @@ def test_more_records_than_lent_memory_holds() -> None:
 def test_values_begin_in_offered_memory_and_move_where_it_is_too_small(places: int) -> None:
     block = np.concatenate([frame(example(k=[1, 300, 2], b=[b"xy"])), frame(example(k=[3, 4, 5], b=[b"", b"zzzz"]))])
     numbers, letters = np.zeros(places, np.int64), np.zeros(places, np.uint8)
-    decoder = _native.Decoder(
-        [spec(b"k", INT64, ValueLayout.RAGGED), spec(b"b", BYTES, ValueLayout.RAGGED)], False, False
-    )
+    decoder = decoder_of(spec(b"k"), spec(b"b", BYTES))
     decoder.offer_output(0, numbers.view(np.uint8))
     decoder.offer_output(1, letters)
     decoder.preallocate(1e6)
     assert decoder.feed(block, 0, len(block), -1).records == 2
     output = decoder.take_output(0)
-    values, ends = output.values, output.row_splits
-    assert ends is not None and ends.tolist() == [0, 3, 6]
-    assert (values is None) == (places >= 6)
-    held = numbers[:6] if values is None else values.view(np.int64)
+    assert output.row_splits is not None and output.row_splits.tolist() == [0, 3, 6]
+    assert (output.values is None) == (places >= 6)
+    held = numbers[:6] if output.values is None else output.values.view(np.int64)
     assert held.tolist() == [1, 300, 2, 3, 4, 5]
     output = decoder.take_output(1)
-    values, splits, ends = output.values, output.value_splits, output.row_splits
-    assert splits is not None and ends is not None and (splits.tolist(), ends.tolist()) == ([0, 2, 2, 6], [0, 1, 3])
-    assert (letters[:6] if values is None else values).tobytes() == b"xyzzzz"
-
-
-def test_memory_that_can_not_be_offered() -> None:
-    columns = [
-        spec(b"k", INT64, ValueLayout.RAGGED),
-        spec(b"f", INT64, ValueLayout.FIXED),
-        spec(b"c", INT64, ValueLayout.RAGGED, counted=True),
-    ]
-    decoder = _native.Decoder(columns, False, False)
-    whole = np.empty(64, np.uint8)
-    with pytest.raises(ValueError, match="aligned"):
-        decoder.offer_output(0, whole[1 + -whole.ctypes.data % 8 :])
-    for column in (1, 2):
-        with pytest.raises(ValueError, match="needs a column that keeps values"):
-            decoder.offer_output(column, whole)
-    with pytest.raises(IndexError):
-        decoder.offer_output(3, whole)
-    record = frame(example(k=[1], f=[1], c=[1]))
-    decoder.feed(record, 0, len(record), -1)
-    with pytest.raises(ValueError, match="must be set before records are fed"):
-        decoder.offer_output(0, whole)
+    assert output.value_splits is not None and output.value_splits.tolist() == [0, 2, 2, 6]
+    assert output.row_splits is not None and output.row_splits.tolist() == [0, 1, 3]
+    assert (letters[:6] if output.values is None else output.values).tobytes() == b"xyzzzz"
 
 
 def test_invalid_splits_of_bytes() -> None:
@@ -898,14 +817,8 @@ def test_rows_become_arrays(copies: bool) -> None:
     every_other = np.arange(12).reshape(4, 3)[:, ::2]
     read_only = np.arange(4, dtype=">f8")
     read_only.flags.writeable = False
-    for values in (
-        np.arange(4),
-        every_other,
-        strings,
-        np.array([b"x", None, [1], "y"], object),
-        read_only,
-        np.empty((4, 0)),
-    ):
+    objects = np.array([b"x", None, [1], "y"], object)
+    for values in (np.arange(4), every_other, strings, objects, read_only, np.empty((4, 0))):
         rows = _native.array_rows(values, np.array([0, 1, 1, 4]), copies)
         assert (rows.dtype, rows.shape) == (object, (3,))
         for row, (start, stop) in zip(rows, ((0, 1), (1, 1), (1, 4)), strict=True):
@@ -948,12 +861,8 @@ def test_text_is_packed() -> None:
             _native.pack_text(values, np.array(splits), np.empty(1, np.dtypes.StringDType()))
     read_only = np.empty(1, np.dtypes.StringDType())
     read_only.flags.writeable = False
-    for out in (
-        np.empty(2, np.dtypes.StringDType()),
-        np.empty((1, 1), np.dtypes.StringDType()),
-        read_only,
-        np.empty(1),
-    ):
+    text = np.empty((1, 1), np.dtypes.StringDType())
+    for out in (np.empty(2, text.dtype), text, read_only, np.empty(1)):
         with pytest.raises(ValueError, match="out must be"):
             _native.pack_text(values, np.array([0, 1]), out)
 
@@ -989,7 +898,7 @@ def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
     writer = threading.Thread(target=change)
     writer.start()
     try:
-        for number in range(2_000):
+        for number in range(500):
             out[:] = 0
             with suppress(ValueError):
                 _native.take_rows(values, splits, 1, index, out[:1_000])

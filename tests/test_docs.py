@@ -12,7 +12,6 @@ import os
 import pkgutil
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import fsspec
 import numpy as np
 import oracle
 import pytest
+from support.programs import run_program, run_python
 
 import dask_tfrecord
 
@@ -56,14 +56,9 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sample shards, written by the script of the first page."""
     directory = tmp_path_factory.mktemp("samples")
     script = ROOT / "examples" / "sample_shards.py"
-    subprocess.run([sys.executable, str(script), str(directory)], check=True, env=python_path())
+    run_python(script, directory)
     assert [len(oracle.read_payloads(path)) for path in sorted(directory.iterdir())] == [10, 10]
     return directory
-
-
-def python_path() -> dict[str, str]:
-    """An environment in which a script finds the package that is tested."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @pytest.fixture
@@ -112,13 +107,11 @@ def test_python_blocks_run(page: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 @pytest.mark.usefixtures("object_store")
-def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path) -> None:
+def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Worker processes import a script again: without a guard where one is needed, they fail.
     (workshop / "page.py").write_text("\n".join(block.text for block in blocks(page, "python")), "utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=workshop, env=python_path(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(workshop)
+    run_python("page.py")
 
 
 @pytest.mark.integration
@@ -129,9 +122,7 @@ def test_commands_print_the_output_on_the_page(page: str, workshop: Path) -> Non
     # The command of the environment that runs the tests, whether that is activated or not.
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command, shown in commands(page):
-        done = subprocess.run(
-            [shell, "-c", command], cwd=workshop, env=environment, capture_output=True, text=True, timeout=300
-        )
+        done = run_program(shell, "-c", command, cwd=workshop, env=environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if shown:
             same = doctest.OutputChecker().check_output(shown, done.stdout, OPTIONS)
@@ -165,7 +156,7 @@ def test_links_of_the_readme(tmp_path: Path) -> None:
     for path in ["README.md", "pyproject.toml", ".ci/pypi_readme.py"]:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    subprocess.run([sys.executable, tmp_path / ".ci" / "pypi_readme.py"], check=True)
+    run_python(tmp_path / ".ci" / "pypi_readme.py")
     released = link.findall((tmp_path / "README.md").read_text("utf-8"))
     assert len(released) == len(targets)
     assert all(re.match(r"https://(github|raw\.githubusercontent)\.com/", target) for target in released)

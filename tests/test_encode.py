@@ -7,21 +7,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracle import (
-    examples,
-    expected_columns,
-    masked_crc,
-    read_payloads,
-    schemas,
-    sequence_examples,
-    write_oracle,
-)
-from oracle.strategies import STEPS
+from oracle import masked_crc
 
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
@@ -67,37 +59,6 @@ def values(payload: bytes) -> tuple[str | None, list[Any]]:
     held = messages.Example.FromString(payload).features.feature["x"]
     kind = held.WhichOneof("kind")
     return kind, list(getattr(held, kind).value) if kind else []
-
-
-def bits(array: Any) -> Any:
-    """Return the content of an array at any depth, including NaN payloads and signs of zeros."""
-    if isinstance(array, np.ndarray) and array.dtype.kind not in "OT":
-        return array.dtype.name, array.shape, array.tobytes()
-    if isinstance(array, np.ndarray):
-        return array.shape, [bits(item) for item in array.ravel().tolist()]
-    return array
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_every_feature_class_reads_the_same_again(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    steps = STEPS if data.draw(st.booleans()) else None
-    schema = data.draw(schemas(min_size=1, max_size=4, steps=steps))
-    made = data.draw(st.lists((examples if steps is None else sequence_examples)(schema), max_size=4))
-    folder = tmp_path_factory.mktemp("round")
-    write_oracle(folder / "old", [record.SerializeToString() for record in made])
-    ds = dtf.read_tfrecord(folder / "old", schema)
-    assert ds._source is not None
-    read = ds._source.decoder.schema  # type: ignore[attr-defined]
-    blocks = ds._source.read(tuple(ds), slice(None))
-    (folder / "new").write_bytes(framed(read, blocks, ds.schema))
-    wanted, found = ds.compute(), expected_columns(read_payloads(folder / "new"), read)
-    again = dtf.read_tfrecord(folder / "new", read).compute()
-    for name, array in wanted.items():
-        assert bits(found[name]) == bits(array), name
-        assert bits(again[name]) == bits(array), name
 
 
 @given(
@@ -150,6 +111,7 @@ def test_keys_follow_the_schema_order_and_output_is_deterministic() -> None:
         (dtf.VarLenFeature("int64"), np.arange(6).reshape(2, 3), "int64_list", [[0, 1, 2], [3, 4, 5]]),
         (dtf.TextFeature(), np.array(["é", ""], np.dtypes.StringDType()), "bytes_list", [["é".encode()], [b""]]),
         (dtf.FixedLenFeature((), "bytes"), np.array(["a"], np.dtypes.StringDType()), "bytes_list", [[b"a"]]),
+        (dtf.FixedLenFeature((), "bfloat16"), np.array([1.5, -2], ml_dtypes.bfloat16), "float_list", [[1.5], [-2.0]]),
         (dtf.RawFeature((2,), ">i2"), np.array([[1, 2]], np.int16), "bytes_list", [[b"\0\1\0\2"]]),
         (dtf.RawFeature((-1,), "<u2"), np.array([[1, 2]], np.uint8), "bytes_list", [[b"\1\0\2\0"]]),
         (dtf.FixedLenSequenceFeature((), "int64", True), np.array([[1, 0]]), "int64_list", [[1, 0]]),
@@ -177,15 +139,6 @@ def test_arrays_of_bytes_are_listed_by_their_rows() -> None:
             listed_features({"a": dtf.RawFeature(shape, "int16", count=count)})
 
 
-def test_bfloat16_is_listed_as_float32() -> None:
-    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
-    array = np.array([1.5, -2], ml_dtypes.bfloat16)
-    assert [values(payload) for payload in one(dtf.FixedLenFeature((), "bfloat16"), array)] == [
-        ("float_list", [1.5]),
-        ("float_list", [-2.0]),
-    ]
-
-
 @pytest.mark.parametrize(
     ("feature", "array", "row", "said"),
     [
@@ -199,21 +152,11 @@ def test_bfloat16_is_listed_as_float32() -> None:
             dtf.FixedLenFeature((2,), "float32"),
             np.array([[0, 1], [1e300, 0]]),
             1,
-            r"holds 1e\+300, which does not fit float32",
+            r"1e\+300, which does not fit float32",
         ),
         (dtf.FixedLenFeature((), "float32"), np.array([1, 2**24 + 1]), 1, "which does not fit float32"),
-        (
-            dtf.FixedLenFeature((), "float64"),
-            np.array([0.5, 0.1]),
-            1,
-            "which float32, the floats of an Example, cannot represent",
-        ),
-        (
-            dtf.VarLenFeature("int8"),
-            RaggedBlock(np.array([1, 2, 300]), np.array([0, 2, 2, 3])),
-            2,
-            "holds 300, which does not fit int8",
-        ),
+        (dtf.FixedLenFeature((), "float64"), np.array([0.5, 0.1]), 1, "which float32, the floats of an Example, can"),
+        (dtf.VarLenFeature("int8"), RaggedBlock(np.array([1, 2, 300]), np.array([0, 2, 2, 3])), 2, "does not fit int8"),
     ],
 )
 def test_values_that_do_not_fit_are_named(feature: Any, array: Any, row: int, said: str) -> None:
@@ -300,6 +243,12 @@ def test_sparse_columns_have_to_fit_each_other(column: dict[str, Any], said: str
         framed(Schema({"x": feature}), blocks)
 
 
+def test_the_step_of_a_value_is_named() -> None:
+    steps = RaggedBlock(RaggedBlock(np.array([1, 2**63], np.uint64), np.array([0, 1, 2])), np.array([0, 0, 2]))
+    with pytest.raises(FeatureError, match=r"record 1: feature 'x' holds .* exceeds int64, .*, in step 1"):
+        framed(Schema({}, sequence_features={"x": dtf.VarLenFeature("uint64")}), {"x": steps})
+
+
 @pytest.mark.parametrize("length", [-1, 4])
 def test_lengths_have_to_fit_the_padded_rows(length: int) -> None:
     schema = Schema({}, sequence_features={"x": dtf.FixedLenSequenceFeature((), "int64")})
@@ -312,11 +261,9 @@ def test_lengths_have_to_fit_the_padded_rows(length: int) -> None:
     assert steps == [[], [[3], [4]]]
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64", "float16", "bfloat16", "float64", "complex64"])
+@pytest.mark.parametrize("dtype", ["bool", "int64", "bfloat16", "complex64"])
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 2)])
 def test_tensors_are_tensor_protos(dtype: str, shape: tuple[int, ...]) -> None:
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes")
     known = dtf.TensorFeature(shape, dtype)
     array = np.arange(2 * int(np.prod(shape))).reshape(2, *shape).astype(known.item_dtype)
     features = [known] + ([dtf.TensorFeature((-1, *shape[1:]), dtype)] if shape else [])
@@ -347,14 +294,12 @@ def test_tensors_of_strings() -> None:
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float16"])
 def test_png_is_lossless(channels: int, dtype: str) -> None:
-    rng = np.random.default_rng(channels)
-    levels = rng.integers(0, 256, (2, 5, 7, channels))
-    array = (
-        (levels / 255).astype(dtype) if dtype[0] == "f" else (levels * (257 if dtype == "uint16" else 1)).astype(dtype)
-    )
+    levels = np.random.default_rng(channels).integers(0, 256, (2, 5, 7, channels))
+    array = levels.astype(dtype)
     if dtype == "uint16":
+        array = (levels * 257).astype(dtype)
         array[0, 0, 0, 0] = 12345
-    if dtype[0] == "f":
+    elif dtype != "uint8":
         # As reading leaves them, which multiplies.
         array = (levels.astype(np.float32) * np.float32(1 / 255)).astype(dtype)
     for feature in (dtf.ImageFeature(dtype=dtype), dtf.ImageFeature((5, 7, channels), dtype)):
@@ -402,34 +347,30 @@ def test_invalid_encodings_are_refused(given_: Any) -> None:
         ImageEncoding.from_argument(given_, "x")
 
 
+INT = {"kind": Kind.INT64}
+
+
 @pytest.mark.parametrize(
-    "field",
+    ("options", "rows"),
     [
-        lambda: _native.Field(b"x", Kind.NONE, np.zeros(8, np.uint8)),
-        lambda: _native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), prefix=b"a"),
-        lambda: _native.Field(b"x", Kind.BYTES, np.zeros(8, np.uint8)),
-        lambda: _native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), list=True),
-        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8))], 2),
-        lambda: _native.Encoder(
-            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([0, 2]))], 1
-        ),
-        lambda: _native.Encoder(
-            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([1, 0]))], 1
-        ),
-        lambda: _native.Encoder(
-            [_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([-1, 0]))], 1
-        ),
-        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), row_splits=np.array([0]))], 1),
-        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8), count=1 << 58)], 1 << 58),
-        lambda: _native.Encoder(
-            [_native.Field(b"x", Kind.BYTES, np.zeros(8, np.uint8), value_splits=np.array([0, 9]))], 1
-        ),
-        lambda: _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8))] * 2, 1),
+        ({"kind": Kind.NONE}, 1),
+        ({**INT, "prefix": b"a"}, 1),
+        ({"kind": Kind.BYTES}, 1),
+        ({**INT, "list": True}, 1),
+        (INT, 2),
+        *(({**INT, "row_splits": np.array(splits)}, 1) for splits in ([0, 2], [1, 0], [-1, 0], [0])),
+        ({**INT, "count": 1 << 58}, 1 << 58),
+        ({"kind": Kind.BYTES, "value_splits": np.array([0, 9])}, 1),
     ],
 )
-def test_the_native_encoder_refuses_splits_beyond_the_values(field: Any) -> None:
+def test_the_native_encoder_refuses_splits_beyond_the_values(options: dict[str, Any], rows: int) -> None:
     with pytest.raises(ValueError):
-        field()
+        _native.Encoder([_native.Field(b"x", values=np.zeros(8, np.uint8), **options)], rows)
+
+
+def test_a_key_is_encoded_once() -> None:
+    with pytest.raises(ValueError):
+        _native.Encoder([_native.Field(b"x", Kind.INT64, np.zeros(8, np.uint8))] * 2, 1)
 
 
 def test_a_record_larger_than_protobuf_takes_is_an_error() -> None:
@@ -455,7 +396,7 @@ def test_splits_that_change_after_validation_are_not_read() -> None:
 
 def test_values_that_another_thread_changes_stay_within_the_buffer() -> None:
     """The encoder computes sizes first, so values that grow meanwhile are an error or still fit."""
-    values = np.zeros(200_000, np.int64)
+    values = np.zeros(50_000, np.int64)
     encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), count=len(values))], 1)
     memory = np.zeros(10 * len(values) + 4096, np.uint8)
     done = threading.Event()
@@ -481,7 +422,7 @@ def test_values_that_another_thread_changes_stay_within_the_buffer() -> None:
 
 
 def test_an_encoder_works_for_one_thread_at_a_time() -> None:
-    values = np.full(2_000_000, -1)
+    values = np.full(500_000, -1)
     encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), count=len(values))], 1)
     outputs = [np.zeros(10 * len(values) + 4096, np.uint8) for _ in range(2)]
     errors: list[str] = []

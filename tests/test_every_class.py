@@ -20,7 +20,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.bits import bits
-from support.every_class import EXAMPLES, ITEMS, LISTS, PARTS, RECORDS, collections
+from support.every_class import PARTS, RECORDS, collections
+from support.few import rising
+from test_counting import compare_sizes
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
@@ -76,6 +78,7 @@ def is_open(feature: Any) -> bool:
 
 def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.Random) -> set[int]:
     """Compare the library with the oracle, and return the numbers of the records that both refuse."""
+    compare_sizes(folder / "sizes", schema, list(payloads))
     refusals = {
         (error.place.record, error.place.feature)
         for error in oracle.expected_refusals(payloads, schema)
@@ -118,16 +121,9 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     assert refused or nrecords <= 100  # a few may all be valid
 
 
-# The slow test takes all parts.
-@pytest.mark.parametrize("part", [*EXAMPLES, *LISTS, *ITEMS][::2])
-def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str) -> None:
-    compare(tmp_path, collections(*PARTS[part]), 30)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nrecords", [100, pytest.param(500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("nrecords", rising(20, 100, 500))
 @pytest.mark.parametrize("part", PARTS)
-def test_many_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
+def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
     compare(tmp_path, collections(*PARTS[part]), nrecords)
 
 
@@ -161,7 +157,7 @@ def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
 
 
 def test_keys_that_features_share(tmp_path: Path) -> None:
-    compare(tmp_path, sharing(), 200)
+    compare(tmp_path, sharing(), 80)
 
 
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])

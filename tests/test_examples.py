@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import pickle
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from support.programs import run_program, run_python
 
 import dask_tfrecord as dtf
 
@@ -31,6 +31,15 @@ exec(sys.stdin.read())
 columns = with_tf_data(Path(sys.argv[1]))
 Path(sys.argv[2]).write_bytes(pickle.dumps({name: column.tolist() for name, column in columns.items()}))
 """
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_cluster_converts_between_servers_while_workers_are_killed() -> None:
+    pytest.importorskip("moto.server")
+    printed = run_python(EXAMPLES / "cluster.py").stdout
+    assert printed.count("; a worker was killed (") == 2
+    assert "compared every value" in printed
 
 
 def load(name: str) -> ModuleType:
@@ -85,13 +94,7 @@ def test_arrays_equal_those_of_tensorflow(name: str, tensorflow: str, tmp_path: 
     module, answer = load(f"from_tf_data/{name}"), tmp_path / "answer.pickle"
     data = tmp_path / "data"
     found = module.main(data, RECORDS)
-    done = subprocess.run(
-        [tensorflow, "-c", RUN, str(data), str(answer)],
-        input=inspect.getsource(module.with_tf_data),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_program(tensorflow, "-c", RUN, data, answer, input=inspect.getsource(module.with_tf_data))
     assert done.returncode == 0, done.stderr
     expected = pickle.loads(answer.read_bytes())
     # Frames have their number of steps too.

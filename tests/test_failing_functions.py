@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,15 @@ def test_threads_report_the_records_of_the_block(shards: Path, tmp_path: Path) -
     assert second in note_of(lambda: mapped.to_zarr(tmp_path / "store.zarr"))
     assert second in note_of(lambda: mapped.to_tfrecord(tmp_path / "out.tfrecord"))
     assert note_of(ds.map_blocks(return_too_few)["x"].compute) == f"{second}: records 0 to 4"
+    error = ValueError("the same object")
+
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the same object"):
+            ds.map_blocks(fail, SPEC).rows[13]["x"].compute(scheduler="sync")
+    assert error.__notes__ == [f"{NOTE}{second}: record 3"]
     across = dtf.read_tfrecord(shards, SPEC, chunks=20).map_blocks(fail_at_13)
     assert note_of(across["x"].compute) == f"{shards}/0.tfrecord: record 0 to {second}: record 9"
 
@@ -80,22 +89,3 @@ def test_processes_report_the_records_of_the_block(shards: Path) -> None:
     mapped = dtf.read_tfrecord(shards, SPEC, chunks=5).map_blocks(fail_at_13)
     note = note_of(lambda: mapped["x"].compute(scheduler="processes", num_workers=2))
     assert note == f"{shards}/1.tfrecord: records 0 to 4"
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with distributed.LocalCluster(processes=True, **settings) as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.mark.integration
-@pytest.mark.slow
-def test_a_cluster_reports_the_records_of_the_block(shards: Path, tmp_path: Path, client: Any) -> None:
-    ds = dtf.read_tfrecord(shards, SPEC, chunks=5)
-    mapped, second = ds.map_blocks(fail_at_13), f"{shards}/1.tfrecord"
-    assert note_of(lambda: client.compute(mapped["x"]).result(timeout=120)) == f"{second}: records 0 to 4"
-    assert second in note_of(mapped.compute)
-    assert second in note_of(lambda: mapped.to_zarr(tmp_path / "store.zarr"))
-    assert note_of(ds.persist().map_blocks(fail_at_13).compute).startswith("rows 10 to 14 of ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -167,17 +166,6 @@ def test_tensors_of_any_layout_and_bool_come_back() -> None:
             assert np.array_equal(dtf.Dataset.from_arrays(frame)["x"].compute(), expected)
 
 
-def test_writers_take_dask_dataframes(tmp_path: Path) -> None:
-    frame = dd.from_pandas(pd.DataFrame({"x": np.arange(10), "word": list("abcdefghij")}), npartitions=3)
-    dtf.to_tfrecord(frame, tmp_path / "x-{shard:05d}-of-{shards:05d}.tfrecord")
-    features = {"x": dtf.FixedLenFeature((), "int64"), "word": dtf.TextFeature()}
-    ds = dtf.read_tfrecord(tmp_path / "x-*.tfrecord", features)
-    assert ds["x"].compute().tolist() == list(range(10))
-    assert "".join(ds["word"].compute()) == "abcdefghij"
-    dtf.to_zarr(frame, tmp_path / "x.zarr")
-    assert dtf.from_zarr(tmp_path / "x.zarr")["x"].compute().tolist() == list(range(10))
-
-
 def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
     dtf.to_tfrecord({"x": np.arange(10)}, tmp_path / "x.tfrecord")
     content = bytearray((tmp_path / "x.tfrecord").read_bytes())
@@ -186,13 +174,3 @@ def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
     with pytest.raises(CorruptRecordError, match="record 9"):
         ds.to_dataframe().compute()
-
-
-@pytest.mark.slow
-@pytest.mark.integration
-def test_a_cluster_computes_dataframes(client: Any) -> None:
-    ds = every_column()[["dense", "text", "ragged", "image"]]
-    frame = ds.to_dataframe()
-    check_equal(dtf.Dataset.from_arrays(frame), ds)
-    check_equal(dtf.Dataset.from_arrays(ds.persist().to_dataframe()), ds)
-    check_equal(dtf.Dataset.from_arrays(frame.persist()), ds)

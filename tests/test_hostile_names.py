@@ -10,9 +10,9 @@ from pathlib import Path
 import oracle
 import pytest
 from click.testing import CliRunner
+from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.runtime.workers import PathCheck, WorkerCheck, WorkersReport
 
@@ -26,14 +26,9 @@ ITEMS = f"{HOSTILE}/items"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards: their names, and the names and texts of their features, are hostile."""
     directory = tmp_path_factory.mktemp("hostile")
-    records = []
-    for number in range(4):
-        example = messages.Example()
-        feature = example.features.feature
-        feature[HOSTILE].float_list.value.append(number)
-        feature[ITEMS].int64_list.value.extend(range(number))
-        feature[f"{HOSTILE} unset"].SetInParent()
-        records.append(example.SerializeToString(deterministic=True))
+    records = [
+        example(**{HOSTILE: [float(number)], ITEMS: range(number), f"{HOSTILE} unset": []}) for number in range(4)
+    ]
     for number in range(2):
         oracle.write_oracle(directory / f"{HOSTILE}-{number}.tfrecord", records)
     return directory
@@ -77,10 +72,6 @@ def workers_report() -> WorkersReport:
     return WorkersReport((worker,), {}, 0.1)
 
 
-def open_damaged(damaged: Path) -> str:
-    return error_of(lambda: dtf.read_tfrecord(damaged, SCHEMA).compute())
-
-
 SHOWN: dict[str, Callable[[Path, Path, Path], object]] = {
     "schema": lambda folder, damaged, out: SCHEMA,
     "inferred schema": lambda folder, damaged, out: dtf.infer_schema(folder),
@@ -96,7 +87,7 @@ SHOWN: dict[str, Callable[[Path, Path, Path], object]] = {
     "preview": lambda folder, damaged, out: open_shards(folder).preview(2),
     "verification": lambda folder, damaged, out: dtf.verify(damaged),
     "workers": lambda folder, damaged, out: workers_report(),
-    "error of damage": lambda folder, damaged, out: open_damaged(damaged),
+    "error of damage": lambda folder, damaged, out: error_of(lambda: dtf.read_tfrecord(damaged, SCHEMA).compute()),
     "unknown feature": lambda folder, damaged, out: error_of(lambda: SCHEMA["missing"]),
     "unknown hostile name": lambda folder, damaged, out: error_of(lambda: open_shards(folder)[f"{HOSTILE}x"]),
     "wrong class": lambda folder, damaged, out: error_of(
@@ -129,7 +120,7 @@ def test_reprs_reports_plans_and_errors_escape_names(shown: str, folder: Path, d
             assert_printable(text._repr_html_() + ESCAPED)
 
 
-def test_a_feature_keeps_its_name_in_an_error(damaged: Path) -> None:
+def test_the_place_of_an_error_keeps_the_name(damaged: Path) -> None:
     with pytest.raises(dtf.CorruptRecordError) as raised:
         dtf.read_tfrecord(damaged, SCHEMA).compute()
     assert raised.value.place is not None

@@ -1,4 +1,4 @@
-"""Images: every format from bytes made here, TensorFlow's rules, and damage which is always reported.
+"""Images: every format from bytes made here, TensorFlow's rules, and damage, which is always reported.
 
 `support.images` writes PNG, GIF and BMP, so that the samples are known without a decoder; Pillow writes JPEG and WebP.
 If TensorFlow is installed, it decodes the same files.
@@ -16,17 +16,17 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracle import read_payloads
+from oracle import read_payloads, write_oracle
 from support.images import (
     GRAY,
     GRAY_ALPHA,
@@ -46,10 +46,12 @@ from support.images import (
     png,
     smooth,
 )
+from support.wire import example
 
+import dask_tfrecord as dtf
 from dask_tfrecord.features import IMAGE_DTYPES
 from dask_tfrecord.images import png as png_module
-from dask_tfrecord.images.codecs import ImageError, require_pillow
+from dask_tfrecord.images.codecs import ImageError, require_pillow, simplejpeg_or_none
 from dask_tfrecord.images.pixels import decode_image, image_shape
 from dask_tfrecord.messages import Example
 
@@ -59,18 +61,24 @@ ImageFile = pytest.importorskip("PIL.ImageFile")
 FILES = files()
 
 
-@pytest.fixture
-def no_global_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set options of Pillow that would accept damaged data."""
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+def answer(file: bytes, **arguments: Any) -> NDArray[Any] | str:
+    """Return the pixels, or the text of the error."""
+    try:
+        return decode_image(file, **arguments)
+    except ImageError as error:
+        return str(error)
+
+
+def assert_decodes(file: bytes, pixels: Any, **arguments: Any) -> None:
+    assert np.array_equal(decode_image(file, **arguments), pixels)
 
 
 # -------------------------------------------------------------------------------------------- against what was written
 
 
 def test_golden_images_equal_tensorflow(golden: Path) -> None:
-    seen = set()
     with np.load(golden / "images.npz") as expected:
+        assert len(expected) == 6 and len(expected["jpeg"]) == 12
         for number, payload in enumerate(read_payloads(golden / "images.tfrecord")):
             feature = Example.FromString(payload).features.feature
             for name in expected:
@@ -78,15 +86,14 @@ def test_golden_images_equal_tensorflow(golden: Path) -> None:
                 found = decode_image(data, dtype=expected[name].dtype)
                 away = np.abs(found.astype(int) - expected[name][number].astype(int)).max()
                 assert away <= (2 if name == "jpeg" else 0), (name, number)
-                seen.add((name, number))
-    assert len(seen) == 6 * 12
 
 
 @given(st.data())
 def test_png_gives_its_samples(data: st.DataObject) -> None:
-    colour, depth = data.draw(st.sampled_from([kind for kind in KINDS if kind[0] != PALETTE]))
+    colour, depth = data.draw(st.sampled_from(KINDS))
     height, width = data.draw(st.tuples(st.integers(1, 11), st.integers(1, 11)))
     samples = noise(height, width, SAMPLES[colour], high=1 << depth, seed=data.draw(st.integers(0, 99)))
+    palette = noise(1 << depth, 3)
     file = png(
         samples,
         depth,
@@ -94,12 +101,21 @@ def test_png_gives_its_samples(data: st.DataObject) -> None:
         interlaced=data.draw(st.booleans()),
         filters=data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5)),
         chunks=data.draw(st.integers(1, 3)),
+        extra=[(b"PLTE", palette.tobytes())] if colour == PALETTE else [],
     )
-    assert image_shape(file) == samples.shape
-    whole = samples.astype(int) * (65535 // ((1 << depth) - 1))
-    assert np.array_equal(decode_image(file, dtype="uint16"), whole)
-    assert np.array_equal(decode_image(file), whole >> 8)
+    if colour == PALETTE:
+        whole = palette[samples[..., 0]].astype(int) * 257
+    else:
+        whole = samples.astype(int) * (65535 // ((1 << depth) - 1))
+    assert image_shape(file) == whole.shape
+    assert_decodes(file, whole, dtype="uint16")
+    assert_decodes(file, whole >> 8)
     assert np.allclose(decode_image(file, dtype="float64"), whole / 65535, rtol=1e-12)
+    channels, dtype = data.draw(st.sampled_from([0, 1, 3, 4])), data.draw(st.sampled_from([np.uint8, np.uint16]))
+    found = decode_image(file, channels=channels, dtype=dtype)
+    strided = np.full((found.shape[1], found.shape[0] * 2, found.shape[2]), 7, dtype)[:, ::2].transpose(1, 0, 2)
+    assert decode_image(file, channels=channels, dtype=dtype, out=strided) is strided
+    assert np.array_equal(strided, found)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8])
@@ -109,22 +125,18 @@ def test_png_palette_gives_its_colours(depth: int, interlaced: bool) -> None:
     colours, alphas = noise(1 << depth, 3, seed=1), noise(2, seed=2)
     palette = (b"PLTE", colours.tobytes())
     file = png(indices, depth, PALETTE, interlaced=interlaced, extra=[palette])
-    assert np.array_equal(decode_image(file), colours[indices[..., 0]])
-    assert np.array_equal(decode_image(file, channels=4)[..., 3], np.full((9, 13), (1 << depth) - 1))
+    assert_decodes(file, colours[indices[..., 0]])
+    assert (decode_image(file, channels=4)[..., 3] == (1 << depth) - 1).all()
     seen = png(indices, depth, PALETTE, interlaced=interlaced, extra=[palette, (b"tRNS", alphas.tobytes())])
     alpha = np.full(1 << depth, 255)
     alpha[:2] = alphas
-    assert np.array_equal(decode_image(seen)[..., :3], colours[indices[..., 0]])
-    assert np.array_equal(decode_image(seen)[..., 3], alpha[indices[..., 0]])
-    assert decode_image(seen, channels=3).shape == (9, 13, 3)
+    assert_decodes(seen, np.dstack([colours[indices[..., 0]], alpha[indices[..., 0]]]))
+    assert_decodes(seen, colours[indices[..., 0]], channels=3)
 
 
 def test_png_colours_past_the_palette_are_black() -> None:
     file = png(np.array([[[0], [3]]]), 2, PALETTE, extra=[(b"PLTE", bytes([9, 8, 7]))])
-    assert decode_image(file).tolist() == [[[9, 8, 7], [0, 0, 0]]]
-
-
-PRIMARIES = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [77, 77, 77]]])
+    assert_decodes(file, [[[9, 8, 7], [0, 0, 0]]])
 
 
 @pytest.mark.parametrize(
@@ -139,11 +151,11 @@ PRIMARIES = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [77, 77, 77]]])
 )
 def test_png_colours_become_gray_as_in_libpng(extra: list[tuple[bytes, bytes]], gray: list[int]) -> None:
     """The numbers are TensorFlow's."""
-    assert decode_image(png(PRIMARIES, extra=extra), channels=1).ravel().tolist() == gray
-    by_palette = png(
-        np.arange(4).reshape(1, 4, 1), 2, PALETTE, extra=[*extra, (b"PLTE", PRIMARIES.astype(np.uint8).tobytes())]
-    )
-    assert decode_image(by_palette, channels=1).ravel().tolist() == gray
+    primaries = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [77, 77, 77]]])
+    palette = (b"PLTE", primaries.astype(np.uint8).tobytes())
+    by_palette = png(np.arange(4).reshape(1, 4, 1), 2, PALETTE, extra=[*extra, palette])
+    for file in (png(primaries, extra=extra), by_palette):
+        assert decode_image(file, channels=1).ravel().tolist() == gray
 
 
 def test_png_of_16_bits_becomes_gray_before_it_loses_its_low_bytes() -> None:
@@ -154,36 +166,33 @@ def test_png_of_16_bits_becomes_gray_before_it_loses_its_low_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "depth", "key", "alpha"),
+    ("samples", "depth", "key"),
     [
-        ([[3], [4], [5]], 8, (4,), [255, 0, 255]),
-        ([[0], [1], [2]], 2, (1,), [255, 0, 255]),
-        ([[0x0304], [0x0305], [4]], 16, (0x0305,), [65535, 0, 65535]),
-        ([[1, 2, 3], [4, 5, 6], [4, 5, 7]], 8, (4, 5, 6), [255, 0, 255]),
-        ([[1, 2, 3], [0x104, 5, 6], [4, 5, 6]], 16, (0x104, 5, 6), [65535, 0, 65535]),
+        ([[3], [4], [5]], 8, (4,)),
+        ([[0], [1], [2]], 2, (1,)),
+        ([[0x0304], [0x0305], [4]], 16, (0x0305,)),
+        ([[1, 2, 3], [4, 5, 6], [4, 5, 7]], 8, (4, 5, 6)),
+        ([[1, 2, 3], [0x104, 5, 6], [4, 5, 6]], 16, (0x104, 5, 6)),
     ],
 )
 def test_png_transparent_colour_is_alpha_where_alpha_is_requested(
-    samples: list[list[int]], depth: int, key: tuple[int, ...], alpha: list[int]
+    samples: list[list[int]], depth: int, key: tuple[int, ...]
 ) -> None:
-    pixels = np.array([samples])
-    file = png(pixels, depth, extra=[(b"tRNS", struct.pack(f">{len(key)}H", *key))])
-    assert decode_image(file).shape == pixels.shape
-    dtype = "uint16" if depth == 16 else "uint8"
-    assert decode_image(file, channels=4, dtype=dtype)[0, :, 3].tolist() == alpha
+    file = png(np.array([samples]), depth, extra=[(b"tRNS", struct.pack(f">{len(key)}H", *key))])
+    assert decode_image(file).shape == (1, *np.shape(samples))
     assert decode_image(file, channels=4)[0, :, 3].tolist() == [255, 0, 255]
+    if depth == 16:
+        assert decode_image(file, channels=4, dtype="uint16")[0, :, 3].tolist() == [65535, 0, 65535]
 
 
 @pytest.mark.parametrize(("colour", "depth"), KINDS)
 def test_png_gives_every_number_of_channels(colour: int, depth: int) -> None:
     file = FILES[f"png_{colour}_{depth}"]
-    own = decode_image(file, dtype="uint16")
-    four = decode_image(file, channels=4, dtype="uint16")
-    three = decode_image(file, channels=3, dtype="uint16")
+    own, three, four = (decode_image(file, channels=channels, dtype="uint16") for channels in (0, 3, 4))
     assert np.array_equal(four[..., :3], three)
     if colour in (GRAY, GRAY_ALPHA):
         assert np.array_equal(three, np.repeat(own[..., :1], 3, axis=2))
-        assert np.array_equal(decode_image(file, channels=1, dtype="uint16"), own[..., :1])
+        assert_decodes(file, own[..., :1], channels=1, dtype="uint16")
     else:
         assert np.array_equal(three, own[..., :3])
     if colour in (GRAY_ALPHA, RGBA):
@@ -193,44 +202,31 @@ def test_png_gives_every_number_of_channels(colour: int, depth: int) -> None:
         assert (four[..., 3] == ((1 << depth) - 1) * (1 if depth == 16 else 257)).all()
 
 
+COLOURS = np.arange(1, 13, dtype=np.uint8).reshape(4, 3)
+SQUARE, LARGER = gif_frame((0, 0, 2, 2), [0, 1, 2, 3]), gif_frame((0, 0, 3, 4), [1] * 12)
+
+
 def test_gif_gives_the_first_frame_on_the_canvas_that_all_need() -> None:
     """As in TensorFlow, the canvas has the size of the largest frame, and is black outside of the first frame."""
-    colours = np.arange(1, 13).reshape(4, 3)
-    first = gif_frame((0, 0, 2, 2), [0, 1, 2, 3])
-    square = colours[[[0, 1], [2, 3]]]
-    assert np.array_equal(decode_image(gif((2, 2), first)), square)
-    assert np.array_equal(decode_image(gif((9, 9), first)), square)
-    assert np.array_equal(decode_image(gif((2, 2), first, gif_frame((0, 0, 1, 1), [0]))), square)
-    larger = np.zeros((3, 3, 3), int)
-    larger[:2, :2] = square
-    assert np.array_equal(decode_image(gif((2, 2), first, gif_frame((0, 0, 3, 3), [0] * 9))), larger)
+    square = COLOURS[[[0, 1], [2, 3]]]
+    assert_decodes(gif((2, 2), SQUARE), square)
+    assert_decodes(gif((9, 9), SQUARE), square)
+    assert_decodes(gif((2, 2), SQUARE, gif_frame((0, 0, 1, 1), [0])), square)
+    assert_decodes(gif((2, 2), SQUARE, LARGER), np.pad(square, [(0, 2), (0, 1), (0, 0)]))
     shifted = np.zeros((2, 2, 3), int)
-    shifted[1, 1] = colours[0]
-    assert np.array_equal(decode_image(gif((3, 3), gif_frame((1, 1, 2, 2), [0, 1, 2, 3]))), shifted)
+    shifted[1, 1] = COLOURS[0]
+    assert_decodes(gif((3, 3), gif_frame((1, 1, 2, 2), [0, 1, 2, 3])), shifted)
     square[0, 1] = 0
-    assert np.array_equal(decode_image(gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=1))), square)
+    assert_decodes(gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=1)), square)
 
 
 def test_gif_rows_and_palettes() -> None:
-    own = bytes(range(100, 112))
-    assert decode_image(gif((1, 1), gif_frame((0, 0, 1, 1), [1], palette=own))).tolist() == [[[103, 104, 105]]]
+    own = gif((1, 1), gif_frame((0, 0, 1, 1), [1], palette=bytes(range(100, 112))))
+    assert_decodes(own, [[[103, 104, 105]]])
     passes = gif((1, 5), gif_frame((0, 0, 1, 5), [0, 1, 2, 3, 0], interlaced=True))
     assert decode_image(passes)[:, 0, 0].tolist() == [1, 10, 7, 1, 4]
-    with pytest.raises(ImageError, match="colour 3, past its palette of 2"):
-        data = gif((2, 1), gif_frame((0, 0, 2, 1), [0, 3]), palette=bytes(12))
-        decode_image(data[:10] + b"\x80" + data[11:13] + bytes(6) + data[25:])
-    with pytest.raises(ImageError, match="without a palette"):
-        decode_image(gif((1, 1), gif_frame((0, 0, 1, 1), [0]), palette=b""))
-    with pytest.raises(ImageError, match="without a frame"):
-        decode_image(gif((1, 1)))
-    with pytest.raises(ImageError, match="unknown kind 0x78 at byte 25"):
-        decode_image(gif((1, 1), b"x"))
-
-
-def test_gif_pixels_of_a_real_encoder() -> None:
-    pixels = smooth(40, 50, 3)
-    image = Image.fromarray(pixels).quantize(64)
-    assert np.array_equal(decode_image(by_pillow(image, "gif")), np.asarray(image.convert("RGB")))
+    image = Image.fromarray(smooth(40, 50, 3)).quantize(64)
+    assert_decodes(by_pillow(image, "gif"), np.asarray(image.convert("RGB")))
 
 
 @pytest.mark.parametrize("bits", [24, 32])
@@ -240,71 +236,52 @@ def test_bmp_rows_run_upwards_unless_the_height_is_negative(bits: int) -> None:
     rows = pixels[..., [2, 1, 0, 3][:count]].reshape(3, -1)
     stored = np.pad(rows, [(0, 0), (0, -rows.shape[1] % 4)])
     down, up = bmp(stored.tobytes(), 5, -3, bits), bmp(stored[::-1].tobytes(), 5, 3, bits)
-    assert np.array_equal(decode_image(down), pixels)
-    assert np.array_equal(decode_image(up), pixels)
-    assert np.array_equal(decode_image(up, channels=3), pixels[..., :3])
-    four = decode_image(up, channels=4)
-    assert np.array_equal(four[..., :count], pixels)
-    assert count == 4 or (four[..., 3] == 255).all()
-    assert np.array_equal(decode_image(down, dtype="uint16"), pixels.astype(int) * 256)
+    assert_decodes(down, pixels)
+    assert_decodes(up, pixels)
+    assert_decodes(up, pixels[..., :3], channels=3)
+    assert_decodes(up, np.dstack([pixels, np.full((3, 5), 255)])[..., :4], channels=4)
 
 
 def test_bmp_of_8_bits_gives_what_is_stored() -> None:
     """TensorFlow ignores the palette."""
     file = bmp(bytes([1, 2, 3, 0, 4, 5, 6, 0]), 3, 2, 8, between=noise(1024).tobytes())
-    assert decode_image(file).tolist() == [[[4], [5], [6]], [[1], [2], [3]]]
-    assert decode_image(file, channels=3)[0].tolist() == [[4] * 3, [5] * 3, [6] * 3]
+    assert_decodes(file, [[[4], [5], [6]], [[1], [2], [3]]])
+    assert_decodes(file, np.repeat(decode_image(file), 3, axis=2), channels=3)
     assert decode_image(file, channels=4)[0, 0].tolist() == [4, 4, 4, 255]
 
 
+USUAL_MASKS = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
+
+
 def test_bmp_with_masks_is_read_if_they_are_the_usual_ones() -> None:
-    usual = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
-    file = bmp(bytes([3, 2, 1, 4]), 1, 1, 32, compression=3, between=usual)
-    assert decode_image(file).tolist() == [[[1, 2, 3, 4]]]
-    with pytest.raises(ImageError, match="compression 3; only uncompressed"):
-        decode_image(bmp(bytes(4), 1, 1, 32, compression=3, between=usual[::-1]))
-
-
-@pytest.mark.parametrize(
-    ("file", "message"),
-    [
-        (bmp(bytes(16), 2, 2, 24) + b"x", "of 71 bytes; its header announces 70"),
-        (bmp(bytes(8), 2, 2, 16), "16 bits per pixel; only 8, 24 or 32"),
-        (bmp(bytes(8), 2, 2, 8, compression=1), "compression 1; only uncompressed"),
-        (bmp(b"", 0, 2, 24), "0 x 2 pixels"),
-    ],
-)
-def test_bmp_of_other_kinds_is_refused(file: bytes, message: str) -> None:
-    with pytest.raises(ImageError, match=message):
-        decode_image(file)
+    assert_decodes(bmp(bytes([3, 2, 1, 4]), 1, 1, 32, compression=3, between=USUAL_MASKS), [[[1, 2, 3, 4]]])
+    other = bmp(bytes(4), 1, 1, 32, compression=3, between=USUAL_MASKS[::-1])
+    assert "compression 3; only uncompressed" in answer(other)
 
 
 def test_webp_gives_its_own_channels() -> None:
     opaque, seen = noise(5, 6, 3), noise(5, 6, 4)
-    assert np.array_equal(decode_image(FILES["webp"]), opaque)
-    assert np.array_equal(decode_image(FILES["webp_alpha"]), seen)
-    assert np.array_equal(decode_image(FILES["webp_alpha"], channels=4), seen)
+    assert_decodes(FILES["webp"], opaque)
+    assert_decodes(FILES["webp_alpha"], seen)
+    assert_decodes(FILES["webp_alpha"], seen, channels=4)
     assert decode_image(FILES["webp_lossy"]).shape == (17, 18, 3)
     assert decode_image(FILES["webp_lossy_alpha"]).shape == (5, 6, 4)
-    assert np.array_equal(decode_image(FILES["webp"] + b"garbage"), opaque)
 
 
 @pytest.mark.parametrize("channels", [3, 4])
 def test_webp_animation_gives_its_first_frame(channels: int) -> None:
     frames = [Image.fromarray(noise(5, 6, channels, seed=seed)) for seed in (1, 2)]
     file = by_pillow(frames[0], "webp", lossless=True, exact=True, save_all=True, append_images=frames[1:])
-    assert np.array_equal(decode_image(file), np.asarray(frames[0]))
+    assert_decodes(file, np.asarray(frames[0]))
 
 
 def test_jpeg_gray_is_the_luma_plane() -> None:
-    colours = smooth(16, 16, 3)
-    luma = np.asarray(Image.open(io.BytesIO(by_pillow(colours, "jpeg", quality=95))).convert("YCbCr"))[..., :1]
-    found = decode_image(by_pillow(colours, "jpeg", quality=95), channels=1)
-    assert found.shape == (16, 16, 1)
-    assert np.abs(found.astype(int) - luma).max() <= 1
+    file = by_pillow(smooth(16, 16, 3), "jpeg", quality=95)
+    luma = np.asarray(Image.open(io.BytesIO(file)).convert("YCbCr"))[..., :1]
+    assert np.abs(decode_image(file, channels=1).astype(int) - luma).max() <= 1
     gray = decode_image(FILES["jpeg_gray"])
     assert gray.shape == (13, 17, 1)
-    assert np.array_equal(decode_image(FILES["jpeg_gray"], channels=3), np.repeat(gray, 3, axis=2))
+    assert_decodes(FILES["jpeg_gray"], np.repeat(gray, 3, axis=2), channels=3)
 
 
 def test_jpeg_inks_become_rgb_as_in_tensorflow() -> None:
@@ -322,109 +299,175 @@ def test_jpeg_orientation_is_left_alone() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     pixels = smooth(8, 24, 3)
-    turned = by_pillow(pixels, "jpeg", exif=exif)
-    assert np.array_equal(decode_image(turned), decode_image(by_pillow(pixels, "jpeg")))
+    assert_decodes(by_pillow(pixels, "jpeg", exif=exif), decode_image(by_pillow(pixels, "jpeg")))
 
 
-# -------------------------------------------------------------------------------------------------------- arguments
+# ------------------------------------------------------------------------------------------------- JPEG by simplejpeg
 
 
-@pytest.mark.parametrize(
-    ("name", "channels", "message"),
-    [
-        ("jpeg", 4, "a JPEG image, which decodes to 1 or 3 channels; channels=4 was requested"),
-        ("jpeg_cmyk", 1, "a CMYK JPEG image, which decodes to 3 channels; channels=1 was requested"),
-        ("gif", 1, "a GIF image, which decodes to 3 channels"),
-        ("gif", 4, "a GIF image, which decodes to 3 channels"),
-        ("bmp24", 1, "a BMP image, which decodes to 3 or 4 channels"),
-        ("bmp8", 1, "a BMP image, which decodes to 3 or 4 channels"),
-        ("webp", 4, "a WebP image, which decodes to 3 channels"),
-        ("webp_alpha", 3, "a WebP image, which decodes to 4 channels"),
-    ],
-)
+@contextmanager
+def without_simplejpeg() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "simplejpeg", None)
+        simplejpeg_or_none.cache_clear()
+        yield
+    simplejpeg_or_none.cache_clear()
+
+
+def test_both_decoders_return_the_same_pixels_and_errors() -> None:
+    pytest.importorskip("simplejpeg")
+    made = jpegs()
+    # Damage within the scan: libjpeg continues with a warning.
+    file = bytearray(by_pillow(smooth(40, 56, 3), "jpeg", quality=90))
+    for at in range(len(file) // 2, len(file) - 2, 97):
+        made[f"damaged {at}"] = bytes(file[:at]) + bytes([file[at] ^ 0x5A]) + bytes(file[at + 1 :])
+    refused = 0
+    for name, data in made.items():
+        for channels in (0, 1, 3):
+            found = answer(data, channels=channels)
+            with without_simplejpeg():
+                assert np.array_equal(found, answer(data, channels=channels)), name
+            refused += isinstance(found, str)
+    assert refused > 10
+
+
+def test_the_fast_dct_differs_by_a_few_levels(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    differing = 0
+    for name, file in jpegs().items():
+        accurate, fast = answer(file), answer(file, fast=True)
+        if isinstance(accurate, str):
+            assert fast == accurate, name
+        else:
+            difference = np.abs(accurate.astype(int) - np.asarray(fast))
+            # The fast DCT loses most where a file of high quality is noise.
+            assert difference.max() <= (64 if "noise" in name else 12), name
+            differing += difference.any()
+    assert differing > 10
+    file = by_pillow(noise(16, 24, 3), "jpeg", quality=60)
+    with without_simplejpeg(), pytest.raises(ImportError, match="fast=True needs simplejpeg: pip install"):
+        decode_image(file, fast=True)
+    write_oracle(tmp_path / "a", [example(image=[file])])
+    found = dtf.read_tfrecord(tmp_path / "a", {"image": dtf.ImageFeature((16, 24, 3), fast=True)})["image"].compute()
+    assert np.array_equal(found[0], decode_image(file, fast=True))
+    assert not np.array_equal(found[0], decode_image(file))
+
+
+def test_threads_decode_at_once() -> None:
+    made = [by_pillow(smooth(256, 256, 3, seed=seed), "jpeg") for seed in range(8)]
+    expected = [decode_image(file) for file in made]
+    block = np.zeros((len(made), 256, 256, 3), np.uint8)
+
+    def work(first: int) -> None:
+        for number in range(first, len(made), 2):
+            decode_image(made[number], out=block[number])
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(block, expected)
+
+
+# ----------------------------------------------------------------------------------------------- arguments and dtypes
+
+
+CHANNELS_REFUSED = [
+    ("jpeg", 4, "a JPEG image, which decodes to 1 or 3 channels; channels=4 was requested"),
+    ("jpeg_cmyk", 1, "a CMYK JPEG image, which decodes to 3 channels; channels=1 was requested"),
+    ("gif", 1, "a GIF image, which decodes to 3 channels"),
+    ("gif", 4, "a GIF image, which decodes to 3 channels"),
+    ("bmp24", 1, "a BMP image, which decodes to 3 or 4 channels"),
+    ("bmp8", 1, "a BMP image, which decodes to 3 or 4 channels"),
+    ("webp", 4, "a WebP image, which decodes to 3 channels"),
+    ("webp_alpha", 3, "a WebP image, which decodes to 4 channels"),
+]
+
+
+@pytest.mark.parametrize(("name", "channels", "message"), CHANNELS_REFUSED)
 def test_channels_that_tensorflow_does_not_make_are_refused(name: str, channels: int, message: str) -> None:
-    with pytest.raises(ImageError, match=message):
-        decode_image(FILES[name], channels=channels)
-    with pytest.raises(ImageError, match=message):
-        image_shape(FILES[name], channels=channels)
+    for function in (decode_image, image_shape):
+        with pytest.raises(ImageError, match=message):
+            function(FILES[name], channels=channels)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_dtypes_scale_to_their_range(name: str) -> None:
     file = FILES[name]
-    levels = decode_image(file, dtype="uint16").astype(np.float64)
-    eight = not name.startswith("png") or "_16" not in name
-    whole = decode_image(file) if eight else decode_image(file, dtype="uint16")
-    step = 1 if not eight else 257 if name.startswith("png") else 256
-    assert np.array_equal(levels, whole.astype(np.float64) * step)
-    largest = 255 if eight else 65535
-    assert np.array_equal(decode_image(file, dtype="float32"), whole.astype(np.float32) * np.float32(1 / largest))
-    assert np.array_equal(decode_image(file, dtype="float64"), whole * (1 / largest))
-    single = whole.astype(np.float32) * np.float32(1 / largest)
-    assert np.array_equal(decode_image(file, dtype="float16"), single.astype(np.float16))
-    if not eight:
-        assert np.array_equal(decode_image(file), whole >> 8)
+    wide = "_16" in name
+    whole = decode_image(file, dtype="uint16" if wide else "uint8")
+    unit = 1 / 65535 if wide else 1 / 255
+    single = whole.astype(np.float32) * np.float32(unit)
+    wanted = {
+        "uint8": whole >> 8 if wide else whole,
+        "uint16": whole.astype(int) * (1 if wide else 257 if name.startswith("png") else 256),
+        "float16": single.astype(np.float16),
+        "float32": single,
+        "float64": whole * unit,
+    }
+    assert wanted.keys() == set(IMAGE_DTYPES)
+    for dtype, pixels in wanted.items():
+        found = decode_image(file, dtype=dtype)
+        assert (found.shape, found.dtype.name) == (image_shape(memoryview(file)), dtype)
+        assert np.array_equal(found, pixels), dtype
+        # Slots of any strides; their neighbours stay.
+        block = np.full((3, *found.shape[::-1]), 7, dtype).transpose(0, 3, 2, 1)
+        decode_image(memoryview(file), dtype=dtype, out=block[1])
+        assert np.array_equal(block[1], pixels) and (block[[0, 2]] == 7).all()
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("dtype", [*map(np.dtype, IMAGE_DTYPES)], ids=str)
-def test_pixels_go_straight_into_their_slot(name: str, dtype: np.dtype[Any]) -> None:
-    file = FILES[name]
-    shape = image_shape(memoryview(file))
-    alone = decode_image(file, dtype=dtype)
-    assert (alone.shape, alone.dtype) == (shape, dtype)
-    assert alone.flags.writeable
-    block = np.full((3, *shape[::-1]), 7, dtype).transpose(0, 3, 2, 1)
-    assert decode_image(memoryview(file), dtype=dtype, out=block[1]) is not None
-    assert np.array_equal(block[1], alone)
-    assert (block[[0, 2]] == 7).all()
+def neighbours(source: int, target: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """Return the pixels left and right of each target pixel, and its distance, in single precision."""
+    scale = np.float32(source) / np.float32(target)
+    position = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    right = np.minimum(np.ceil(position), source - 1).astype(np.intp)
+    left = np.minimum(np.maximum(np.floor(position), 0), right).astype(np.intp)
+    return left, right, position - np.floor(position)
 
 
-def resized(image: NDArray[Any], height: int, width: int) -> NDArray[np.float64]:
-    """Bilinear, half-pixel centres, edges repeated, pixel by pixel in double precision."""
-    out = np.empty((height, width, image.shape[2]))
-    for i in range(height):
-        for j in range(width):
-            y = min(max((i + 0.5) * image.shape[0] / height - 0.5, 0), image.shape[0] - 1)
-            x = min(max((j + 0.5) * image.shape[1] / width - 0.5, 0), image.shape[1] - 1)
-            below, right = min(int(y) + 1, image.shape[0] - 1), min(int(x) + 1, image.shape[1] - 1)
-            corners = image[[int(y), int(y), below, below], [int(x), right, int(x), right]].astype(float)
-            weights = [(1 - y % 1) * (1 - x % 1), (1 - y % 1) * (x % 1), (y % 1) * (1 - x % 1), (y % 1) * (x % 1)]
-            out[i, j] = np.tensordot(weights, corners, 1)
-    return out
+def resized(levels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """Resize whole arrays, each operation in single precision: first columns, then rows."""
+    left, right, across = neighbours(levels.shape[1], width)
+    wide = levels[:, left] + (levels[:, right] - levels[:, left]) * across[:, None]
+    top, bottom, down = neighbours(levels.shape[0], height)
+    return wide[top] + (wide[bottom] - wide[top]) * down[:, None, None]
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 4), (5, 7), (10, 14), (13, 5), (2, 29)])
-def test_resizing_is_bilinear(size: tuple[int, int]) -> None:
-    for colour, depth in KINDS:
-        file = FILES[f"png_{colour}_{depth}"]
-        assert image_shape(file, size=size)[:2] == size
-        for dtype in ("uint8", "uint16", "float32"):
-            expected = resized(decode_image(file, dtype=dtype), *size)
-            found = decode_image(file, dtype=dtype, size=size)
-            assert found.dtype == dtype
-            if dtype == "float32":
-                assert np.allclose(found, expected, rtol=0, atol=2e-6)
-            else:
-                assert np.abs(found - expected).max() <= 0.51
-        narrow = decode_image(file, dtype="float16", size=size)
-        assert np.array_equal(narrow, decode_image(file, dtype="float32", size=size).astype(np.float16))
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 
 
-def test_a_size_that_the_image_has_changes_nothing() -> None:
-    file = FILES["png_2_16"]
-    assert np.array_equal(decode_image(file, dtype="uint16", size=(5, 7)), decode_image(file, dtype="uint16"))
+@given(SIZES, SIZES, st.sampled_from([1, 2, 3, 4]), st.sampled_from([8, 16]), st.integers(0, 99))
+def test_resizing_is_bilinear(
+    shape: tuple[int, int], size: tuple[int, int], channels: int, depth: int, seed: int
+) -> None:
+    pixels = noise(*shape, channels, high=1 << depth, seed=seed)
+    file = png(pixels, depth)
+    kind = np.dtype(f"uint{depth}")
+    assert image_shape(file, size=size) == (*size, channels)
+    if size == shape:
+        assert_decodes(file, pixels, dtype=kind, size=size)
+        return
+    levels = resized(pixels.astype(np.float32), *size)
+    fractions = resized(pixels.astype(np.float32) * np.float32(1 / np.iinfo(kind).max), *size)
+    assert_decodes(file, np.rint(levels).astype(kind), dtype=kind, size=size)
+    for dtype in ("float16", "float32", "float64"):
+        assert_decodes(file, fractions.astype(dtype), dtype=dtype, size=size)
+    if depth == 8:
+        wider = resized(pixels.astype(np.float32) * np.float32(257), *size)
+        assert_decodes(file, np.rint(wider).astype(np.uint16), dtype="uint16", size=size)
 
 
 def test_invalid_arguments() -> None:
-    with pytest.raises(ValueError, match="expected 0, 1, 3 or 4; got 2"):
-        decode_image(FILES["jpeg"], channels=2)
-    with pytest.raises(ValueError, match="got int32"):
-        decode_image(FILES["jpeg"], dtype="int32")
-    with pytest.raises(ValueError, match="at least 1; got"):
-        decode_image(FILES["jpeg"], size=(0, 3))
-    with pytest.raises(ValueError, match="out has dtype float32; expected uint8"):
-        decode_image(FILES["jpeg"], out=np.empty((13, 17, 3), np.float32))
+    arguments: list[tuple[dict[str, Any], str]] = [
+        ({"channels": 2}, "expected 0, 1, 3 or 4; got 2"),
+        ({"dtype": "int32"}, "got int32"),
+        ({"size": (0, 3)}, "at least 1; got"),
+        ({"out": np.empty((13, 17, 3), np.float32)}, "out has dtype float32; expected uint8"),
+    ]
+    for given_, message in arguments:
+        with pytest.raises(ValueError, match=message):
+            decode_image(FILES["jpeg"], **given_)
 
 
 def test_another_shape_is_refused_before_pixels_are_decoded() -> None:
@@ -438,8 +481,8 @@ def test_another_shape_is_refused_before_pixels_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.usefixtures("no_global_settings")
-def test_every_truncated_file_is_refused(name: str) -> None:
+def test_every_truncated_file_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     file = FILES[name]
     # A GIF without its trailer has all its pixels.
     for end in range(len(file) - (1 if name == "gif" else 0)):
@@ -460,37 +503,28 @@ def test_damage_gives_an_image_or_an_image_error(name: str, data: st.DataObject)
     file = bytearray(FILES[name])
     for _ in range(data.draw(st.integers(1, 4))):
         file[data.draw(st.integers(2, len(file) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        found = decode_image(bytes(file), channels=data.draw(st.sampled_from([0, 1, 3, 4])))
-    except ImageError as error:
-        assert str(error)
-    else:
-        assert found.ndim == 3
-
-
-@pytest.mark.parametrize("interlaced", [False, True])
-@pytest.mark.parametrize("missing", [1, 2, 5])
-@pytest.mark.usefixtures("no_global_settings")
-def test_a_png_with_rows_missing_is_refused(interlaced: bool, missing: int) -> None:
-    file = png(noise(12, 6, 3), interlaced=interlaced)
-    start = file.index(b"IDAT") + 4
-    rows = zlib.decompress(file[start:-16])
-    # The last rows are as long with interlacing as without.
-    fewer = file[: start - 8] + chunk(b"IDAT", zlib.compress(rows[: -19 * missing])) + chunk(b"IEND", b"")
-    with pytest.raises(
-        ImageError, match=f"truncated PNG image: expected {len(rows)} bytes of pixels, found {len(rows) - 19 * missing}"
-    ):
-        decode_image(fewer)
-    assert np.array_equal(decode_image(file), noise(12, 6, 3))
+    found = answer(bytes(file), channels=data.draw(st.sampled_from([0, 1, 3, 4])))
+    assert found if isinstance(found, str) else found.ndim == 3
 
 
 def with_stream(file: bytes, stream: bytes) -> bytes:
-    """A copy of a PNG with other compressed rows, and valid CRCs."""
+    """Return a PNG with other compressed rows, and valid CRCs."""
     return file[: file.index(b"IDAT") - 4] + chunk(b"IDAT", stream) + chunk(b"IEND", b"")
 
 
 def rows_of(file: bytes) -> bytes:
     return zlib.decompress(file[file.index(b"IDAT") + 4 : -16])
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize("missing", [1, 5])
+def test_a_png_with_rows_missing_is_refused(interlaced: bool, missing: int) -> None:
+    file = png(noise(12, 6, 3), interlaced=interlaced)
+    rows = rows_of(file)
+    # The last rows are as long with interlacing as without.
+    fewer = with_stream(file, zlib.compress(rows[: -19 * missing]))
+    message = f"truncated PNG image: expected {len(rows)} bytes of pixels, found {len(rows) - 19 * missing}"
+    assert message in answer(fewer)
 
 
 @pytest.mark.parametrize("has_isal", [False, True])
@@ -501,136 +535,87 @@ def test_isal_and_zlib_give_the_same_pixels_and_errors(has_isal: bool, monkeypat
     file = png(pixels, filters=range(5))
     rows = rows_of(file)
     stream = zlib.compress(rows)
-    assert np.array_equal(decode_image(file), pixels)
+    assert_decodes(file, pixels)
     # Whole rows, then damaged data, which zlib does not reach.
     excess = bytearray(zlib.compress(rows + noise(4000).tobytes()))
     excess[-1000] ^= 0x5A
-    assert np.array_equal(decode_image(with_stream(file, bytes(excess))), pixels)
+    assert_decodes(with_stream(file, bytes(excess)), pixels)
     refused = {
         "a damaged PNG image": [stream[:-1] + bytes([stream[-1] ^ 1]), b"\0" + stream[1:], stream[:9] + bytes(30)],
         "a truncated PNG image: expected 3640 bytes": [zlib.compress(rows[:-1]), stream[:-200], stream[:1]],
         "a damaged PNG image: unknown filter 7 of a row": [zlib.compress(rows[:-91] + b"\7" + rows[-90:])],
     }
     for text, streams in refused.items():
-        for each in streams:
-            with pytest.raises(ImageError, match=text):
-                decode_image(with_stream(file, each))
-
-
-@given(st.data())
-def test_png_is_decoded_into_slots_of_any_layout(data: st.DataObject) -> None:
-    colour, depth = data.draw(st.sampled_from(KINDS))
-    height, width = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 12))
-    samples = noise(height, width, SAMPLES[colour], high=1 << depth, seed=data.draw(st.integers(0, 99)))
-    palette = [(b"PLTE", noise(768 if depth == 8 else 3 << depth).tobytes())] if colour == PALETTE else []
-    filters = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
-    file = png(samples, depth, colour, interlaced=data.draw(st.booleans()), filters=filters, extra=palette)
-    channels = data.draw(st.sampled_from([0, 1, 3, 4]))
-    dtype = data.draw(st.sampled_from([np.uint8, np.uint16]))
-    found = decode_image(file, channels=channels, dtype=dtype)
-    if colour != PALETTE and channels in (0, SAMPLES[colour]) and dtype == (np.uint16 if depth == 16 else np.uint8):
-        assert np.array_equal(found, samples * (255 // ((1 << depth) - 1) if depth < 8 else 1))
-    strided = np.empty((found.shape[1], found.shape[0] * 2, found.shape[2]), dtype)[:, ::2].transpose(1, 0, 2)
-    strided[...] = 7
-    assert decode_image(file, channels=channels, dtype=dtype, out=strided) is strided
-    assert np.array_equal(strided, found)
-
-
-def test_a_png_whose_last_rows_are_black_is_whole() -> None:
-    pixels = np.zeros((6, 5, 3), np.uint8)
-    assert np.array_equal(decode_image(png(pixels)), pixels)
-    assert np.array_equal(decode_image(png(pixels, interlaced=True)), pixels)
-
-
-def with_excess(file: bytes, nbytes: int) -> bytes:
-    """A copy of a PNG with zero bytes after its last row."""
-    start = file.index(b"IDAT") + 4
-    rows = zlib.decompress(file[start:-16])
-    return file[: start - 8] + chunk(b"IDAT", zlib.compress(rows + bytes(nbytes), 9)) + chunk(b"IEND", b"")
+        assert all(text in answer(with_stream(file, each)) for each in streams), text
 
 
 @pytest.mark.parametrize("interlaced", [False, True])
-@pytest.mark.parametrize("shape", [(6, 5, 3), (1, 1, 1), (3, 2, 4)])
 @pytest.mark.parametrize("black", [False, True])
-def test_png_data_past_the_last_row_are_ignored_as_in_tensorflow(
-    shape: tuple[int, ...], interlaced: bool, black: bool
-) -> None:
-    pixels = np.zeros(shape, np.uint8) if black else noise(*shape)
-    for nbytes in (1, 100, 2 << 20):
-        file = with_excess(png(pixels, interlaced=interlaced), nbytes)
-        assert np.array_equal(decode_image(file), pixels)
+def test_png_data_past_the_last_row_are_ignored_as_in_tensorflow(interlaced: bool, black: bool) -> None:
+    for shape in ((6, 5, 3), (1, 1, 1), (3, 2, 4)):
+        pixels = np.zeros(shape, np.uint8) if black else noise(*shape)
+        file = png(pixels, interlaced=interlaced)
+        for nbytes in (0, 1, 2 << 20):
+            assert_decodes(with_stream(file, zlib.compress(rows_of(file) + bytes(nbytes), 1)), pixels)
 
 
 def test_png_data_past_the_last_row_are_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1500, 1500, 8, GRAY, 0, 0, 0))
     data = chunk(b"IDAT", zlib.compress(bytes(1500 * 1501 + (64 << 20)), 1))
     file = b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
-    passed = made = 0
+    passed: list[int] = []
+    made: list[int] = []
 
-    class Counting:
-        def __init__(self) -> None:
-            self.inflate = zlib.decompressobj()
+    def counting() -> Any:
+        inflate = zlib.decompressobj()
 
-        def decompress(self, data: bytes, most: int) -> bytes:
-            nonlocal passed, made
-            passed += len(data)
-            inflated = self.inflate.decompress(data, most)
-            made += len(inflated)
+        def decompress(data: bytes, most: int) -> bytes:
+            inflated = inflate.decompress(data, most)
+            passed.append(len(data))
+            made.append(len(inflated))
             return inflated
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inflate, name)
+        return SimpleNamespace(decompress=decompress)
 
-    monkeypatch.setattr(png_module, "zlib", SimpleNamespace(decompressobj=Counting, error=zlib.error))
-    assert np.array_equal(decode_image(file), np.zeros((1500, 1500, 1)))
-    assert made == 1500 * 1501
+    monkeypatch.setattr(png_module, "zlib", SimpleNamespace(decompressobj=counting, error=zlib.error))
+    assert not decode_image(file).any()
+    assert sum(made) == 1500 * 1501
     # zlib receives no bytes repeatedly.
-    assert passed < len(file)
-
-
-@pytest.mark.tensorflow
-def test_png_data_past_the_last_row_are_ignored_by_tensorflow(both: Any) -> None:
-    jobs = [
-        Job(f"png {interlaced} {nbytes}", with_excess(png(noise(5, 7, 3), interlaced=interlaced), nbytes))
-        for interlaced in (False, True)
-        for nbytes in (1, 100, 2 << 20)
-    ]
-    for job, said, found in both(jobs):
-        assert not isinstance(said, str)
-        assert away(job, said, found) == 0
+    assert sum(passed) < len(file)
 
 
 def test_damaged_ancillary_chunks_of_a_png_are_skipped() -> None:
     file = png(noise(2, 2, 3), extra=[(b"teXt", b"hello"), (b"gAMA", b"?")])
     at = file.index(b"teXt")
-    assert np.array_equal(decode_image(file[:at] + b"teXx" + file[at + 4 :]), noise(2, 2, 3))
-    assert np.array_equal(decode_image(file + b"garbage"), noise(2, 2, 3))
-    with pytest.raises(ImageError, match="unknown critical chunk b'TEXT'"):
-        decode_image(png(noise(2, 2, 3), extra=[(b"TEXT", b"")]))
-    with pytest.raises(ImageError, match=r"damaged chunk b'IHDR' at byte 8: its CRC does not match"):
-        decode_image(file[:20] + b"\1" + file[21:])
+    assert_decodes(file[:at] + b"teXx" + file[at + 4 :], noise(2, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "no bytes; expected an encoded image"),
-        (b"II*\0 a TIFF", r"bytes that begin with b'II\*\\x00 a T'; expected a JPEG, PNG, GIF, BMP or WebP"),
-        (b"\xff\x0a jxl", "a JPEG XL image, which Pillow cannot decode"),
-        (b"\xff\xd8\xff\xd9 and no more", "a JPEG image without a frame"),
-        (b"\x89PNG\r\n\x1a\n" + chunk(b"IDAT", b"") + chunk(b"IEND", b""), "a PNG image without a header"),
-        (png(noise(1, 1, 1), 8, PALETTE), "a PNG image with a palette of 0 bytes"),
-        (png(noise(1, 1, 1), 8, 5), "invalid header: depth 8, colour type 5"),
-    ],
-)
+HEADER_DAMAGED = png(noise(2, 2, 3))[:20] + b"\1" + png(noise(2, 2, 3))[21:]
+NO_PALETTE = gif((2, 1), gif_frame((0, 0, 2, 1), [0, 3]), palette=bytes(12))
+OTHER_BYTES = [
+    (b"", "no bytes; expected an encoded image"),
+    (b"II*\0 a TIFF", r"bytes that begin with b'II*\x00 a T'; expected a JPEG, PNG, GIF, BMP or WebP"),
+    (b"\xff\x0a jxl", "a JPEG XL image, which Pillow cannot decode"),
+    (b"\xff\xd8\xff\xd9 and no more", "a JPEG image without a frame"),
+    (b"\x89PNG\r\n\x1a\n" + chunk(b"IDAT", b"") + chunk(b"IEND", b""), "a PNG image without a header"),
+    (png(noise(1, 1, 1), 8, PALETTE), "a PNG image with a palette of 0 bytes"),
+    (png(noise(1, 1, 1), 8, 5), "invalid header: depth 8, colour type 5"),
+    (png(noise(2, 2, 3), extra=[(b"TEXT", b"")]), "unknown critical chunk b'TEXT'"),
+    (HEADER_DAMAGED, "damaged chunk b'IHDR' at byte 8: its CRC does not match"),
+    (NO_PALETTE[:10] + b"\x80" + NO_PALETTE[11:13] + bytes(6) + NO_PALETTE[25:], "colour 3, past its palette of 2"),
+    (gif((1, 1), gif_frame((0, 0, 1, 1), [0]), palette=b""), "without a palette"),
+    (gif((1, 1)), "without a frame"),
+    (gif((1, 1), b"x"), "unknown kind 0x78 at byte 25"),
+    (bmp(bytes(8), 2, 2, 16), "16 bits per pixel; only 8, 24 or 32"),
+    (bmp(bytes(8), 2, 2, 8, compression=1), "compression 1; only uncompressed"),
+    (bmp(b"", 0, 2, 24), "0 x 2 pixels"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), OTHER_BYTES, ids=[message for _, message in OTHER_BYTES])
 def test_other_bytes_are_described_in_the_error(data: bytes, message: str) -> None:
-    with pytest.raises(ImageError, match=message):
+    with pytest.raises(ImageError, match=re.escape(message)) as caught:
         decode_image(data)
-
-
-def test_errors_pickle() -> None:
-    with pytest.raises(ImageError) as caught:
-        decode_image(b"x")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -642,10 +627,8 @@ def test_bombs_are_refused_where_pillow_refuses_them(name: str, monkeypatch: pyt
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", height * width // 2 + 1)
     decode_image(file)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", (height * width - 1) // 2)
-    with pytest.raises(
-        ImageError, match=rf"{width} x {height} pixels, more than \d+ \(twice PIL.Image.MAX_IMAGE_PIXELS\)"
-    ):
-        decode_image(file)
+    message = rf"{width} x {height} pixels, more than \d+ \(twice PIL.Image.MAX_IMAGE_PIXELS\)"
+    assert re.search(message, answer(file))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     decode_image(file)
 
@@ -660,61 +643,37 @@ def test_the_error_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatc
         require_pillow.cache_clear()
 
 
-def test_importing_the_library_does_not_import_pillow(tmp_path: Path) -> None:
-    code = "import sys, dask_tfrecord.images.pixels; sys.exit('PIL' in sys.modules)"
-    # In another directory: the source folder would shadow the installed package.
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=found, check=False).returncode == 0
+# ------------------------------------------------------------------------- the table of images in docs/tensorflow.md
 
 
-def test_threads_decode_concurrently() -> None:
-    made = [by_pillow(smooth(64, 64, 3, seed=seed), "jpeg") for seed in range(8)]
-    expected = [decode_image(file) for file in made]
-    block = np.zeros((len(made), 64, 64, 3), np.uint8)
+@pytest.mark.parametrize("name", ["jpeg", "png_2_8", "png_3_4_interlaced", "gif", "webp", "webp_alpha"])
+def test_bytes_after_the_image_are_ignored(name: str) -> None:
+    assert_decodes(FILES[name] + b"more of something", decode_image(FILES[name]))
 
-    def work(first: int) -> None:
-        for _ in range(5):
-            for i in range(first, len(made), 2):
-                decode_image(made[i], out=block[i])
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert np.array_equal(block, expected)
+def test_a_bmp_has_the_length_that_its_header_announces() -> None:
+    assert "of 71 bytes; its header announces 70" in answer(bmp(bytes(16), 2, 2, 24) + b"x")
+
+
+def test_a_gif_needs_no_trailer_but_whole_frames() -> None:
+    frame = gif_frame((0, 0, 2, 3), [0, 1, 2, 3, 2, 1])
+    whole = gif((2, 3), frame, frame)
+    assert_decodes(whole[:-1], decode_image(gif((2, 3), frame)))
+    for end in range(len(whole) - len(frame), len(whole) - 1):
+        assert isinstance(answer(whole[:end]), str)
 
 
 # ----------------------------------------------------------------------------------------------------------- TensorFlow
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One image, and the arguments to decode it with.
-
-    Attributes
-    ----------
-    name : str
-        For the text of failures.
-    data : bytes
-        The file.
-    channels : int
-        As in `decode_image`.
-    dtype : str
-        Of the result. A float is made by `tf.image.convert_image_dtype` from the integers that the file has.
-    wide : bool
-        The file has 16 bits per channel.
-    size : tuple of int or None
-        To resize to.
-    fast : bool
-        Decode JPEG with the fast DCT.
-    """
+class Job(NamedTuple):
+    """One image, and the arguments to decode it with. TensorFlow makes floats of the integers that the file has."""
 
     name: str
     data: bytes
     channels: int = 0
     dtype: str = "uint8"
-    wide: bool = False
+    wide: bool = False  # the file has 16 bits per channel
     size: tuple[int, int] | None = None
     fast: bool = False
 
@@ -747,26 +706,16 @@ with open(sys.argv[1], "wb") as file:
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Any:
+def both(tensorflow: str, tmp_path: Path) -> Any:
     """Decode by TensorFlow and by this library; yield pairs of arrays, or error messages."""
-    interpreter = os.environ.get("DASK_TFRECORD_TENSORFLOW")
-    if not interpreter:
-        pytest.skip("DASK_TFRECORD_TENSORFLOW names no interpreter")
 
     def ask(jobs: Sequence[Job]) -> Iterator[tuple[Job, Any, Any]]:
-        asked = pickle.dumps([(j.name, j.data, j.channels, j.dtype, j.wide, j.size, j.fast) for j in jobs])
         quiet = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [interpreter, "-c", ASK, str(tmp_path / "answers")]
+        command = [tensorflow, "-c", ASK, str(tmp_path / "answers")]
+        asked = pickle.dumps([tuple(job) for job in jobs])
         subprocess.run(command, input=asked, env=os.environ | quiet, check=True, capture_output=True)
-        answers = pickle.loads((tmp_path / "answers").read_bytes())
-        assert len(answers) == len(jobs)
-        for job, said in zip(jobs, answers, strict=True):
-            try:
-                found = decode_image(job.data, channels=job.channels, dtype=job.dtype, size=job.size, fast=job.fast)
-            except ImageError as error:
-                yield job, said, str(error)
-            else:
-                yield job, said, found
+        for job, said in zip(jobs, pickle.loads((tmp_path / "answers").read_bytes()), strict=True):
+            yield job, said, answer(job.data, channels=job.channels, dtype=job.dtype, size=job.size, fast=job.fast)
 
     return ask
 
@@ -815,6 +764,10 @@ def test_png_equals_tensorflow(both: Any) -> None:
                 for dtype in ("uint8", "uint16", "float32", "float64"):
                     name = f"png {colour} {depth} {number} {[kind for kind, _ in extra]}"
                     jobs.append(Job(name, file, channels, dtype, depth == 16))
+    for interlaced in (False, True):
+        file = png(noise(5, 7, 3), interlaced=interlaced)
+        for nbytes in (1, 100, 2 << 20):
+            jobs.append(Job("png 2 8 excess", with_stream(file, zlib.compress(rows_of(file) + bytes(nbytes), 9))))
     for job, said, found in both(jobs):
         colour, depth = map(int, job.name.split()[1:3])
         curved = "gAMA" in job.name or "sRGB" in job.name
@@ -824,25 +777,24 @@ def test_png_equals_tensorflow(both: Any) -> None:
 
 @pytest.mark.tensorflow
 def test_gif_bmp_and_webp_equal_tensorflow(both: Any) -> None:
-    square, larger = gif_frame((0, 0, 2, 2), [0, 1, 2, 3]), gif_frame((0, 0, 3, 4), [1] * 12)
     made = {
         **{name: FILES[name] for name in FILES if not name.startswith(("png", "jpeg"))},
-        "gif screen": gif((7, 5), square),
-        "gif larger": gif((2, 2), square, larger),
-        "gif smaller": gif((3, 4), larger, square),
+        "gif screen": gif((7, 5), SQUARE),
+        "gif larger": gif((2, 2), SQUARE, LARGER),
+        "gif smaller": gif((3, 4), LARGER, SQUARE),
         "gif shifted": gif((4, 4), gif_frame((1, 2, 2, 2), [0, 1, 2, 3])),
-        "gif shifted more": gif((4, 4), gif_frame((3, 3, 2, 2), [0, 1, 2, 3]), larger),
-        "gif transparent": gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=2), square),
-        "gif transparent later": gif((2, 2), square, gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=2)),
+        "gif shifted more": gif((4, 4), gif_frame((3, 3, 2, 2), [0, 1, 2, 3]), LARGER),
+        "gif transparent": gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=2), SQUARE),
+        "gif transparent later": gif((2, 2), SQUARE, gif_frame((0, 0, 2, 2), [0, 1, 2, 3], transparent=2)),
         "gif opaque control first": gif((2, 2), b"!\xf9\x04\0\0\0\0\0", gif_frame((0, 0, 1, 1), [0], transparent=0)),
         "gif own palette": gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3], palette=bytes(range(50, 62)))),
-        "gif no palette": gif((2, 2), square, palette=b""),
+        "gif no palette": gif((2, 2), SQUARE, palette=b""),
         "gif interlaced": gif((3, 11), gif_frame((0, 0, 3, 11), noise(33, high=4).tolist(), interlaced=True)),
         "gif pixels missing": gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1])),
         "gif pixels over": gif((2, 2), gif_frame((0, 0, 2, 2), [0, 1, 2, 3, 0, 1])),
-        "gif no trailer": gif((2, 2), square, tail=b""),
-        "gif garbage": gif((2, 2), square, tail=b";garbage"),
-        "gif comment": gif((2, 2), b"!\xfe\5hello\0", square),
+        "gif no trailer": gif((2, 2), SQUARE, tail=b""),
+        "gif garbage": gif((2, 2), SQUARE, tail=b";garbage"),
+        "gif comment": gif((2, 2), b"!\xfe\5hello\0", SQUARE),
         "gif no frame": gif((2, 2)),
         "gif encoder": by_pillow(Image.fromarray(smooth(40, 50, 3)).quantize(200), "gif"),
         "bmp top down": bmp(noise(16).tobytes(), 2, -2, 24),
@@ -879,7 +831,7 @@ def test_jpeg_is_within_two_levels_of_tensorflow(both: Any) -> None:
     made = jpegs()
     jobs = [Job(name, file, channels) for name, file in made.items() for channels in (0, 1, 3, 4)]
     # Pillow decodes inks, with the accurate DCT.
-    jobs += [replace(job, fast=True) for job in jobs if "cmyk" not in job.name]
+    jobs += [job._replace(fast=True) for job in jobs if "cmyk" not in job.name]
     worst = max(away(*answers) for answers in both(jobs))
     print(f"JPEG: {len(jobs)} decodes, {worst:.0f} levels away at most")
     assert worst <= 2
@@ -905,32 +857,6 @@ def test_resizing_equals_tensorflow(both: Any) -> None:
             assert np.abs(said - found).max() < 0.51, job.name
     print(f"resizing: {len(jobs)} images, {worst:.1e} away at most")
     assert worst < 1e-6
-
-
-# ------------------------------------------------------------------------- the table of images in docs/tensorflow.md
-
-PAGE = Path(__file__).parents[1] / "docs" / "tensorflow.md"
-
-
-@pytest.mark.parametrize("name", ["jpeg", "png_2_8", "png_3_4_interlaced", "gif", "webp", "webp_alpha"])
-def test_bytes_after_the_image_are_ignored(name: str) -> None:
-    file = FILES[name]
-    assert (decode_image(file + b"more of something") == decode_image(file)).all()
-
-
-def test_a_bmp_has_the_length_that_its_header_announces() -> None:
-    with pytest.raises(ImageError):
-        decode_image(FILES["bmp24"] + b"\0")
-
-
-def test_a_gif_needs_no_trailer_but_whole_frames() -> None:
-    frame = gif_frame((0, 0, 2, 3), [0, 1, 2, 3, 2, 1])
-    whole = gif((2, 3), frame, frame)
-    one = decode_image(gif((2, 3), frame))
-    assert (decode_image(whole[:-1]) == one).all()
-    for end in range(len(whole) - len(frame), len(whole) - 1):
-        with pytest.raises(ImageError):
-            decode_image(whole[:end])
 
 
 # Test of each row of the page.
@@ -972,5 +898,6 @@ SHOWN: dict[str, Callable[..., None]] = {
 
 
 def test_the_page_has_these_rows_and_no_others() -> None:
-    assert re.findall(r"^\| `(image-[a-z0-9-]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(SHOWN)
+    page = (Path(__file__).parents[1] / "docs" / "tensorflow.md").read_text("utf-8")
+    assert re.findall(r"^\| `(image-[a-z0-9-]+)` \|", page, re.MULTILINE) == list(SHOWN)
     assert all(shown.__name__.startswith("test_") for shown in SHOWN.values())

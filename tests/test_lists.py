@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import example_lists, expected_columns, read_payloads, schemas, write_oracle
 from oracle.strategies import ITEMS
@@ -29,7 +30,6 @@ ITEM = {
     "title": dtf.TextFeature(default_value="none"),
     "pixels": dtf.RawFeature((2, 2), "uint8"),
 }
-RANKING = "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord"
 
 
 def put(example: Example, **values: Any) -> None:
@@ -142,19 +142,17 @@ def test_items_share_row_splits_in_zarr_and_become_lists_again(shards: list[str]
 def test_arrays_become_lists_of_examples(tmp_path: Path) -> None:
     arrays = {"query": ["a", "b"], "examples/label": [[1, 2], []], "examples/words": [[[b"x"], [b"y", b"z"]], []]}
     features = {"label": dtf.FixedLenFeature((), "int64"), "words": dtf.VarLenFeature("bytes")}
-    dtf.to_tfrecord(arrays, tmp_path / "x.tfrecord", features={"query": dtf.TextFeature()}, example_features=features)
+    context = {"query": dtf.TextFeature()}
+    dtf.to_tfrecord(arrays, tmp_path / "x.tfrecord", features=context, example_features=features)
     first, second = map(ExampleListWithContext.FromString, read_payloads(tmp_path / "x.tfrecord"))
     assert [[*item.features.feature["words"].bytes_list.value] for item in first.examples] == [[b"x"], [b"y", b"z"]]
     assert not second.examples and second.context.features.feature["query"].bytes_list.value == [b"b"]
     arrays["examples/label"] = [[1, 2], [3]]
-    with pytest.raises(
-        FeatureError, match=r"record 1: feature 'examples/words' holds 0 items; expected 1, as in 'exam"
-    ):
-        dtf.to_tfrecord(
-            arrays, tmp_path / "y.tfrecord", features={"query": dtf.TextFeature()}, example_features=features
-        )
+    with pytest.raises(FeatureError, match="record 1: feature 'examples/words' holds 0 items; expected 1, as in 'exam"):
+        dtf.to_tfrecord(arrays, tmp_path / "y.tfrecord", features=context, example_features=features)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_size=3, items=ITEMS))
@@ -174,56 +172,65 @@ def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathF
     equal(expected_columns(read_payloads(folder / "new"), read_by), wanted)
 
 
-def refused(tmp_path: Path, made: ExampleListWithContext, items: Any = ITEM, context: Any = CONTEXT) -> str:
-    """Return the error of the second of three records, without its location, which is checked."""
+def at_item(number: int, key: str, change: Callable[[Any], object]) -> Callable[[ExampleListWithContext], object]:
+    """Return a change of a feature of an item."""
+    return lambda made: change(made.examples[number].features.feature[key])
+
+
+ERRORS: dict[str, Callable[[ExampleListWithContext], object]] = {
+    "feature 'examples/scores' in item 2 holds 3 values where FixedLenFeature((2,), 'float32') takes 2": at_item(
+        2, "scores", lambda feature: feature.float_list.value.append(1)
+    ),
+    "feature 'examples/pixels' in item 1 is missing where RawFeature((2, 2), 'uint8') needs it; other items of": (
+        lambda made: made.examples[1].features.feature.pop("pixels")
+    ),
+    "feature 'examples/pixels' in item 1 holds 3 bytes": at_item(
+        1, "pixels", lambda feature: feature.bytes_list.value.__setitem__(0, b"abc")
+    ),
+    "feature 'examples/label' in item 0 holds 1099511627776, which int32 can't hold": at_item(
+        0, "label", lambda feature: feature.int64_list.value.__setitem__(0, 1 << 40)
+    ),
+    "feature 'examples/title' in item 2 is not valid UTF-8": at_item(
+        2, "title", lambda feature: feature.bytes_list.value.__setitem__(0, b"\xff")
+    ),
+    "feature 'query' is missing": lambda made: made.ClearField("context"),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors_name_record_feature_and_item(tmp_path: Path, message: str) -> None:
+    made = record(3)
+    ERRORS[message](made)
     payloads = [record(2).SerializeToString(), made.SerializeToString(), record(3).SerializeToString()]
     write_oracle(tmp_path / "x", payloads)
     with pytest.raises(FeatureError) as caught:
-        dtf.read_tfrecord(tmp_path / "x", context, example_features=items).compute()
+        read(tmp_path / "x").compute()
+    assert caught.value.message.startswith(message)
     place = caught.value.place
-    assert place is not None and (place.record, place.offset) == (1, len(payloads[0]) + 16)
-    assert place.file == str(tmp_path / "x")
-    return caught.value.message
+    assert place is not None and (place.file, place.record) == (str(tmp_path / "x"), 1)
+    assert place.offset == len(payloads[0]) + 16
 
 
-def test_errors_name_record_feature_and_item(tmp_path: Path) -> None:
-    made = record(3)
-    made.examples[2].features.feature["scores"].float_list.value.append(1)
-    assert refused(tmp_path, made) == (
-        "feature 'examples/scores' in item 2 holds 3 values where FixedLenFeature((2,), 'float32') takes 2"
-    )
-    made = record(3)
-    del made.examples[1].features.feature["pixels"]
-    text = refused(tmp_path, made)
-    assert text.startswith("feature 'examples/pixels' in item 1 is missing where RawFeature((2, 2), 'uint8') needs it")
-    assert "other items of the record have it" in text
-    made = record(3)
-    made.examples[1].features.feature["pixels"].bytes_list.value[0] = b"abc"
-    assert refused(tmp_path, made).startswith("feature 'examples/pixels' in item 1 holds 3 bytes")
-    made = record(3)
-    put(made.examples[0], label=[1 << 40])
-    made.examples[0].features.feature["label"].int64_list.value[:] = [1 << 40]
-    assert "'examples/label' in item 0 holds 1099511627776, which int32 can't hold" in refused(tmp_path, made)
-    made = record(3)
-    made.examples[2].features.feature["title"].bytes_list.value[0] = b"\xff"
-    assert "'examples/title' in item 2 is not valid UTF-8" in refused(tmp_path, made)
-    made = record(3)
-    made.ClearField("context")
-    assert "feature 'query' is missing" in refused(tmp_path, made)
-    for context, items, hint in (
-        ({"scores": dtf.FixedLenFeature((2,), "float32")}, {}, "it is a feature of the items: specify it in example_"),
-        ({}, {"length": dtf.FixedLenFeature((), "int64")}, "it is a feature of the context: specify it in features"),
-    ):
-        write_oracle(tmp_path / "x", [record(2).SerializeToString()])
-        with pytest.raises(FeatureError, match=hint):
-            dtf.read_tfrecord(tmp_path / "x", context, example_features=items).compute()
-    partitions = {"r": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("label")])}
+def test_errors_name_the_argument_and_the_partition(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [record(2).SerializeToString()])
     made = ExampleListWithContext()
     put(made.examples.add(), tokens=[1], label=[1])
     put(made.examples.add(), tokens=[1], label=[7])
-    write_oracle(tmp_path / "x", [made.SerializeToString()])
-    with pytest.raises(FeatureError, match=r"feature 'examples/r' in item 1 holds \[7\] as RowLengths"):
-        dtf.read_tfrecord(tmp_path / "x", {}, example_features=partitions).compute()
+    write_oracle(tmp_path / "y", [made.SerializeToString()])
+    partitions = {"r": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("label")])}
+    cases: list[tuple[str, Any, Any, str]] = [
+        ("x", {"scores": dtf.FixedLenFeature((2,), "float32")}, {}, "it is a feature of the items: specify it in exam"),
+        (
+            "x",
+            {},
+            {"length": dtf.FixedLenFeature((), "int64")},
+            "it is a feature of the context: specify it in features",
+        ),
+        ("y", {}, partitions, r"feature 'examples/r' in item 1 holds \[7\] as RowLengths"),
+    ]
+    for name, context, items, message in cases:
+        with pytest.raises(FeatureError, match=message):
+            dtf.read_tfrecord(tmp_path / name, context, example_features=items).compute()
 
 
 def test_other_messages_are_refused(shards: list[str], tmp_path: Path) -> None:
@@ -251,9 +258,7 @@ def test_unknown_fields_of_a_list_are_skipped(tmp_path: Path) -> None:
     # An item with the feature lists of a SequenceExample: protobuf would drop them.
     lists = b"\x12\x00"
     write_oracle(tmp_path / "x", [payload[:2] + payload[2:16] + payload[:1] + bytes([16]) + payload[2:16] + lists])
-    with pytest.raises(
-        FeatureError, match=r"found an ExampleListWithContext of .* that holds fields of another message"
-    ):
+    with pytest.raises(FeatureError, match=r"found an ExampleListWithContext of .* that holds fields of another mess"):
         dtf.read_tfrecord(tmp_path / "x", {}, example_features=scores).compute()
 
 
@@ -264,11 +269,7 @@ def test_damage(shards: list[str]) -> None:
     with pytest.raises(CorruptRecordError):
         read(shards).compute()
     wanted = read(shards, errors="skip").compute()
-    filled = read(
-        shards,
-        errors="fill",
-        fill_values={"query": "lost", "length": 0},
-    ).compute()
+    filled = read(shards, errors="fill", fill_values={"query": "lost", "length": 0}).compute()
     assert len(filled["query"]) == 20 and len(wanted["query"]) == 19
     (lost,) = np.flatnonzero(filled["query"] == "lost")
     assert all(len(column[lost]) == 0 for name, column in filled.items() if name.startswith("examples/"))
@@ -276,14 +277,14 @@ def test_damage(shards: list[str]) -> None:
 
 
 def test_arguments(shards: list[str]) -> None:
-    with pytest.raises(SchemaError, match="give one of them"):
-        dtf.read_tfrecord(shards, {}, sequence_features={}, example_features={})
-    with pytest.raises(SchemaError, match=r"FixedLenSequenceFeature.* is not supported in example_features.*VarLenFe"):
-        dtf.read_tfrecord(
-            shards, {}, example_features={"x": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
-        )
-    with pytest.raises(SchemaError, match="example_features is a mapping of names to features"):
-        dtf.read_tfrecord(shards, {}, example_features=["label"])  # type: ignore[arg-type]
+    steps = {"x": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
+    for options, message in (
+        ({"sequence_features": {}, "example_features": {}}, "give one of them"),
+        ({"example_features": steps}, r"FixedLenSequenceFeature.* is not supported in example_features.*VarLenFe"),
+        ({"example_features": ["label"]}, "example_features is a mapping of names to features"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            dtf.read_tfrecord(shards, {}, **options)
     with pytest.raises(SchemaError, match="'examples/x' is in both features and example_features"):
         Schema({"examples/x": dtf.TextFeature()}, example_features={"x": dtf.TextFeature()})
     with pytest.raises(SchemaError, match="group 'examples' is that of the items"):
@@ -295,21 +296,6 @@ def test_arguments(shards: list[str]) -> None:
     assert schema != Schema(CONTEXT, sequence_features={f"examples/{key}": of for key, of in ITEM.items()})
     with pytest.raises(UnknownFeatureError, match="did you mean 'examples/label'"):
         schema["label"]
-
-
-def test_ranking_data(corpus: Path) -> None:
-    path = corpus / RANKING
-    features = {
-        "utility": dtf.FixedLenFeature((), "int64"),
-        **{f"custom_features_{n}": dtf.FixedLenFeature((1,), "float32", 0.0) for n in range(1, 137)},
-    }
-    found = dtf.read_tfrecord(path, {}, example_features=features).explode("examples").compute()
-    records = [ExampleListWithContext.FromString(payload) for payload in read_payloads(path)]
-    items = [item.features.feature for each in records for item in each.examples]
-    assert found["examples/utility"].tolist() == [item["utility"].int64_list.value[0] for item in items]
-    for n in range(1, 137):
-        values = [[*item[f"custom_features_{n}"].float_list.value] or [0.0] for item in items]
-        assert found[f"examples/custom_features_{n}"].tolist() == np.array(values, np.float32).tolist()
 
 
 def test_inferred_schemas_and_reports(shards: list[str], tmp_path: Path) -> None:

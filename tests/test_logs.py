@@ -28,6 +28,8 @@ def loggers() -> dict[str, set[str]]:
     """Levels of the messages of each module that logs."""
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
+        if "_log." not in path.read_text("utf-8"):
+            continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             function = getattr(node, "func", None)
             if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "_log":

@@ -90,9 +90,9 @@ def test_a_block_larger_than_the_limit_is_refused_where_it_exceeds_it(
 @pytest.mark.parametrize("counts", ["scan", None])
 def test_defaults_of_empty_records_are_limited(tmp_path: Path, counts: str | None) -> None:
     write_oracle(tmp_path / "a", [b""] * 12)
-    features = {"x": dtf.FixedLenFeature((MIB // 4,), "float32", default_value=[0.0] * (MIB // 4))}
+    features = {"x": dtf.FixedLenFeature((1 << 14,), "float32", default_value=[0.0] * (1 << 14))}
     ds = dtf.read_tfrecord(tmp_path / "a", features, counts=counts, chunks="shard")
-    with dask.config.set({SETTING: 4 * MIB}), pytest.raises(MemoryLimitError, match=r"record 4 .*feature 'x'"):
+    with dask.config.set({SETTING: 4 << 16}), pytest.raises(MemoryLimitError, match=r"record 4 .*feature 'x'"):
         ds["x"].persist(scheduler="sync")
 
 
@@ -107,9 +107,9 @@ def test_a_limit_is_a_number_of_bytes(tmp_path: Path, value: Any) -> None:
 @pytest.mark.parametrize("case", ["tensor of an open size", "image of an open size"])
 def test_rows_that_grow_are_opened_and_written_in_pieces(tmp_path: Path, case: str) -> None:
     make, feature = CASES[case]
-    path = write(tmp_path / "a", [[make(1024)]] * 20 + [[make(4 * MIB)]] * 44)
+    path = write(tmp_path / "a", [[make(1024)]] * 20 + [[make(MIB)]] * 44)
     # Less than the rows that are probed, and the rows that the first ones let expect in one piece.
-    with dask.config.set({SETTING: "40 MiB", "scheduler": "sync"}):
+    with dask.config.set({SETTING: "10 MiB", "scheduler": "sync"}):
         ds = dtf.read_tfrecord(path, {"x": feature})
         ds.to_zarr(tmp_path / "a.zarr")
         ds.to_tfrecord(tmp_path / "b.tfrecord")

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.programs import run_program, run_python
 
 import dask_tfrecord as dtf
 from dask_tfrecord.images.codecs import require_pillow
 
-# fsspec keeps file systems and their classes for the whole process, so a new process imports without the module.
+# Modules are imported once, and fsspec keeps file systems for the whole process: a new process imports without one.
 WITHOUT_MODULE = """
 import sys
-
-shard, protocol, module, extra = sys.argv[1:]
+shard, module, *calls = sys.argv[1:]
 sys.modules[module] = None
-
 import dask_tfrecord as dtf
-
 ds = dtf.read_tfrecord(shard)
-url = f"{protocol}://bucket/train"
-expected = f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"'
-for attempt in (
-    lambda: dtf.read_tfrecord(f"{url}/*.tfrecord"),
-    lambda: dtf.RecordWriter(f"{url}/new.tfrecord"),
-    lambda: ds.to_tfrecord(f"{url}/new.tfrecord"),
-    lambda: dtf.Schema.read(f"{url}/schema.pbtxt"),
-    lambda: ds.to_zarr(f"{url}.zarr"),
-    lambda: dtf.from_zarr(f"{url}.zarr"),
-):
+for call in calls:
     try:
-        attempt()
+        eval(call)
     except ImportError as error:
-        assert expected in str(error), error
-        print("refused")
+        print(error.name, error)
 """
+REMOTE = [
+    'dtf.read_tfrecord("{url}/*.tfrecord")',
+    'dtf.RecordWriter("{url}/new.tfrecord")',
+    'ds.to_tfrecord("{url}/new.tfrecord")',
+    'dtf.Schema.read("{url}/schema.pbtxt")',
+    'ds.to_zarr("{url}.zarr")',
+    'dtf.from_zarr("{url}.zarr")',
+]
+MISSING = {
+    module: (
+        [call.format(url=f"{extra.replace('gcs', 'gs')}://bucket/train") for call in REMOTE],
+        f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"',
+    )
+    for module, extra in (("s3fs", "s3"), ("gcsfs", "gcs"))
+} | {
+    "pyarrow": (["ds.to_arrow_batches()", "dtf.to_parquet({'x': [1]}, 'never')"], "pip install 'dask-tfrecord[arrow]'"),
+    "awkward": (["ds.to_awkward()"], "pip install 'dask-tfrecord[awkward]'"),
+}
 
 
 @pytest.fixture
@@ -49,12 +54,12 @@ def shard(tmp_path: Path) -> Path:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("protocol", "module", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
-def test_a_missing_file_system_names_the_extra(shard: Path, protocol: str, module: str, extra: str) -> None:
-    command = [sys.executable, "-c", WITHOUT_MODULE, str(shard), protocol, module, extra]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["refused"] * 6
+@pytest.mark.parametrize("module", MISSING)
+def test_a_missing_module_names_the_extra(shard: Path, module: str) -> None:
+    calls, expected = MISSING[module]
+    printed = run_python("-c", WITHOUT_MODULE, shard, module, *calls).stdout.splitlines()
+    assert len(printed) == len(calls)
+    assert all(expected in line for line in printed), printed
 
 
 def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pytest.MonkeyPatch, shard: Path) -> None:
@@ -70,41 +75,14 @@ def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pyt
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "call", ["dtf.read_tfrecord(sys.argv[1]).to_arrow_batches()", "dtf.to_parquet({'x': [1]}, 'never-written')"]
-)
-def test_a_missing_pyarrow_names_the_extra(shard: Path, call: str) -> None:
-    code = (
-        "import sys; sys.modules['pyarrow'] = None; import dask_tfrecord as dtf; from dask_tfrecord import *\n"
-        f"try: {call}\n"
-        "except ImportError as error: print(error.name, error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(shard)], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("pyarrow Arrow, DataFrames and Parquet need pyarrow"), done.stderr
-    assert "pip install 'dask-tfrecord[arrow]'" in done.stdout
-
-
-@pytest.mark.integration
 def test_a_missing_extension_names_the_command_that_builds_it(tmp_path: Path) -> None:
     package = Path(dtf.errors.__file__).parent
     shutil.copytree(package, tmp_path / "dask_tfrecord", ignore=shutil.ignore_patterns("*.so", "*.pyd", "native"))
     # -S: an editable install would find the package before the current directory.
     command = [sys.executable, "-S", "-c", "import dask_tfrecord; from dask_tfrecord import _native"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+    done = run_program(*command, cwd=tmp_path, env=environment)
     assert done.returncode == 1
     assert "the compiled extension `_native` is missing" in done.stderr
     assert "run `pip install -e .`" in done.stderr
     assert "circular" not in done.stderr
-
-
-@pytest.mark.integration
-def test_a_missing_awkward_names_the_extra(shard: Path) -> None:
-    code = (
-        "import sys; sys.modules['awkward'] = None; import dask_tfrecord as dtf\n"
-        "try: dtf.read_tfrecord(sys.argv[1]).to_awkward()\n"
-        "except ImportError as error: print(error.name, error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(shard)], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("awkward to_awkward needs awkward"), done.stderr
-    assert "pip install 'dask-tfrecord[awkward]'" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import multiprocessing
 import os
 import shutil
 import signal
@@ -45,45 +44,46 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LARGE, MANY = "dtf.read_tfrecord('large.gz', FEATURES", "dtf.read_tfrecord('many', FEATURES, counts=[500] * 2000"
 JOBS = {
-    "counting": f"{LARGE})",
-    "indexing": "dtf.build_index('large.gz')",
-    "reading one column": f"{LARGE}, counts=None)['label'].sum().compute()",
-    "reading the middle": f"{LARGE}, counts=[1_000_000]).rows[990_000:].compute()",
     "reading all": f"{MANY}).compute()",
-    "reading splits": "dtf.read_tfrecord('many', FEATURES, counts=None, chunks='1 MiB').count()",
     "to_zarr": f"{MANY}).to_zarr('out.zarr')",
+    "counting": f"{LARGE})",
+    "reading the middle": f"{LARGE}, counts=[1_000_000]).rows[990_000:].compute()",
     "to_tfrecord": f"{MANY}).to_tfrecord('out')",
 }
-# Jobs of the default tests.
-SHORT = ("reading all", "to_zarr")
 
 
 def processor_seconds(usage: Any) -> float:
     return float(usage.ru_utime + usage.ru_stime)
 
 
-def send_control_c(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Send Ctrl-C to a job that has begun to read; return its output."""
+def interrupted(code: str, folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, str]:
+    """Start a program that prints "begun", send Ctrl-C once it reads; return it and what it printed then."""
     import resource
 
-    ended = processor_seconds(resource.getrusage(resource.RUSAGE_CHILDREN))
-    job = psutil.Process(process.pid)
-    # Importing is over. Then it reads for a while.
-    begun = sum(job.cpu_times()[:2])
-    wait_until(lambda: sum(job.cpu_times()[:2]) > begun + 0.3, lambda: process.poll() is None)
-    assert process.poll() is None
-    before = sum(job.cpu_times()[:2])
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=PATIENCE)
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        ended = processor_seconds(resource.getrusage(resource.RUSAGE_CHILDREN))
+        job = psutil.Process(process.pid)
+        # Importing is over. Then it reads for a while.
+        begun = sum(job.cpu_times()[:2])
+        wait_until(lambda: sum(job.cpu_times()[:2]) > begun + 0.3, lambda: process.poll() is None)
+        assert process.poll() is None
+        before = sum(job.cpu_times()[:2])
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE)
     # Processor time, because other programs slow down this one.
     taken = processor_seconds(resource.getrusage(resource.RUSAGE_CHILDREN)) - ended - before
     assert taken < SECONDS_TO_STOP
-    return out, errors
+    return process, out, errors
 
 
 @pytest.mark.integration
 @POSIX
-@pytest.mark.parametrize("job", [job if job in SHORT else pytest.param(job, marks=pytest.mark.slow) for job in JOBS])
+@pytest.mark.parametrize("job", [*JOBS][:2] + [pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS][2:]])
 def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: str) -> None:
     before = set(folder.rglob("*"))
     code = f"""
@@ -96,12 +96,7 @@ print("begun", flush=True)
 {JOBS[job]}
 print("done", flush=True)
 """
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        out, errors = send_control_c(process)
+    _, out, errors = interrupted(code, folder)
     assert out == ""
     said = ["KeyboardInterrupt"]
     if job == "to_zarr" and (folder / "out.zarr").exists():
@@ -117,14 +112,9 @@ print("done", flush=True)
 @pytest.mark.integration
 @POSIX
 def test_control_c_stops_a_command(folder: Path) -> None:
-    code = "from dask_tfrecord.cli.main import main; print('begun', flush=True); main()"
-    command = [sys.executable, "-c", code, "info", "large.gz"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
-    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        _, errors = send_control_c(process)
+    process, _, errors = interrupted(
+        "from dask_tfrecord.cli.main import main; print('begun', flush=True); main()", folder, "info", "large.gz"
+    )
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "Interrupted"
 
@@ -181,14 +171,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "method",
-    [
-        # New interpreters start slowly.
-        pytest.param(method, marks=() if method == "fork" else pytest.mark.slow)
-        for method in multiprocessing.get_all_start_methods()
-    ],
-)
+@POSIX
+# A new interpreter starts slowly.
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_and_threads_read_at_once(folder: Path, method: str, tmp_path: Path) -> None:
     script = tmp_path / "at_once.py"
     script.write_text(AT_ONCE)

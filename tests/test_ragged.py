@@ -6,6 +6,7 @@ import io
 import math
 import pickle
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ def every() -> dtf.Dataset:
 
 def nested(values: Any, *splits: Any) -> list[Any]:
     """Return nested rows of values, by the definition of row splits."""
-    rows = values
+    rows = listed(values)
     for ends in splits[::-1]:
-        rows = [rows[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        rows = [rows[start:stop] for start, stop in pairwise(ends.tolist())]
     return rows
 
 
@@ -57,12 +58,7 @@ def test_values_and_row_splits(every: dtf.Dataset, name: str) -> None:
         found, *ends = dask.compute(values, *splits)
         assert found.dtype == feature.item_dtype
         assert all(view[0] == 0 and view.dtype == np.int64 for view in ends)
-        assert repr(as_lists(nested(found, *ends))) == repr(listed(way[name].compute()))
-
-
-def as_lists(value: Any) -> Any:
-    """Convert arrays to nested lists."""
-    return [as_lists(item) for item in value] if isinstance(value, np.ndarray | list) else value
+        assert repr(nested(found, *ends)) == repr(listed(way[name].compute()))
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -166,14 +162,15 @@ def test_paddings_of_every_kind_of_number(dtype: str, fits: list[Any], refused: 
 
 
 def test_columns_that_cannot_be_padded(every: dtf.Dataset) -> None:
-    with pytest.raises(ValueError, match=r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"):
-        every.padded("nested", 3)
-    with pytest.raises(ValueError, match="got length="):
-        every.padded("ragged", (3, 3))
-    with pytest.raises(ValueError, match="no or more values"):
-        every.padded("nested", (3, -1))
-    with pytest.raises(SchemaError, match="of arrays: only rows of differing length are padded"):
-        every.padded("image", 3)
+    arguments: list[tuple[str, Any, type[Exception], str]] = [
+        ("nested", 3, ValueError, r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"),
+        ("ragged", (3, 3), ValueError, "got length="),
+        ("nested", (3, -1), ValueError, "no or more values"),
+        ("image", 3, SchemaError, "of arrays: only rows of differing length are padded"),
+    ]
+    for name, length, kind, message in arguments:
+        with pytest.raises(kind, match=message):
+            every.padded(name, length)
     for name in ("dense", "steps", "text", "names"):
         with pytest.raises(SchemaError, match="of one shape in all rows"):
             every.ragged(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ FEATURES = {"x": dtf.FixedLenFeature((), "int64")}
 SURPLUS = 64 << 20
 SECRETS = {"Authorization": "Bearer s3cret-token", "X-Api-Key": "s3cret-key", "Cookie": "session=s3cret-session"}
 
+SCHEMA = dtf.Schema(FEATURES).to_json().encode()
 Response = tuple[int, dict[str, str], bytes]
 
 
@@ -50,6 +51,12 @@ def store(request: pytest.FixtureRequest, shard: bytes) -> Iterator[Store]:
         store.put("x", shard)
         yield store
         store.log.alter = lambda *response: response
+
+
+def serving(
+    files: dict[str, bytes], handler: type[servers.FileServer] = servers.FileServer, **attributes: Any
+) -> AbstractContextManager[tuple[str, servers.Log]]:
+    return servers.running(handler, files=files, etags={}, **attributes)
 
 
 def longer_range(status: int, headers: dict[str, str], content: bytes) -> Response:
@@ -97,7 +104,7 @@ def test_no_more_is_read_than_the_range(
 
 
 def test_text_files_are_read_up_to_a_bound(store: Store) -> None:
-    store.put("schema.json", dtf.Schema(FEATURES).to_json().encode())
+    store.put("schema.json", SCHEMA)
     read = lambda: dtf.Schema.read(f"{store.url}/schema.json", storage_options=store.options)  # noqa: E731
     assert dict(read()) == FEATURES
     store.log.alter = longer_body
@@ -106,9 +113,8 @@ def test_text_files_are_read_up_to_a_bound(store: Store) -> None:
     assert store.log.sent < SURPLUS // 2
 
 
-def test_encoded_text_is_refused(shard: bytes) -> None:
-    text = dtf.Schema(FEATURES).to_json().encode()
-    with servers.running(servers.FileServer, files={"schema.json": text}, etags={}) as (address, log):
+def test_encoded_text_is_refused() -> None:
+    with serving({"schema.json": SCHEMA}) as (address, log):
         log.alter = encoded
         with pytest.raises(StorageError, match="Content-Encoding 'gzip'"):
             dtf.Schema.read(f"{address}/schema.json")
@@ -127,10 +133,10 @@ class Redirects(servers.FileServer):
 @pytest.mark.parametrize("name", ["x", "x*", "schema.json"])
 def test_headers_of_the_caller_do_not_follow_redirects_to_other_hosts(shard: bytes, where: str, name: str) -> None:
     options: dict[str, Any] = {"headers": SECRETS} if where == "headers" else {"client_kwargs": {"headers": SECRETS}}
-    files = {"x": shard, "schema.json": dtf.Schema(FEATURES).to_json().encode()}
+    files = {"x": shard, "schema.json": SCHEMA}
     with (
-        servers.running(servers.FileServer, files=files, etags={}) as (other, log),
-        servers.running(Redirects, files={}, etags={}, target=other) as (address, first),
+        serving(files) as (other, log),
+        serving({}, Redirects, target=other) as (address, first),
     ):
         if name == "schema.json":
             assert dict(dtf.Schema.read(f"{address}/{name}", storage_options=options)) == FEATURES
@@ -150,7 +156,7 @@ def test_headers_of_the_caller_follow_redirects_within_a_host(shard: bytes) -> N
                 return 302, {"Location": "/x"}, b"", None
             return super().answer(body)
 
-    with servers.running(Moved, files={"x": shard}, etags={}) as (address, log):
+    with serving({"x": shard}, Moved) as (address, log):
         ds = dtf.read_tfrecord(f"{address}/moved", FEATURES, storage_options={"headers": SECRETS})
         np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
         assert all(SECRETS.items() <= asked.headers.items() for asked in log.asked)
@@ -158,48 +164,48 @@ def test_headers_of_the_caller_follow_redirects_within_a_host(shard: bytes) -> N
 
 @pytest.mark.parametrize("target", ["file:///etc", "ftp://host", "http://[broken"])
 def test_redirects_to_other_protocols_are_refused(shard: bytes, target: str) -> None:
-    with servers.running(servers.FileServer, files={"x": shard}, etags={}) as (address, log):
+    with serving({"x": shard}) as (address, log):
         ds = dtf.read_tfrecord(f"{address}/x", FEATURES)
         log.alter = lambda *response: (302, {"Location": target}, b"")
         with pytest.raises(StorageError, match="only http:// and https:// are followed"):
             ds["x"].compute()
     with (
-        servers.running(Redirects, files={}, etags={}, target=target) as (address, log),
+        serving({}, Redirects, target=target) as (address, log),
         pytest.raises(StorageError, match="only http:// and https:// are followed"),
     ):
         dtf.read_tfrecord(f"{address}/x", FEATURES)
 
 
-@pytest.mark.parametrize("name", ["x", "schema.json"])
-def test_retries_log_no_credentials(shard: bytes, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    files = {"x": shard, "schema.json": dtf.Schema(FEATURES).to_json().encode()}
+def test_retries_log_no_credentials(shard: bytes, caplog: pytest.LogCaptureFixture) -> None:
     options = {"headers": SECRETS}
     with (
-        servers.running(servers.FileServer, files=files, etags={}) as (address, log),
+        serving({"x": shard, "schema.json": SCHEMA}) as (address, log),
         caplog.at_level(logging.DEBUG, "dask_tfrecord"),
     ):
-        if name == "x":
-            ds = dtf.read_tfrecord(f"{address}/x", FEATURES, storage_options=options)
-        log.clear()
-        log.fault = lambda number: 503 if number < 2 else None
-        if name == "x":
-            ds.compute()
-        else:
-            dtf.Schema.read(f"{address}/schema.json", storage_options=options)
-    retried = [record.getMessage() for record in caplog.records if record.name == "dask_tfrecord.storage.remote"]
-    assert retried
-    assert all("503" in text and f"{address}/{name}" in text for text in retried)
-    assert "s3cret" not in caplog.text
+        ds = dtf.read_tfrecord(f"{address}/x", FEATURES, storage_options=options)
+        schema = f"{address}/schema.json"
+        for name, use in {
+            "x": ds.compute,
+            "schema.json": lambda: dtf.Schema.read(schema, storage_options=options),
+        }.items():
+            log.clear()
+            caplog.clear()
+            log.fault = lambda number: 503 if number < 2 else None
+            use()
+            retried = [each.getMessage() for each in caplog.records if each.name == "dask_tfrecord.storage.remote"]
+            assert retried
+            assert all("503" in text and f"{address}/{name}" in text for text in retried)
+            assert "s3cret" not in caplog.text
 
 
 def test_a_range_of_one_byte_at_a_time_ends_at_the_time_limit(shard: bytes) -> None:
-    with servers.running(servers.FileServer, files={"x": shard}, etags={}) as (address, log):
+    with serving({"x": shard}) as (address, log):
         ds = dtf.read_tfrecord(f"{address}/x", FEATURES)
         log.piece, log.pause = 1, 0.2
-        with dask.config.set({"tfrecord.storage.timeout": "2s"}):
-            with pytest.raises(StorageError, match=r"could not read bytes .* limits the time, now to 2 s"):
+        with dask.config.set({"tfrecord.storage.timeout": "1s"}):
+            with pytest.raises(StorageError, match=r"could not read bytes .* limits the time, now to 1 s"):
                 ds["x"].compute()
-            with pytest.raises(StorageError, match="limits the time, now to 2 s"):
+            with pytest.raises(StorageError, match="limits the time, now to 1 s"):
                 dtf.Schema.read(f"{address}/x")
 
 
@@ -216,7 +222,7 @@ class AnswersAll(servers.FileServer):
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("counts", ["auto", "scan"])
 def test_pages_in_place_of_sidecars_are_warnings(shard: bytes, compress: Callable[[bytes], bytes], counts: str) -> None:
-    with servers.running(AnswersAll, files={"x": compress(shard)}, etags={}) as (address, _):
+    with serving({"x": compress(shard)}, AnswersAll) as (address, _):
         with pytest.warns(UserWarning) as warned:
             ds = dtf.read_tfrecord(f"{address}/x", counts=counts)
         np.testing.assert_array_equal(ds["x"], np.arange(ROWS))

@@ -58,7 +58,7 @@ def test_every_command_computes_on_the_cluster(cluster: LocalCluster, shards: Pa
     assert len(cluster.scheduler.clients) == number
     back = dtf.read_tfrecord(tmp_path / "back.tfrecord")
     assert back["label"].compute(scheduler="threads").tolist() == list(range(ROWS))
-    assert {"tfrecord-write-units", "tfrecord-copy"} <= prefixes(cluster)
+    assert {"tfrecord-write-units", "tfrecord-copy-shard"} <= prefixes(cluster)
 
 
 @pytest.mark.integration
@@ -98,7 +98,7 @@ def test_an_address_without_a_scheduler_is_one_line_in_bounded_time(
     assert f"`dask worker tcp://127.0.0.1:{port}`" in line
 
 
-@pytest.mark.parametrize("name", ["threads", "processes", "synchronous"])
+@pytest.mark.parametrize("name", ["threads", pytest.param("processes", marks=pytest.mark.slow), "synchronous"])
 def test_local_schedulers_give_the_same_output(shards: Path, name: str) -> None:
     plain = run("info", shards)
     result = run("info", shards, "--scheduler", name, "--threads", 2)

@@ -1,11 +1,10 @@
-"""Byte splits: for every division of a shard, each record is read exactly once."""
+"""Byte splits: for every division of a shard, each record is read exactly once, and little of the shard is read."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import read_payloads, write_oracle
+from oracle import borders, framed, read_payloads, write_oracle
+from support.few import rising
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -49,19 +49,17 @@ CORPUS = [
     ),
 ]
 FEATURES = {"id": dtf.FixedLenFeature((), "int64"), "inner": dtf.FixedLenFeature((), "bytes", default_value=b"")}
-
-
-def framed(payloads: list[bytes], path: Path) -> bytes:
-    write_oracle(path, payloads)
-    return path.read_bytes()
+# Distance of the cuts that are tried.
+STEPS = rising(11, 3, 1)
+IO = Path("/proc/self/io")
+counts_reads = pytest.mark.skipif(not IO.exists(), reason="the system does not count the bytes that are read")
 
 
 @pytest.fixture(scope="module")
 def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shard whose payloads are TFRecord files, or Examples with nested TFRecord files."""
-    folder = tmp_path_factory.mktemp("nested")
-    inmost = framed([example(id=[300 + number], inner=[b""]) for number in range(3)], folder / "inmost")
-    inner = framed([example(id=[200 + number], inner=[inmost]) for number in range(3)], folder / "inner")
+    inmost = framed(example(id=[300 + number], inner=[b""]) for number in range(3))
+    inner = framed(example(id=[200 + number], inner=[inmost]) for number in range(3))
     payloads = [
         inner,
         example(id=[100], inner=[inner]),
@@ -71,19 +69,25 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
         b"",
         inner,
     ]
-    write_oracle(folder / "nested.tfrecord", payloads)
-    return folder / "nested.tfrecord"
+    path = tmp_path_factory.mktemp("nested") / "nested.tfrecord"
+    write_oracle(path, payloads)
+    return path
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shard of Examples; some contain TFRecord files of Examples with the same schema."""
-    folder = tmp_path_factory.mktemp("examples")
-    inner = framed([example(id=[200 + number], inner=[b"inner"]) for number in range(5)], folder / "inner")
-    write_oracle(
-        folder / "examples.tfrecord", [example(id=[n], inner=[inner if n % 3 else b"x" * n]) for n in range(12)]
-    )
-    return folder / "examples.tfrecord"
+    inner = framed(example(id=[200 + number], inner=[b"inner"]) for number in range(5))
+    path = tmp_path_factory.mktemp("examples") / "examples.tfrecord"
+    write_oracle(path, [example(id=[n], inner=[inner if n % 3 else b"x" * n]) for n in range(12)])
+    return path
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """Shard of 20 equal Examples, which a test damages."""
+    write_oracle(tmp_path / "a", [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
+    return tmp_path / "a"
 
 
 def whole(path: Path) -> Shard:
@@ -92,8 +96,14 @@ def whole(path: Path) -> Shard:
 
 
 def borders_of(path: Path) -> list[int]:
-    """Return the offset of each record and of the end, from the oracle."""
-    return [0, *accumulate(len(payload) + 16 for payload in read_payloads(path))]
+    return borders(read_payloads(path))
+
+
+def cuts_of(path: Path, step: int) -> list[int]:
+    """Return offsets within a shard: all around the borders of records, and others at a distance."""
+    borders = borders_of(path)
+    near = {border + place for border in borders for place in (-4, -1, 0, 1, 11, 12, 13)}
+    return sorted(near.union(range(1, borders[-1], step)) & {*range(1, borders[-1])})
 
 
 def records_of(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> list[int]:
@@ -109,26 +119,68 @@ def records_of(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> lis
     return found
 
 
-def check_every_offset(path: Path, *, check_crc: bool = True) -> None:
+def check_cuts(path: Path, step: int, *, check_crc: bool = True) -> None:
     shard, borders = whole(path), borders_of(path)
     size = borders[-1]
-    for cut in range(1, size):
+    for cut in cuts_of(path, step):
         later = [border for border in borders[:-1] if border >= cut]
         assert records_of(shard, ByteSplit(cut, size), check_crc=check_crc) == later
         following = min(border for border in borders if border >= cut)
         check_following_splits(shard, ByteSplit(0, cut, (size,)), following, borders.index(following))
-        # The entry of the first split is certain.
+        # The entry of the first split, and one found from the beginning, are certain.
         assert records_of(shard, ByteSplit(0, cut, (size,))) == borders[: -1 - len(later)]
+        entry = find_entry_by_walk(shard, ByteSplit(cut, size))
+        assert (entry.offset, entry.record) == (following, borders.index(following))
 
 
+def check_joined(path: Path, nbytes: int) -> None:
+    shard, borders = whole(path), borders_of(path)
+    parts = even_splits(shard.size, nbytes)
+    index = join_entries(shard, parts, [split_entries(shard, part) for part in parts])
+    assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
+    assert [borders[record] for record in index.records.tolist()] == index.offsets.tolist()
+    assert (np.diff(index.records) > 0).all()
+
+
+@pytest.mark.parametrize("step", rising(37, 5, 1))
 @pytest.mark.parametrize("name", CORPUS)
-def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str) -> None:
-    check_every_offset(corpus / name)
+def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str, step: int) -> None:
+    check_cuts(corpus / name, step)
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, check_crc: bool) -> None:
-    check_every_offset(nested, check_crc=check_crc)
+def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, check_crc: bool, step: int) -> None:
+    check_cuts(nested, step, check_crc=check_crc)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_splits_within_records_larger_than_the_search_are_found(
+    nested: Path, examples: Path, set_limits: Callable[..., Limits], step: int
+) -> None:
+    set_limits(search_counting_nbytes=40, search_decoding_nbytes=40)
+    for path in (nested, examples):
+        check_cuts(path, step)
+        for nbytes in (50, 300):
+            check_joined(path, nbytes)
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 100, 1000, 10**6])
+def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> None:
+    for path in (nested, examples):
+        check_joined(path, nbytes)
+
+
+@given(size=st.integers(0, 200), nbytes=st.integers(1, 60))
+def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
+    parts = even_splits(size, nbytes)
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == size
+    for number, part in enumerate(parts):
+        assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
 
 
 def source_of(path: Path, borders: list[int], schema: Mapping[str, Any] = FEATURES) -> UncountedSource:
@@ -153,35 +205,31 @@ def wanted(path: Path) -> dict[str, list[Any]]:
     }
 
 
-def test_chunks_decode_each_record_once_wherever_they_are_cut(examples: Path) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_chunks_decode_each_record_once_wherever_they_are_cut(examples: Path, step: int) -> None:
     size, rows = examples.stat().st_size, wanted(examples)
-    for cut in range(1, size):
+    for cut in cuts_of(examples, step):
         assert columns_of(source_of(examples, [0, cut, size])) == rows
 
 
+# In splits of many megabytes, wrong headers are detected while records are decoded.
+@pytest.mark.parametrize(("cuts", "verified"), [(30, None), (3, 1)])
 @given(data=st.data())
-def test_any_cuts(examples: Path, data: st.DataObject) -> None:
+def test_any_cuts(examples: Path, data: st.DataObject, cuts: int, verified: int | None) -> None:
     size = examples.stat().st_size
-    cuts = data.draw(st.sets(st.integers(1, size - 1), max_size=30))
-    assert columns_of(source_of(examples, [0, *sorted(cuts), size])) == wanted(examples)
-
-
-@given(data=st.data())
-def test_large_splits_trust_what_the_decoder_checks(examples: Path, data: st.DataObject) -> None:
-    """In splits of many megabytes, wrong headers are detected while records are decoded."""
-    size = examples.stat().st_size
-    cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=3)))
-    with replaced_limits(verified_nbytes=1):
+    chosen = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=cuts)))
+    with replaced_limits(**({} if verified is None else {"verified_nbytes": verified})):
         try:
-            assert columns_of(source_of(examples, [0, *cuts, size])) == wanted(examples)
+            assert columns_of(source_of(examples, [0, *chosen, size])) == wanted(examples)
         except TFRecordError as error:
             # Embedded records fill a whole split: the split where their record begins refuses it.
+            assert verified is not None
             assert "contains records throughout" in str(error)
 
 
 def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
     set_limits(verified_nbytes=64)
-    inner = framed([example(id=[number], inner=[b""]) for number in range(100)], tmp_path / "inner")
+    inner = framed(example(id=[number], inner=[b""]) for number in range(100))
     write_oracle(tmp_path / "a", [example(id=[0], inner=[inner]), example(id=[1], inner=[b""])])
     size = (tmp_path / "a").stat().st_size
     source = source_of(tmp_path / "a", [0, 500, 1500, size])
@@ -189,27 +237,6 @@ def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Cal
         source.read(("id",), 0)
     # Without this split, every split contains the start of a record of the shard.
     assert columns_of(source_of(tmp_path / "a", [0, 500, size])) == wanted(tmp_path / "a")
-
-
-@pytest.mark.parametrize("nbytes", [1, 7, 100, 1000, 10**6])
-def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> None:
-    for path in (nested, examples):
-        shard = whole(path)
-        parts = even_splits(shard.size, nbytes)
-        index = join_entries(shard, parts, [split_entries(shard, part) for part in parts])
-        borders = borders_of(path)
-        assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
-        assert [borders[record] for record in index.records.tolist()] == index.offsets.tolist()
-        assert (np.diff(index.records) > 0).all()
-
-
-@given(size=st.integers(0, 200), nbytes=st.integers(1, 60))
-def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
-    parts = even_splits(size, nbytes)
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == size
-    for number, part in enumerate(parts):
-        assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
 
 
 def test_a_large_shard_is_counted_by_several_tasks(
@@ -224,8 +251,7 @@ def test_a_large_shard_is_counted_by_several_tasks(
         return mark(shard, split, check_crc)
 
     monkeypatch.setattr(counting, "_split_entries", noted)
-    shards = find_shards(examples)
-    looked, [index] = counting.index_shards(shards, sidecars=True)
+    looked, [index] = counting.index_shards(find_shards(examples), sidecars=True)
     assert len(tasks) == -(-examples.stat().st_size // 200)
     assert (index.count, index.compression, looked[0].compression) == (12, None, None)
     assert dtf.read_tfrecord(examples, FEATURES)["id"].compute().tolist() == list(range(12))
@@ -249,44 +275,50 @@ def test_uncounted_chunks_of_a_size(examples: Path, scheduler: str) -> None:
         assert dtf.read_tfrecord(examples, FEATURES, counts=None).npartitions > 2
 
 
-def test_a_compressed_shard_stays_one_chunk(examples: Path, tmp_path: Path) -> None:
-    for compression in ("gzip", "zlib"):
-        path = tmp_path / compression
-        with dtf.RecordWriter(path, compression=compression) as writer:
-            for payload in read_payloads(examples):
-                writer.write(payload)
-        for asked in ("infer", compression):
-            ds = dtf.read_tfrecord([path, examples], FEATURES, counts=None, chunks="300 B", compression="infer")
-            assert ds.npartitions > 2
-            assert ds["id"].compute().tolist() == 2 * list(range(12))
-            ds = dtf.read_tfrecord(path, FEATURES, counts=None, chunks="50 B", compression=asked)
-            assert ds.npartitions == 1
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_a_compressed_shard_stays_one_chunk(examples: Path, tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "x"
+    write_oracle(path, read_payloads(examples), compression)
+    ds = dtf.read_tfrecord([path, examples], FEATURES, counts=None, chunks="300 B")
+    assert ds.npartitions > 2
+    assert ds["id"].compute().tolist() == 2 * list(range(12))
+    for asked in ("infer", compression):
+        assert dtf.read_tfrecord(path, FEATURES, counts=None, chunks="50 B", compression=asked).npartitions == 1
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
-    stored, borders = path.read_bytes(), borders_of(path)
-    size = len(stored)
-    for byte in range(0, size, 3):
-        path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x55]) + stored[byte + 1 :])
+@pytest.mark.parametrize("step", STEPS)
+def test_damage_is_raised_with_the_number_of_its_record_wherever_it_is(plain: Path, step: int) -> None:
+    stored, borders = plain.read_bytes(), borders_of(plain)
+    for byte in range(0, len(stored), step):
+        plain.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x55]) + stored[byte + 1 :])
         record = int(np.searchsorted(borders, byte, side="right")) - 1
         with pytest.raises(CorruptRecordError) as raised:
-            columns_of(source_of(path, [0, 300, 700, 1100, size]))
+            columns_of(source_of(plain, [0, 300, 700, 1100, len(stored)]))
         assert raised.value.place is not None
         assert (raised.value.place.record, raised.value.place.offset) == (record, borders[record])
+        # The index of splits is refused like by a scan.
+        shard = whole(plain)
+        parts = even_splits(shard.size, 300)
+        marks = [split_entries(shard, part) for part in parts]
+        try:
+            count = scan_shard(shard).count
+        except CorruptRecordError as error:
+            with pytest.raises(CorruptRecordError) as raised:
+                join_entries(shard, parts, marks)
+            assert raised.value.place == error.place
+        else:
+            assert join_entries(shard, parts, marks).count == count
 
 
-def test_truncated_shards_are_reported(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
-    stored, borders = path.read_bytes(), borders_of(path)
-    for size in range(1, len(stored)):
-        path.write_bytes(stored[:size])
-        source = source_of(path, sorted({*range(0, size, 400), size}))
+@pytest.mark.parametrize("step", STEPS)
+def test_truncated_shards_are_reported(plain: Path, step: int) -> None:
+    stored, borders = plain.read_bytes(), borders_of(plain)
+    for size in cuts_of(plain, step):
+        plain.write_bytes(stored[:size])
+        source = source_of(plain, sorted({*range(0, size, 400), size}))
         if size in borders:
             assert columns_of(source)["id"] == list(range(borders.index(size)))
         else:
@@ -304,41 +336,32 @@ def test_no_record_fits_the_schema_and_the_error_has_its_number(examples: Path) 
     assert (raised.value.place.record, raised.value.place.offset) == (borders.index(first), first)
 
 
-def test_damaged_entries_are_refused_like_by_a_scan(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    write_oracle(path, [example(id=[number], inner=[b"y" * 30]) for number in range(20)])
-    stored = path.read_bytes()
-    for byte in range(0, len(stored), 5):
-        path.write_bytes(stored[:byte] + bytes([stored[byte] ^ 0x10]) + stored[byte + 1 :])
-        shard = whole(path)
-        parts = even_splits(shard.size, 300)
-        marks = [split_entries(shard, part) for part in parts]
-        try:
-            count = scan_shard(shard).count
-        except CorruptRecordError as error:
-            with pytest.raises(CorruptRecordError) as raised:
-                join_entries(shard, parts, marks)
-            assert raised.value.place == error.place
-        else:
-            assert join_entries(shard, parts, marks).count == count
+# -- bytes that are read -----------------------------------------------------------------------------------------------
 
 
 def bytes_read() -> int:
     """Return the bytes that this process has read."""
-    lines = Path("/proc/self/io").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+    return int(IO.read_text("ascii").split("rchar: ")[1].split()[0])
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count the bytes that are read")
+@counts_reads
+def test_large_records_are_skipped_unread(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [bytes(1 << 20)] * 50)
+    [shard] = find_shards(tmp_path / "x")
+    before = bytes_read()
+    assert scan_shard(shard).count == 50
+    assert bytes_read() - before < 2 << 20
+
+
+@counts_reads
 @pytest.mark.parametrize("counts", ["scan", None])
 @pytest.mark.parametrize("first", [b"", b"a text file\n" * 40])
 def test_a_large_file_that_is_not_a_tfrecord_is_refused_from_its_first_bytes(
     tmp_path: Path, first: bytes, counts: str | None
 ) -> None:
-    path = tmp_path / "large.tfrecord"
+    path, small = tmp_path / "large.tfrecord", tmp_path / "small.tfrecord"
     path.write_bytes(first)
     os.truncate(path, 8 << 30)
-    small = tmp_path / "small.tfrecord"
     small.write_bytes(b"a text file\n" * 40)
     with dask.config.set(scheduler="sync"):
         # The first call imports modules, which are more bytes than the limit.
@@ -350,7 +373,7 @@ def test_a_large_file_that_is_not_a_tfrecord_is_refused_from_its_first_bytes(
     assert bytes_read() - before < 8 << 20
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count the bytes that are read")
+@counts_reads
 def test_a_chunk_of_a_large_file_that_is_not_a_tfrecord_is_refused_after_a_bounded_search(
     examples: Path, tmp_path: Path
 ) -> None:
@@ -365,24 +388,3 @@ def test_a_chunk_of_a_large_file_that_is_not_a_tfrecord_is_refused_after_a_bound
     ):
         ds["id"].blocks[-1].compute()
     assert bytes_read() - before < 80 << 20
-
-
-def test_splits_within_records_larger_than_the_search_are_found(
-    nested: Path, examples: Path, set_limits: Callable[..., Limits]
-) -> None:
-    set_limits(search_counting_nbytes=40, search_decoding_nbytes=40)
-    for path in (nested, examples):
-        check_every_offset(path)
-        shard, borders = whole(path), borders_of(path)
-        for nbytes in (50, 300):
-            parts = even_splits(shard.size, nbytes)
-            index = join_entries(shard, parts, [split_entries(shard, part) for part in parts])
-            assert (index.count, index.nbytes) == (len(borders) - 1, shard.size)
-
-
-def test_an_entry_from_the_beginning_is_certain(nested: Path) -> None:
-    borders = borders_of(nested)
-    for cut in range(borders[-1]):
-        entry = find_entry_by_walk(whole(nested), ByteSplit(cut, borders[-1]))
-        assert entry.offset == min(border for border in borders if border >= cut)
-        assert entry.record == borders.index(entry.offset)

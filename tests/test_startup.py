@@ -2,93 +2,48 @@
 
 import ast
 import inspect
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.programs import run_python
 
 import dask_tfrecord as dtf
 
 # Third-party packages that a start may need; the other dependencies are too slow for it.
-HEAVY = {
-    "PIL",
-    "simplejpeg",
-    "crc32c",
-    "dask",
-    "distributed",
-    "fsspec",
-    "google",
-    "numcodecs",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "rich",
-    "xarray",
-    "zarr",
-}
 WRITERS = {"PIL", "simplejpeg", "distributed", "numcodecs", "xarray", "zarr"}
+HEAVY = WRITERS | {"crc32c", "dask", "fsspec", "google", "numpy", "pandas", "pyarrow", "rich"}
 
 
 def imported(code: str, **environment: str) -> set[str]:
-    """Top-level modules of a process that has run some code."""
+    """Return the modules of a process that has run some code, and their packages."""
     script = f"import sys\ntry:\n    {code}\nfinally:\n    print(*sys.modules, file=sys.stderr)"
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True, env={**os.environ, **path, **environment}
-    )
-    return {name.split(".")[0] for name in done.stderr.split()} | set(done.stderr.split())
+    names = run_python("-c", script, **environment).stderr.split()
+    return {name.split(".")[0] for name in names} | set(names)
 
 
-def command(*arguments: str) -> str:
-    return f"sys.argv = {['dask-tfrecord', *arguments]}; from dask_tfrecord.cli.main import main; main()"
+def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs() -> None:
+    names = ("read_tfrecord", "Dataset", "infer_schema", "read_records", "FixedLenFeature")
+    # dask.array imports some packages where they are installed.
+    found = imported(f"from dask_tfrecord import {', '.join(names)}") - imported("import dask.array")
+    assert not found & {*WRITERS, "dask.bag", "rich", "pandas", "pyarrow", "xarray", "argparse"}
 
 
-def test_importing_the_package_imports_no_dependency() -> None:
-    modules = imported("import dask_tfrecord")
-    assert "dask_tfrecord" in modules
-    assert not modules & HEAVY
+COMPLETION = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord to", "COMP_CWORD": "1"}
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("arguments", "environment"),
     [
-        "read_tfrecord",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("Dataset", "infer_schema", "read_records", "FixedLenFeature")
-        ),
+        (None, {}),
+        *((arguments, {}) for arguments in (["--help"], ["--version"], ["info", "--help"], ["to-zarr", "--help"])),
+        ([], COMPLETION),
     ],
 )
-def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs(name: str) -> None:
-    # dask.array imports some packages where they are installed.
-    of_dask = imported("import dask.array")
-    assert not (imported(f"from dask_tfrecord import {name}") - of_dask) & {
-        *WRITERS,
-        "dask.bag",
-        "rich",
-        "pandas",
-        "pyarrow",
-        "xarray",
-        "argparse",
-    }
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], *([name, "--help"] for name in ("info", "to-zarr", "copy", "verify"))]
-)
-def test_help_imports_neither_dask_nor_numpy(arguments: list[str]) -> None:
-    modules = imported(command(*arguments))
-    assert "click" in modules
-    assert not modules & HEAVY
-
-
-def test_shell_completion_imports_neither_dask_nor_numpy() -> None:
-    completion = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord to", "COMP_CWORD": "1"}
-    modules = imported(command(), **completion)
+def test_a_start_imports_no_dependency(arguments: list[str] | None, environment: dict[str, str]) -> None:
+    code = f"sys.argv = {['dask-tfrecord', *(arguments or [])]}; from dask_tfrecord.cli.main import main; main()"
+    modules = imported("import dask_tfrecord" if arguments is None else code, **environment)
+    assert ("dask_tfrecord" if arguments is None else "click") in modules
     assert not modules & HEAVY
 
 
@@ -132,11 +87,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.integration
 def test_a_process_that_unpickles_can_write_what_it_got(golden: Path, tmp_path: Path) -> None:
-    pickled = tmp_path / "pickled"
-    pickled.write_bytes(pickle.dumps(dtf.read_tfrecord(golden / "scalars.tfrecord")))
-    code = "import os, pathlib, pickle; pickle.loads(pathlib.Path(os.environ['PICKLED']).read_bytes())"
-    assert "zarr" in imported(
-        f"{code}.to_zarr(os.environ['STORE'])", PICKLED=str(pickled), STORE=str(tmp_path / "a.zarr")
-    )
+    (tmp_path / "pickled").write_bytes(pickle.dumps(dtf.read_tfrecord(golden / "scalars.tfrecord")))
+    code = "import pathlib, pickle, sys; pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()).to_zarr(sys.argv[2])"
+    run_python("-c", code, tmp_path / "pickled", tmp_path / "a.zarr")
     assert dtf.from_zarr(tmp_path / "a.zarr").nrows

@@ -51,9 +51,14 @@ def depth(array: Any) -> int:
     return 1 + max(below) if below else 0
 
 
+@pytest.fixture(scope="module")
+def page() -> dict[str, re.Match[str]]:
+    return told()
+
+
 @pytest.mark.parametrize("name", ROWS)
-def test_row(name: str, tmp_path: Path) -> None:
-    row = ROWS[name]
+def test_row(page: dict[str, re.Match[str]], name: str, tmp_path: Path) -> None:
+    row, line = ROWS[name], page[name]
     verdict, found = read(request_for(row), tmp_path / "row.tfrecord")
     if isinstance(row.ours, type):
         assert verdict == "refused", found
@@ -63,20 +68,15 @@ def test_row(name: str, tmp_path: Path) -> None:
         # Lengths are tested by other rows.
         assert set(found) - set(row.ours) <= {f"{name}.lengths" for name in row.sequences or ()}
         assert repr({column: plain(rows(found[column], depth(found[column]))) for column in row.ours}) == repr(row.ours)
-
-
-def test_the_page_has_these_rows_and_no_others() -> None:
-    assert list(told()) == list(ROWS)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_the_page_agrees_with_the_row(name: str) -> None:
-    row, line = ROWS[name], told()[name]
+    # The page tells the same.
     assert line["same"] == ("same" if row.same else "differs")
     assert (line["theirs"] == "error") == (row.tensorflow == REFUSED)
     assert ("dies" in line["theirs"]) == (row.tensorflow == DIES)
-    errors = re.findall(r"`(\w+Error)`", line["ours"])
-    assert errors == ([row.ours.__name__] if isinstance(row.ours, type) else [])
+    assert re.findall(r"`(\w+Error)`", line["ours"]) == ([row.ours.__name__] if isinstance(row.ours, type) else [])
+
+
+def test_the_page_has_these_rows_and_no_others(page: dict[str, re.Match[str]]) -> None:
+    assert list(page) == list(ROWS)
 
 
 @pytest.mark.tensorflow
@@ -87,27 +87,24 @@ def test_tensorflow_still_crashes(tensorflow: str, name: str) -> None:
     assert died.value.returncode < 0
 
 
+ALIVE = [name for name in ROWS if ROWS[name].tensorflow != DIES]
+
+
 @pytest.fixture(scope="module")
 def answers(tensorflow: str) -> dict[str, Answer]:
-    alive = [name for name in ROWS if ROWS[name].tensorflow != DIES]
-    return dict(
-        zip(
-            alive,
-            parse_with_tensorflow(tensorflow, [request_for(ROWS[name]) for name in alive], alone=False),
-            strict=True,
-        )
-    )
+    requests = [request_for(ROWS[name]) for name in ALIVE]
+    return dict(zip(ALIVE, parse_with_tensorflow(tensorflow, requests, alone=False), strict=True))
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name].tensorflow != DIES])
+@pytest.mark.parametrize("name", ALIVE)
 def test_tensorflow_results_are_unchanged(answers: dict[str, Answer], name: str) -> None:
     row, (verdict, answer) = ROWS[name], answers[name]
     if row.tensorflow == REFUSED:
         assert verdict == "refused", answer
         return
     assert verdict == "read", answer
-    found = columns(answer, {**(row.features or {}), **(row.sequences or {})}, row.steps or {})
+    found = columns(answer, {**(row.features or {}), **(row.sequences or {})}, row.steps)
     told = {name: plain(values) for name, (_, values) in found.items() if name in row.tensorflow}
     assert set(answer) <= {name.removesuffix(".indices") for name in row.tensorflow} | set(row.tensorflow) | set(
         f"{name}.lengths" for name in row.sequences or ()

@@ -16,7 +16,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
+from oracle.tensors import LISTS, tensor_of
+from oracle.values import Mismatch, oracle_dtype
 from support import tensor_messages as made
+from support.wire import delimited, example
 
 import dask_tfrecord as dtf
 from dask_tfrecord._native import DataType
@@ -29,17 +32,8 @@ SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (
 FEW_DTYPES = ("float32", "int64", "bytes", "bfloat16", "complex64")
 
 
-def record(encoded: bytes) -> bytes:
-    """An Example with one feature, `t`, that holds these bytes."""
-    return made.delimited(1, made.delimited(1, made.delimited(1, b"t") + made.delimited(2, value_of(encoded))))
-
-
-def value_of(encoded: bytes) -> bytes:
-    return made.delimited(1, made.delimited(1, encoded))
-
-
 def read(path: Path, encoded: list[bytes], dtype: str, shape: tuple[int, ...], **options: Any) -> NDArray[Any]:
-    write_oracle(path, map(record, encoded))
+    write_oracle(path, [example(t=[one]) for one in encoded])
     column: NDArray[Any] = dtf.read_tfrecord(path, {"t": dtf.TensorFeature(shape, dtype)}, **options)["t"].compute()
     return column
 
@@ -49,7 +43,7 @@ def rows(column: NDArray[Any], shape: tuple[int, ...], dtype: str) -> list[NDArr
     if -1 in shape:
         assert column.dtype == object and column.ndim == 1
         return list(column)
-    assert column.shape[1:] == shape and column.dtype == made.numpy_dtype(dtype)
+    assert column.shape[1:] == shape and column.dtype == oracle_dtype(dtype)
     return [np.asarray(row, column.dtype) for row in column]
 
 
@@ -63,15 +57,15 @@ def bits(array: NDArray[Any]) -> Any:
     return (array.dtype, array.shape, array.tobytes())
 
 
-def expected_by_protobuf(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | made.Refused:
+def expected_by_protobuf(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | Mismatch:
     try:
-        return made.parsed(encoded, dtype, shape)
-    except made.Refused as refused:
+        return tensor_of(encoded, dtype, shape)
+    except Mismatch as refused:
         return refused
 
 
 @pytest.mark.parametrize(
-    "dtype", [dtype if dtype in FEW_DTYPES else pytest.param(dtype, marks=pytest.mark.slow) for dtype in made.DTYPES]
+    "dtype", [dtype if dtype in FEW_DTYPES else pytest.param(dtype, marks=pytest.mark.slow) for dtype in LISTS]
 )
 def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> None:
     @settings(max_examples=2 * len(SHAPES), derandomize=True, phases=[Phase.generate])
@@ -79,12 +73,12 @@ def test_every_form_is_read_as_protobuf_reads_it(tmp_path: Path, dtype: str) -> 
     def agree(data: st.DataObject, shape: tuple[int, ...]) -> None:
         messages = data.draw(st.lists(made.encodings(dtype, shape), min_size=10, max_size=10))
         answers = [(encoded, expected_by_protobuf(encoded, dtype, shape)) for encoded in messages]
-        tensors = [(encoded, answer) for encoded, answer in answers if not isinstance(answer, made.Refused)]
+        tensors = [(encoded, answer) for encoded, answer in answers if not isinstance(answer, Mismatch)]
         found = read(tmp_path / "good.tfrecord", [encoded for encoded, _ in tensors], dtype, shape)
         for row, (encoded, wanted) in zip(rows(found, shape, dtype), tensors, strict=True):
             assert bits(row) == bits(wanted), encoded
         for encoded, answer in answers:
-            if isinstance(answer, made.Refused):
+            if isinstance(answer, Mismatch):
                 with pytest.raises(FeatureError, match=r"record 1 \(byte \d+\): feature 't'"):
                     read(tmp_path / "bad.tfrecord", [some_zeros(dtype, shape), encoded], dtype, shape)
 
@@ -96,7 +90,7 @@ def some_zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
     return made.header(dtype, [abs(size) for size in shape])
 
 
-@pytest.mark.parametrize("dtype", made.DTYPES)
+@pytest.mark.parametrize("dtype", LISTS)
 def test_arrays_come_back(tmp_path: Path, dtype: str) -> None:
     # Compare the reference, which other tests rely on, with the arrays.
     @settings(max_examples=4, derandomize=True)
@@ -134,7 +128,7 @@ def test_the_golden_tensors(golden: Path, shape: tuple[int, ...], chunks: Any) -
 
 def many_dimensions(axes: int) -> bytes:
     """A tensor of one value in that many dimensions."""
-    message = TensorProto(dtype=made.DTYPES["float32"].number, float_val=[1.5])
+    message = TensorProto(dtype=LISTS["float32"][0], float_val=[1.5])
     for _ in range(axes):
         message.tensor_shape.dim.add(size=1)
     return message.SerializeToString()
@@ -150,7 +144,7 @@ def test_a_tensor_of_more_dimensions_than_numpy_has_is_refused_by_name(tmp_path:
     path = tmp_path / "a"
     assert read(path, [many_dimensions(63)], "float32", (1,) * 63).shape == (1,) * 64
     for axes, size in [(64, 1), (64, -1), (65, 1), (65, -1)]:
-        write_oracle(path, [record(many_dimensions(axes))])
+        write_oracle(path, [example(t=[many_dimensions(axes)])])
         with pytest.raises(SchemaError, match=f"TensorFeature: expected at most 63 axes, .* got {axes}"):
             dtf.TensorFeature((size,) * axes, "float32")
         with pytest.raises(FeatureError, match=r"a: record 0 \(byte 0\): feature 't' holds .*where TensorFeature"):
@@ -178,7 +172,7 @@ DROPPED = {
     "an integer beyond the dtype": ("uint8", (2,), made.packed("int32", [300, -1]), [44, 255]),
     "bits beyond the dtype": ("float16", (1,), made.packed("float16", [0x13C00]), [1.0]),
     "values in another list": ("float32", (2,), made.packed("int32", [1, 2]), [0.0, 0.0]),
-    "a shape of unknown rank": ("int32", (1,), made.packed("int32", [5]) + made.delimited(2, b"\x18\x01"), [5]),
+    "a shape of unknown rank": ("int32", (1,), made.packed("int32", [5]) + delimited(2, b"\x18\x01"), [5]),
 }
 
 
@@ -192,10 +186,6 @@ def test_values_that_tensorflow_drops_or_invents_are_an_error(tmp_path: Path, ca
 
 # Shape and bytes (or strings) of the tensors in messages, None where TensorFlow refuses.
 PARSE = """
-import os, pickle, sys
-os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
-answers_to = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)
 import tensorflow as tf
 
 tf.debugging.disable_traceback_filtering()  # which takes longer than all the rest
@@ -213,9 +203,17 @@ pickle.dump([answer(*case) for case in pickle.load(sys.stdin.buffer)], answers_t
 """
 
 
+PREAMBLE = """
+import os, pickle, sys
+os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+answers_to = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+"""
+
+
 def ask(python: str, code: str, cases: list[Any]) -> list[Any]:
     """Run code in the interpreter with TensorFlow, and return its results for the cases."""
-    done = subprocess.run([python, "-c", code], input=pickle.dumps(cases), capture_output=True, timeout=600)
+    done = subprocess.run([python, "-c", PREAMBLE + code], input=pickle.dumps(cases), capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr.decode()
     answers: list[Any] = pickle.loads(done.stdout)
     return answers
@@ -240,13 +238,13 @@ def some(dtype: str, shape: tuple[int, ...], count: int) -> list[bytes]:
 
 @pytest.mark.tensorflow
 def test_every_form_is_read_as_tensorflow_reads_it(tensorflow: str, tmp_path: Path) -> None:
-    cases = [(one, dtype, shape) for dtype in made.DTYPES for shape in SHAPES for one in some(dtype, shape, 60)]
+    cases = [(one, dtype, shape) for dtype in LISTS for shape in SHAPES for one in some(dtype, shape, 60)]
     answers = [expected_by_protobuf(*case) for case in cases]
     # TensorFlow may exhaust memory on messages that only this library refuses.
     cases = [
         case
         for case, answer in zip(cases, answers, strict=True)
-        if not isinstance(answer, made.Refused) or answer.tensorflow
+        if not isinstance(answer, Mismatch) or answer.tensorflow
     ]
     seen: Counter[bool] = Counter()
     for case, wanted in zip(cases, ask(tensorflow, PARSE, [case[:2] for case in cases]), strict=True):
@@ -264,15 +262,11 @@ def test_every_form_is_read_as_tensorflow_reads_it(tensorflow: str, tmp_path: Pa
 @pytest.mark.tensorflow
 def test_tensorflow_reads_dropped_or_invented_values(tensorflow: str) -> None:
     asked = [(made.header(dtype, sizes) + values, dtype) for dtype, sizes, values, _ in DROPPED.values()]
-    wanted = [plain(np.array(read, made.numpy_dtype(dtype))) for dtype, _, _, read in DROPPED.values()]
+    wanted = [plain(np.array(read, oracle_dtype(dtype))) for dtype, _, _, read in DROPPED.values()]
     assert ask(tensorflow, PARSE, asked) == wanted
 
 
 WRITE = """
-import os, pickle, sys
-os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
-answers_to = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)
 import numpy as np
 import tensorflow as tf
 
@@ -291,9 +285,9 @@ pickle.dump([written(*case) for case in pickle.load(sys.stdin.buffer)], answers_
 def test_what_tensorflow_writes(tensorflow: str, tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     cases = []
-    for dtype in made.DTYPES:
+    for dtype in LISTS:
         for shape in [(), (1,), (3, 2), (0, 2)]:
-            known = made.numpy_dtype(dtype)
+            known = oracle_dtype(dtype)
             count = math.prod(shape)
             some = random.integers(0, 256, count * known.itemsize, np.uint8) & (1 if dtype == "bool" else 0x3F)
             strings = [b"x" * int(size) for size in random.integers(0, 300, count)]

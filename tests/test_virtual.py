@@ -76,13 +76,24 @@ def example(record: int, *, others: int = 0, order: int = 1) -> bytes:
     return b"".join(parts)
 
 
-def write(directory: Path) -> str:
-    """Write five shards, one of them empty, with records of several layouts."""
-    record = itertools.count()
+@pytest.fixture(scope="module")
+def urlpath(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Five shards, one of them empty, with records of several layouts."""
+    directory, record = tmp_path_factory.mktemp("a b%20c"), itertools.count()
     for number, size in enumerate((3, 0, 7, 1, 4)):
         payloads = [example(next(record), others=(n * number) % 4, order=1 - 2 * (n % 2)) for n in range(size)]
         write_oracle(directory / f"x-{number}.tfrecord", payloads)
     return str(directory / "x-*.tfrecord")
+
+
+@pytest.fixture(scope="module")
+def wanted(urlpath: str) -> dict[str, NDArray[Any]]:
+    return dtf.read_tfrecord(urlpath, FEATURES).compute()
+
+
+@pytest.fixture(scope="module")
+def virtual(urlpath: str) -> VirtualZarr:
+    return dtf.virtual_zarr(urlpath, FEATURES)
 
 
 def read_zarr(fo: Any, **options: Any) -> dict[str, NDArray[Any]]:
@@ -99,13 +110,19 @@ def read_xarray(fo: Any, *, consolidated: bool | None = None, **options: Any) ->
         return {str(name): array.values for name, array in dataset.items()}
 
 
+def bits_of(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return {name: bits(array) for name, array in columns.items()}
+
+
+def native(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return bits_of({name: array.astype(array.dtype.newbyteorder("=")) for name, array in columns.items()})
+
+
 def check(virtual: VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
     """Compare arrays bit by bit, including NaN payloads and signs of zeros, independent of the byte order."""
     names = {name.replace("/", ".") or "%": bits(array) for name, array in wanted.items()}
     for read in (read_zarr, read_xarray):
-        found = read(virtual.references())
-        native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in found.items()}
-        assert {name: bits(array) for name, array in native.items()} == names
+        assert native(read(virtual.references())) == names
 
 
 @pytest.mark.parametrize("case", GOLDEN)
@@ -115,25 +132,26 @@ def test_shards_of_tensorflow(golden: Path, case: str) -> None:
     check(virtual, {name: wanted[name] for name in GOLDEN[case]})
 
 
-def test_shards_and_records_of_any_layout(tmp_path: Path) -> None:
-    urlpath = write(tmp_path)
-    virtual = dtf.virtual_zarr(urlpath, FEATURES)
-    assert virtual.nrecords == 15
+def test_shards_and_records_of_any_layout(urlpath: str, virtual: VirtualZarr, wanted: dict[str, NDArray[Any]]) -> None:
     assert virtual.file_numbers.tolist() == [0] * 3 + [2] * 7 + [3] + [4] * 4
-    check(virtual, dtf.read_tfrecord(urlpath, FEATURES).compute())
-    payloads = [each for path in sorted(tmp_path.iterdir()) for each in oracle.read_payloads(path)]
+    check(virtual, wanted)
+    payloads = [each for path in sorted(Path(urlpath).parent.iterdir()) for each in oracle.read_payloads(path)]
     check(virtual, oracle.expected_columns(payloads, FEATURES))
-
-
-def test_the_bytes_are_those_of_the_shards(tmp_path: Path) -> None:
-    urlpath = write(tmp_path)
-    wanted = dtf.read_tfrecord(urlpath, FEATURES).compute()
-    refs = dtf.virtual_zarr(urlpath, FEATURES).references()["refs"]
+    refs = virtual.references()["refs"]
     for record, value in enumerate(wanted["vector"]):
         file, offset, size = refs[f"vector/{record}.0.0"]
         assert Path(file).read_bytes()[offset : offset + size] == value.tobytes()
-    chunks = {key for key in refs if not key.rpartition("/")[2].startswith(".z")}
-    assert len(chunks) == 15 * len(FEATURES)
+    assert len(chunks_of(virtual)) == virtual.nrecords * len(FEATURES) == 15 * len(FEATURES)
+    assert repr(virtual) == "<VirtualZarr: 15 records of 5 files: vector, scalar, raw.big, flag, wave, %>"
+    group = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
+    own: Any = group.attrs["dask_tfrecord"]
+    assert dtf.Schema.from_json(json.dumps(own["schema"])) == FEATURES
+    assert own["source"] == dict(dtf.read_tfrecord(urlpath, FEATURES).origin)
+    assert group["raw.big"].attrs["_ARRAY_DIMENSIONS"] == ["record", "raw.big.dim_1"]
+
+
+def chunks_of(virtual: VirtualZarr) -> list[str]:
+    return [key for key in virtual.references()["refs"] if not key.rpartition("/")[2].startswith(".z")]
 
 
 @st.composite
@@ -157,9 +175,7 @@ def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[by
         assert error.place.feature == "f"
         # Bytes are always one run.
         virtual, wanted = dtf.virtual_zarr(path, schema, columns=["r"]), {"r": wanted["r"]}
-    found = read_zarr(virtual.references())
-    native = {name: bits(array.astype(array.dtype.newbyteorder("="))) for name, array in found.items()}
-    assert native == {name: bits(array) for name, array in wanted.items()}
+    assert native(read_zarr(virtual.references())) == bits_of(wanted)
 
 
 def test_schedulers_and_partial_shards(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
@@ -200,12 +216,6 @@ def test_contexts_of_sequence_examples(tmp_path: Path) -> None:
         dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps)
 
 
-def test_no_records(tmp_path: Path) -> None:
-    write_oracle(tmp_path / "x", [])
-    virtual = dtf.virtual_zarr(tmp_path / "x", FEATURES)
-    check(virtual, dtf.read_tfrecord(tmp_path / "x", FEATURES).compute())
-
-
 # ----------------------------------------------------------------------------------------------------------- storage
 
 
@@ -219,11 +229,9 @@ def by_fastparquet(path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("consolidated", [True, False, None])
 @pytest.mark.parametrize("opened", [str, by_pyarrow, by_fastparquet])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
-def test_files_of_references(tmp_path: Path, consolidated: bool | None, opened: Callable[[Path], Any]) -> None:
-    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
+def test_files_of_references(tmp_path: Path, virtual: VirtualZarr, opened: Callable[[Path], Any]) -> None:
     target = tmp_path / ("refs.json" if opened is str else "refs.parquet")
     if opened is str:
         virtual.to_json(target)
@@ -231,13 +239,10 @@ def test_files_of_references(tmp_path: Path, consolidated: bool | None, opened: 
         pytest.importorskip("pyarrow")
         virtual.to_parquet(target, record_size=4)
         assert len(list((target / "vector").iterdir())) == 4
-    wanted = {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
-    found = read_xarray(opened(target), consolidated=consolidated)
-    assert {name: bits(array) for name, array in found.items()} == wanted
-    raw = read_zarr(virtual.references())
-    assert {name: bits(array) for name, array in read_zarr(opened(target)).items()} == {
-        name: bits(array) for name, array in raw.items()
-    }
+    for consolidated in (True, False, None):
+        found = read_xarray(opened(target), consolidated=consolidated)
+        assert bits_of(found) == bits_of(read_xarray(virtual.references()))
+    assert bits_of(read_zarr(opened(target))) == bits_of(read_zarr(virtual.references()))
 
 
 @pytest.fixture
@@ -253,30 +258,24 @@ def read_manifests(store: Any) -> dict[str, Any]:
         return {str(name): bits(array.values) for name, array in dataset.items()}
 
 
-def test_virtualizarr_reads_references(tmp_path: Path, registry: Any) -> None:
+def test_virtualizarr_reads_references(tmp_path: Path, virtual: VirtualZarr, registry: Any) -> None:
     parser = pytest.importorskip("virtualizarr.parsers").KerchunkJSONParser()
-    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
     virtual.to_json(tmp_path / "refs.json")
     found = read_manifests(parser(url=f"file://{tmp_path}/refs.json", registry=registry))
-    assert found == {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
+    assert found == bits_of(read_xarray(virtual.references()))
 
 
-def test_virtualizarr_by_the_parser(tmp_path: Path, registry: Any) -> None:
+def test_virtualizarr_by_the_parser(urlpath: str, registry: Any) -> None:
     virtualizarr = pytest.importorskip("virtualizarr")
-    directory = tmp_path / "a b%20c"
-    directory.mkdir()
-    urlpath = write(directory)
     virtual = dtf.virtual_zarr(urlpath, FEATURES, columns=["vector", "raw/big", "flag"])
     parser = dtf.TFRecordParser(FEATURES, columns=["vector", "raw/big", "flag"])
-    wanted = {name: bits(array) for name, array in read_xarray(virtual.references()).items()}
-    assert read_manifests(parser(urlpath, registry)) == wanted
+    assert read_manifests(parser(urlpath, registry)) == bits_of(read_xarray(virtual.references()))
     with virtualizarr.open_virtual_dataset(f"file://{urlpath}", registry=registry, parser=parser) as dataset:
         assert dataset.sizes["record"] == 15
         assert dataset["vector"].data.manifest.nbytes > 0
         again = dataset.vz.to_kerchunk(format="dict")["refs"]
     ours = virtual.references()["refs"]
-    chunks = [key for key in ours if not key.rpartition("/")[2].startswith(".z")]
-    assert {key: again[key] for key in chunks} == {key: ours[key] for key in chunks}
+    assert {key: again[key] for key in chunks_of(virtual)} == {key: ours[key] for key in chunks_of(virtual)}
 
 
 def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) -> None:
@@ -285,58 +284,36 @@ def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) ->
         dtf.TFRecordParser(FEATURES)(str(tmp_path / "x#1"), registry)
 
 
-def test_metadata(tmp_path: Path) -> None:
-    urlpath = write(tmp_path)
-    virtual = dtf.virtual_zarr(urlpath, FEATURES)
-    assert repr(virtual) == "<VirtualZarr: 15 records of 5 files: vector, scalar, raw.big, flag, wave, %>"
-    group = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
-    said: Any = group.attrs["dask_tfrecord"]
-    assert dtf.Schema.from_json(json.dumps(said["schema"])) == FEATURES
-    assert said["source"] == dict(dtf.read_tfrecord(urlpath, FEATURES).origin)
-    assert group["raw.big"].attrs["_ARRAY_DIMENSIONS"] == ["record", "raw.big.dim_1"]
-
-
-def test_zeros_are_values_to_xarray(tmp_path: Path) -> None:
-    message = messages.Example()
-    message.features.feature["f"].float_list.value.append(0.0)
-    message.features.feature["i"].bytes_list.value.append(bytes(4))
-    write_oracle(tmp_path / "x", [message.SerializeToString()])
+def test_zeros_are_values_and_no_records_are_arrays(tmp_path: Path) -> None:
     features: Any = {"f": dtf.FixedLenFeature((), "float32"), "i": dtf.RawFeature((), "int32")}
-    found = read_xarray(dtf.virtual_zarr(tmp_path / "x", features).references())
-    assert bits(found["f"]) == bits(np.zeros(1, "float32"))
-    assert bits(found["i"]) == bits(np.zeros(1, "int32"))
+    for rows in (0, 1):
+        columns = {"f": np.zeros(rows, "f4"), "i": np.zeros(rows, "i4")}
+        dtf.to_tfrecord(columns, tmp_path / "x", features=features, mode="w")
+        check(dtf.virtual_zarr(tmp_path / "x", features), columns)
 
 
-def test_memory(tmp_path: Path) -> None:
-    write(tmp_path)
-    fs = fsspec.filesystem("memory")
-    for path in tmp_path.iterdir():
-        fs.pipe_file(f"/virtual/{path.name}", path.read_bytes())
+def test_memory(urlpath: str, wanted: dict[str, NDArray[Any]]) -> None:
+    for path in Path(urlpath).parent.iterdir():
+        fsspec.filesystem("memory").pipe_file(f"/virtual/{path.name}", path.read_bytes())
     virtual = dtf.virtual_zarr("memory://virtual/x-*", FEATURES)
-    check(virtual, dtf.read_tfrecord(str(tmp_path / "x-*"), FEATURES).compute())
+    check(virtual, wanted)
     virtual.to_json("memory://virtual/refs.json")
     assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_an_object_store(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    write(tmp_path)
+def test_an_object_store(urlpath: str, wanted: dict[str, NDArray[Any]], request: pytest.FixtureRequest) -> None:
     with ExitStack() as stack:
         store = make_store("s3", request, stack)
-        for path in tmp_path.iterdir():
+        for path in Path(urlpath).parent.iterdir():
             store.put(path.name, path.read_bytes())
         virtual = dtf.virtual_zarr(f"{store.url}/x-*", FEATURES, storage_options=store.options)
+        virtual.to_json(f"{store.url}/refs.json", storage_options=store.options)
         options = {"remote_options": {**store.options, "asynchronous": True}}
         found = read_zarr(virtual.references(), **options)
-        virtual.to_json(f"{store.url}/refs.json", storage_options=store.options)
-        from_json = {"target_options": store.options, **options}
-        assert {name: bits(array) for name, array in read_zarr(f"{store.url}/refs.json", **from_json).items()} == {
-            name: bits(array) for name, array in found.items()
-        }
-        wanted = dtf.read_tfrecord(str(tmp_path / "x-*"), FEATURES).compute()
-        assert found["vector"].tolist() == wanted["vector"].tolist()
-        assert found["flag"].tolist() == wanted["flag"].tolist()
+        assert bits_of(read_zarr(f"{store.url}/refs.json", target_options=store.options, **options)) == bits_of(found)
+        assert native({"vector": found["vector"]}) == bits_of({"vector": wanted["vector"]})
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
@@ -429,11 +406,9 @@ def test_every_crc_is_checked(tmp_path: Path) -> None:
     assert raised.value.place.record == 1
 
 
-def test_arguments(tmp_path: Path) -> None:
-    urlpath = write(tmp_path)
+def test_arguments(tmp_path: Path, urlpath: str, virtual: VirtualZarr) -> None:
     with pytest.raises(ValueError, match="needs counted records"):
         dtf.virtual_zarr(urlpath, FEATURES, counts=None)  # type: ignore[arg-type]
-    virtual = dtf.virtual_zarr(urlpath, FEATURES)
     with pytest.raises(ValueError, match=r"ends in .json"):
         virtual.to_json(tmp_path / "refs")
     with pytest.raises(ValueError, match=r"ends in .parquet or .parq"):
@@ -458,10 +433,8 @@ def test_shards_outside_one_file_system_are_refused(tmp_path: Path) -> None:
         dtf.virtual_zarr("simplecache::memory://reach/x", FEATURES)
 
 
-def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    virtual = dtf.virtual_zarr(write(tmp_path), FEATURES)
-    before = sorted(tmp_path.iterdir())
 
     def fail(*args: object) -> None:
         raise OSError("no space left")
@@ -472,7 +445,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(VirtualZarr, "references", fail)
     with pytest.raises(OSError, match="no space left"):
         virtual.to_json(tmp_path / "refs.json")
-    assert sorted(tmp_path.iterdir()) == before
+    assert not list(tmp_path.iterdir())
 
 
 # -------------------------------------------------------------------------------------------------------- the command
@@ -483,25 +456,24 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("suffix", ["json", "parquet"])
-def test_the_command(tmp_path: Path, suffix: str) -> None:
+def test_the_command(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any]], suffix: str) -> None:
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
-    urlpath, target = write(tmp_path), tmp_path / f"refs.{suffix}"
+    target = tmp_path / f"refs.{suffix}"
     (tmp_path / "schema.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
     result = run(urlpath, target, "--features", tmp_path / "schema.json", "--columns", "vector,flag")
     assert result.exit_code == 0, result.stderr
     assert f"Wrote {target}: references to 15 records of 2 features in " in result.stdout
     found = read_zarr(str(target) if suffix == "json" else by_pyarrow(target))
-    wanted = dtf.read_tfrecord(urlpath, FEATURES, columns=["vector", "flag"]).compute()
-    assert {name: bits(array) for name, array in found.items()} == {name: bits(array) for name, array in wanted.items()}
+    assert bits_of(found) == bits_of({name: wanted[name] for name in ("vector", "flag")})
 
 
-def test_the_command_refuses_a_target_before_it_reads(tmp_path: Path) -> None:
+def test_the_command_refuses_a_target_before_it_reads(tmp_path: Path, urlpath: str) -> None:
     (tmp_path / "refs.json").touch()
     for target, said in (("refs", "ends in .json or .parquet or .parq"), ("refs.json", "refs.json exists")):
         result = run(tmp_path / "nothing", tmp_path / target)
         assert result.exit_code == 1
         assert said in result.stderr
-    result = run(write(tmp_path), tmp_path / "more.json")
+    result = run(urlpath, tmp_path / "more.json")
     assert "'label': integers are stored as varints" in result.stderr
     assert not (tmp_path / "more.json").exists()

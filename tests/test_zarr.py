@@ -3,131 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import math
 import pickle
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
 import numpy as np
-import oracle
 import pytest
 import zarr
 import zarr.storage
-from dask.callbacks import Callback
-from dask.delayed import Delayed
-from support.few import mostly_slow
-from support.store_round_trip import assert_identity, assert_same, assert_same_array
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import write_oracle
+from support.any_columns import FEATURES, any_features, dataset_of, fitting_rows, rows_like, written_as
+from support.store_round_trip import assert_identity, assert_same, assert_same_array, files_of
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.settings import Limits
-from dask_tfrecord.stores.zarr import plan as planning
-from dask_tfrecord.stores.zarr.plan import ZarrLayout, array_name
+from dask_tfrecord.columns.blocks import zero_rows
+from dask_tfrecord.errors import ResumeError, SchemaError
+from dask_tfrecord.features import Feature
+from dask_tfrecord.messages import SequenceExample
+from dask_tfrecord.settings import Limits, replaced_limits
 
-GOLDEN = (
-    "scalars.tfrecord",
-    "scalars_gzip.tfrecord.gz",
-    "scalars_zlib.tfrecord.zlib",
-    "one_record.tfrecord",
-    "fixed_shapes.tfrecord",
-    "varlen.tfrecord",
-    "ragged.tfrecord",
-    "decode_raw.tfrecord",
-    "unicode_names.tfrecord",
-    "empty_file.tfrecord",
-    "wire_encodings.tfrecord",
-)
-SCHEMA = dtf.Schema(
-    {
-        "label": dtf.FixedLenFeature((), "int64"),
-        "vector": dtf.FixedLenFeature((3,), "float32"),
-        "array": dtf.RawFeature((2, 2), ">i2"),
-        "title": dtf.TextFeature(),
-        "image/encoded": dtf.FixedLenFeature((), "bytes"),
-        "pair": dtf.FixedLenFeature((2,), "bytes"),
-        "tokens": dtf.VarLenFeature("int64"),
-        "boxes": dtf.VarLenFeature("float32", shape=(-1, 4)),
-        "tokens/values": dtf.VarLenFeature("bytes"),
-        "": dtf.VarLenFeature("bytes", shape=(-1, 2)),
-    }
-)
-SIZES = (5, 0, 13, 1, 12)
-
-
-def example(rng: random.Random) -> bytes:
-    """A record that fits `SCHEMA`, in rows of differing length."""
-    message = messages.Example()
-    held = message.features.feature
-    held["label"].int64_list.value.append(rng.randrange(-(2**63), 2**63))
-    held["vector"].float_list.value.extend(rng.choice([0.0, -0.0, rng.random()]) for _ in range(3))
-    held["array"].bytes_list.value.append(rng.randbytes(8))
-    held["title"].bytes_list.value.append(rng.choice(["", "größe", "a\0", "long " * 9]).encode())
-    held["image/encoded"].bytes_list.value.append(rng.randbytes(rng.randrange(40)))
-    held["pair"].bytes_list.value.extend([rng.randbytes(rng.randrange(3)), b"\0"])
-    held["tokens"].int64_list.value.extend(range(rng.choice([0, 1, 30])))
-    held["boxes"].float_list.value.extend([rng.random()] * 4 * rng.randrange(3))
-    held["tokens/values"].bytes_list.value.extend(rng.randbytes(rng.randrange(9)) for _ in range(rng.randrange(4)))
-    if rng.random() < 0.5:
-        held[""].bytes_list.value.extend([b"x" * rng.randrange(9)] * 2 * rng.randrange(4))
-    return message.SerializeToString()
-
-
-def write_shards(folder: Path, sizes: tuple[int, ...] = SIZES) -> str:
-    rng = random.Random(7)
-    for number, size in enumerate(sizes):
-        oracle.write_oracle(folder / f"part-{number:05d}.tfrecord", [example(rng) for _ in range(size)])
-    return str(folder / "part-*.tfrecord")
+ROWS = 31
+# Columns of records, with names that stores have to encode.
+KINDS: dict[str, Feature] = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    **{name: FEATURES[name] for name in ("dense", "text", "bytes", "pair", "ragged", "boxes", "nested", "tensor")},
+    "ragged/values": FEATURES["words"],
+    "": FEATURES["grid"],
+}
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_shards(tmp_path_factory.mktemp("shards"))
+def ds(tmp_path_factory: pytest.TempPathFactory) -> dtf.Dataset:
+    """Records in five shards and an empty one."""
+    folder, schema = tmp_path_factory.mktemp("shards"), written_as(KINDS, steps=False)
+    blocks = {name: fitting_rows(feature, ROWS, np.random.default_rng(7)) for name, feature in KINDS.items()}
+    dtf.to_tfrecord(dataset_of(blocks, KINDS, (ROWS,)), f"{folder}/{{shard}}", features=schema, records_per_shard=7)
+    write_oracle(folder / "2-empty", [])
+    return dtf.read_tfrecord(folder, schema)
 
 
-@pytest.fixture
-def ds(shards: str) -> dtf.Dataset:
-    return dtf.read_tfrecord(shards, SCHEMA)
+@pytest.fixture(scope="module")
+def few(ds: dtf.Dataset) -> dtf.Dataset:
+    """Columns of four kinds."""
+    return ds[["label", "text", "pair", "ragged"]]
 
 
-def files(store: Path) -> dict[str, bytes]:
-    """Every file of a store but its own metadata, which differs from conversion to conversion."""
-    found = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    del found["zarr.json"]
-    return found
+@pytest.fixture(scope="module")
+def every() -> dtf.Dataset:
+    """Every kind of column, in chunks of differing sizes."""
+    blocks = {name: rows_like(feature, 25, np.random.default_rng(5)) for name, feature in FEATURES.items()}
+    return dataset_of(blocks, FEATURES, (7, 0, 1, 13, 4))
 
 
 # ------------------------------------------------------------------------------------------------- the same again
 
 
-def corpus_examples(corpus: Path) -> Iterator[tuple[Path, int]]:
-    """Every file of Examples with its number of records, by the index of the corpus."""
-    for line in (corpus / "INDEX.md").read_text("utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 8 and cells[5] == "Example":
-            yield corpus / cells[0], int(cells[4])
-
-
 @pytest.mark.slow
 def test_corpus_files(corpus: Path, tmp_path: Path) -> None:
     seen = 0
-    for path, records in corpus_examples(corpus):
-        dataset = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None))
-        assert dataset.nrows == records
-        rows = records // 3 + 1
-        assert_identity(dataset, tmp_path / f"{seen}.zarr", chunks=rows)
-        if records < 100:
-            assert_identity(
-                dataset, tmp_path / f"{seen}-sharded.zarr", chunks=rows // 3 + 1, shards=2 * (rows // 3 + 1)
-            )
-        seen += 1
+    for line in (corpus / "INDEX.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8 and cells[5] == "Example":
+            path, records = corpus / cells[0], int(cells[4])
+            dataset = dtf.read_tfrecord(path, dtf.infer_schema(path, sample=None))
+            assert dataset.nrows == records
+            part = records // 9 + 1
+            assert_identity(dataset, tmp_path / f"{seen}.zarr", chunks=3 * part)
+            if records < 100:
+                assert_identity(dataset, tmp_path / f"{seen}-sharded.zarr", chunks=part, shards=2 * part)
+            seen += 1
     assert seen == 28
 
 
@@ -135,99 +86,107 @@ def test_corpus_files(corpus: Path, tmp_path: Path) -> None:
     "grid",
     [
         {},
-        {"chunks": 1},
         {"chunks": 4},
-        {"chunks": 31},
-        {"chunks": 1000},
         {"shards": 6},
-        {"chunks": 3, "shards": 9},
         {"chunks": 7, "shards": 70},
-        {"chunks": 5, "compressors": None},
+        *(pytest.param({"chunks": rows}, marks=pytest.mark.slow) for rows in (1, ROWS, 1000)),
+        pytest.param({"chunks": 3, "shards": 9}, marks=pytest.mark.slow),
+        pytest.param({"chunks": 5, "compressors": None}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_chunks_that_divide_nothing(ds: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]) -> None:
     back = assert_identity(ds, tmp_path / "store.zarr", **grid)
-    unit = grid.get("shards", grid.get("chunks", 31))
-    assert back.chunks == tuple(min(unit, 31 - start) for start in range(0, 31, unit))
-
-
-@pytest.mark.parametrize("key", [slice(0, 0), slice(4, 5), slice(3, 29, 5), slice(None, None, -3), [30, 2, 2, -1, 7]])
-def test_selections(ds: dtf.Dataset, tmp_path: Path, key: Any) -> None:
-    picked = ds.rows[key][["tokens", "title", "pair", "label"]]
-    back = assert_identity(picked, tmp_path / "store.zarr", chunks=2)
-    assert_same(back.rows[[-1, 0]].compute(), picked.rows[[-1, 0]].compute()) if back.nrows else None
-
-
-@pytest.mark.slow
-def test_rows_of_a_store(ds: dtf.Dataset, tmp_path: Path) -> None:
-    back = assert_identity(ds, tmp_path / "store.zarr", chunks=4)
-    whole = ds.compute()
-    for key in (slice(5, 19), slice(30, None, -4), [29, 3, 3, 17], np.arange(31) % 3 == 0):
-        picked = back.rows[key]
-        assert_same(picked.compute(), {name: array[key] for name, array in whole.items()})
-        assert_identity(picked, tmp_path / "store.zarr", component="again", mode="w", chunks=3)
-    assert_same_array(back["label"][3:9].compute(), whole["label"][3:9])
-    assert_same(
-        dict(zip(("pair", "title"), dask.compute(*back["pair", "title"]), strict=True)),
-        back[["pair", "title"]].compute(),
-    )
-
-
-def test_persisted(ds: dtf.Dataset, tmp_path: Path) -> None:
-    assert_identity(ds.persist(), tmp_path / "store.zarr", chunks=4)
-    assert_identity(ds.persist().rows[3:25:2], tmp_path / "rows.zarr", chunks=5, shards=10)
-    assert_identity(ds.rows[:0].persist(), tmp_path / "none.zarr")
+    unit = grid.get("shards", grid.get("chunks", ROWS))
+    assert back.chunks == tuple(min(unit, ROWS - start) for start in range(0, ROWS, unit))
 
 
 def half(blocks: dict[str, Any]) -> dict[str, Any]:
     """Dense, text, bytes and ragged columns made of others, each row by itself."""
-    tokens = blocks["tokens"]
+    ragged = blocks["ragged"]
     return {
-        "vector": blocks["vector"] / np.float32(2),
-        "title": np.strings.add(blocks["title"], "!"),
-        "image": blocks["image/encoded"],
-        "tokens": dtf.RaggedBlock(tokens.values[::-1] * 0 + 7, tokens.row_splits),
-        "words": blocks["tokens/values"],
+        "half": blocks["label"] / np.float32(2),
+        "text": np.strings.add(blocks["text"], "!"),
+        "pair": blocks["pair"],
+        "sevens": dtf.RaggedBlock(ragged.values[::-1] * 0 + 7, ragged.row_splits),
         "flag": blocks["label"] > 0,
     }
 
 
-def test_mapped(ds: dtf.Dataset, tmp_path: Path) -> None:
-    template = {
-        "vector": ds.schema["vector"],
-        "title": dtf.TextFeature(),
-        "image": dtf.FixedLenFeature((), "bytes"),
-        "tokens": ds.schema["tokens"],
-        "words": dtf.VarLenFeature("bytes"),
-        "flag": dtf.RawFeature((), "bool"),
-    }
-    back = assert_identity(ds.map_blocks(half, template), tmp_path / "store.zarr", chunks=4)
-    assert back.schema == template
-    again = back.map_blocks(
-        lambda blocks: {"n": np.diff(blocks["tokens"].row_splits)}, {"n": dtf.FixedLenFeature((), "int64")}
-    )
-    assert_identity(again, tmp_path / "again.zarr", chunks=3)
-    assert_identity(ds.persist().map_blocks(half, template), tmp_path / "persisted.zarr", chunks=5)
+TEMPLATE: dict[str, Feature] = {
+    "half": dtf.FixedLenFeature((), "float64"),
+    "text": dtf.TextFeature(),
+    "pair": FEATURES["pair"],
+    "sevens": FEATURES["ragged"],
+    "flag": dtf.RawFeature((), "bool"),
+}
+DERIVED: dict[str, Callable[[dtf.Dataset], dtf.Dataset]] = {
+    **{
+        str(key): lambda ds, key=key: ds.rows[key]  # type: ignore[misc]
+        for key in (slice(0, 0), slice(4, 5), slice(3, 29, 5), slice(None, None, -3), [30, 2, 2, -1, 7])
+    },
+    "kept": lambda ds: ds.persist(),
+    "rows of kept": lambda ds: ds.persist().rows[3:25:2],
+    "no rows, kept": lambda ds: ds.rows[:0].persist(),
+    "mapped": lambda ds: ds.map_blocks(half, TEMPLATE),
+    "mapped, of kept": lambda ds: ds.persist().map_blocks(half, TEMPLATE),
+    "assigned": lambda ds: ds.assign(
+        mean=ds["label"] / 2, label=np.arange(ROWS), title=np.array(["a"] * ROWS, np.dtypes.StringDType())
+    ).rows[5:20],
+}
 
 
-def test_assigned(ds: dtf.Dataset, tmp_path: Path) -> None:
-    added = ds.assign(
-        mean=ds["vector"].mean(axis=1),
-        label=np.arange(31),
-        cut=da.arange(31 * 6, chunks=50).reshape(31, 6).rechunk((4, 5)),
-        text=np.array([f"row {row}" for row in range(31)], np.dtypes.StringDType()),
-    )
-    with pytest.warns(da.PerformanceWarning, match="'cut' is rechunked"):
-        assert_identity(added, tmp_path / "store.zarr", chunks=4)
-    assert_identity(added[["text", "tokens", "mean"]].rows[5:20], tmp_path / "rows.zarr", chunks=7)
-    with pytest.warns(da.PerformanceWarning, match="'cut' is rechunked"):
-        assert_identity(added.persist(), tmp_path / "persisted.zarr")
+@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+def test_rows_of_any_origin(few: dtf.Dataset, derive: Callable[[dtf.Dataset], dtf.Dataset]) -> None:
+    derived = derive(few)
+    back = assert_identity(derived, {}, chunks=4)
+    if back.nrows:
+        assert_same(back.rows[[-1, 0]].compute(), derived.rows[[-1, 0]].compute())
+    assert_identity(back.rows[::-2], {}, chunks=3, shards=6)
+
+
+def test_arrays_in_other_chunks_are_rechunked(few: dtf.Dataset, tmp_path: Path) -> None:
+    cut = da.arange(ROWS * 6, chunks=50).reshape(ROWS, 6).rechunk((4, 5))
+    for number, added in enumerate((few.assign(cut=cut), few.assign(cut=cut).persist())):
+        with pytest.warns(da.PerformanceWarning, match="'cut' is rechunked"):
+            assert_identity(added, tmp_path / f"{number}.zarr")
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> dict[str, int]:
+    chunk = draw(st.integers(1, 9))
+    return draw(st.sampled_from([{}, {"chunks": chunk}, {"chunks": chunk, "shards": 2 * chunk}, {"shards": chunk}]))
+
+
+@pytest.mark.slow
+@given(
+    st.lists(any_features(), min_size=1, max_size=4),
+    st.lists(st.sampled_from([0, 1, 2, 5, 11]), min_size=1, max_size=4),
+    grids(),
+    st.sampled_from([64, 500, 1 << 20]),
+    st.integers(0, 1 << 30),
+)
+def test_any_columns(features: list[Feature], sizes: list[int], grid: dict[str, int], nbytes: int, seed: int) -> None:
+    named = {f"column/{number}": feature for number, feature in enumerate(features)}
+    rng = np.random.default_rng(seed)
+    dataset = dataset_of({name: rows_like(of, sum(sizes), rng) for name, of in named.items()}, named, sizes)
+    small = {"chunk_nbytes": nbytes // 4, "read_nbytes": nbytes, "granule_nbytes": nbytes // 2}
+    with replaced_limits(write_unit_nbytes=nbytes, **small), dask.config.set(scheduler="sync"):
+        back = assert_identity(dataset, {}, **grid)
+        # Rows that are read from a store in spans, and a selection of them, are written again.
+        assert_identity(back.rows[1:], {}, chunks=3)
+        picked = rng.permutation(sum(sizes))
+        assert_same(back.rows[picked].compute(), dataset.rows[picked].compute())
+
+
+def test_every_kind_without_rows(every: dtf.Dataset) -> None:
+    blocks = {name: zero_rows(feature) for name, feature in FEATURES.items()}
+    assert_identity(dataset_of(blocks, FEATURES, (0,)), {})
 
 
 @pytest.mark.parametrize("grid", [{}, {"chunks": 3}, {"chunks": 2, "shards": 4}], ids=str)
 def test_plain_arrays(tmp_path: Path, grid: dict[str, int]) -> None:
-    rng = np.random.default_rng(0)
+    rng, text = np.random.default_rng(0), np.array(["ä", "", "b\0"] + ["c"] * 8)
     arrays = {
         "f2": rng.random((11, 2, 3)).astype("f2"),
         "f8": da.from_array(rng.random((11, 9)), chunks=(4, 2)),
@@ -238,20 +197,18 @@ def test_plain_arrays(tmp_path: Path, grid: dict[str, int]) -> None:
         "nan": np.full(11, np.nan).view("i8").__ior__(3).view("f8"),
         "bool": np.zeros(11, bool),
         "none": np.zeros((11, 0), "i8"),
-        "text": np.array(["ä", "", "b\0"] + ["c"] * 8, np.dtypes.StringDType()),
+        "text": text.astype(np.dtypes.StringDType()),
+        "fixed": text,
+        "fixed lazily": da.from_array(text, chunks=5),
     }
-    with pytest.warns(da.PerformanceWarning, match="'f8' is rechunked|'u4' is rechunked"):
+    with pytest.warns(da.PerformanceWarning, match="'f8' is rechunked|'u4' is rechunked|'fixed lazily' is rechunked"):
         assert dtf.to_zarr(arrays, tmp_path / "store.zarr", **grid) is None
-    found = dtf.from_zarr(tmp_path / "store.zarr").compute()
-    assert_same(found, {name: np.asarray(array) for name, array in arrays.items()})
-
-
-def test_plain_arrays_without_rows(tmp_path: Path) -> None:
-    arrays = {"x": np.zeros((0, 3)), "y": da.zeros(0, dtype="i8"), "t": np.zeros(0, np.dtypes.StringDType())}
-    dtf.to_zarr(arrays, tmp_path / "store.zarr")
-    back = dtf.from_zarr(tmp_path / "store.zarr")
-    assert back.nrows == 0
-    assert_same(back.compute(), {name: np.asarray(array) for name, array in arrays.items()})
+    wanted = {name: np.asarray(array) for name, array in arrays.items()}
+    wanted |= dict.fromkeys(("fixed", "fixed lazily"), wanted["text"])
+    assert_same(dtf.from_zarr(tmp_path / "store.zarr").compute(), wanted)
+    none = {name: np.asarray(array)[:0] for name, array in arrays.items()}
+    dtf.to_zarr(none, tmp_path / "none.zarr", **grid)
+    assert_same(dtf.from_zarr(tmp_path / "none.zarr").compute(), {name: array[:0] for name, array in wanted.items()})
 
 
 @pytest.mark.parametrize(
@@ -260,312 +217,278 @@ def test_plain_arrays_without_rows(tmp_path: Path) -> None:
         ({}, "one or more arrays"),
         ({"x": np.zeros(3), "y": np.zeros(4)}, "4"),
         ({"x": np.array([1, "b"], object)}, "of no one feature"),
-        ({"x": np.array([b"a", b"b"])}, "drops trailing zero bytes"),
         ({"x": np.array(1.0)}, "rows"),
-        ({"x": np.zeros(3, "M8[s]")}, "no feature"),
+        *((given, "arrays must be a Dataset, a mapping of names to arrays") for given in (np.arange(3), None, [1])),
     ],
 )
-def test_arrays_that_are_no_columns(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
+def test_arguments_that_are_no_columns(tmp_path: Path, arrays: Any, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         dtf.to_zarr(arrays, tmp_path / "store.zarr")
     assert not (tmp_path / "store.zarr").exists()
 
 
+def test_bfloat16_is_refused_before_anything_is_read_and_stored_as_float32(tmp_path: Path) -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    values = np.arange(6, dtype=ml_dtypes.bfloat16)
+    blocks = {"x": values.reshape(3, 2), "y": dtf.RaggedBlock(values, np.array([0, 0, 5, 6]))}
+    features = {"x": dtf.RawFeature((2,), "bfloat16"), "y": dtf.VarLenFeature("bfloat16")}
+    dataset = dataset_of(blocks, features, (2, 1))
+
+    def never(blocks: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError("nothing is read")
+
+    for name, said in {
+        "x": r"blocks\['x'\].astype\('float32'\)",
+        "y": r"RaggedBlock\(blocks\['y'\].values.astype\('float32'\), blocks\['y'\].row_splits\)",
+        "z": r"\[row.astype\('float32'\) for row in blocks\['z'\]\] and a template",
+    }.items():
+        feature = features.get(name, dtf.TensorFeature((-1,), "bfloat16"))
+        with pytest.raises(SchemaError, match=f"cannot write column '{name}': Zarr has no name for .*{said}"):
+            dataset.map_blocks(never, {name: feature}).to_zarr(tmp_path / "store.zarr")
+    assert not list(tmp_path.iterdir())
+    # As the error recommends.
+    as_float32 = dataset.map_blocks(
+        lambda blocks: {
+            "x": blocks["x"].astype("float32"),
+            "y": dtf.RaggedBlock(blocks["y"].values.astype("float32"), blocks["y"].row_splits),
+        }
+    )
+    assert_identity(as_float32, tmp_path / "store.zarr", chunks=2)
+
+
+def test_arrays_of_zarr_are_read_as_they_are_written(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "from.zarr", mode="w")
+    image = group.create_array("image", shape=(90, 4, 3), chunks=(20, 2, 3), dtype="float32")
+    text = group.create_array("text", shape=(90,), chunks=(30,), dtype="string")
+    rows = {"image": image, "text": text, "number": np.arange(90)}
+    dataset = dtf.Dataset.from_arrays(rows).assign(again=text)
+    image[:] = np.arange(1080).reshape(90, 4, 3)  # were they read already, these would be zeros
+    text[:] = np.array([f"row {row}" for row in range(90)], np.dtypes.StringDType())
+    dataset.to_zarr(tmp_path / "to.zarr", chunks=7)
+    back = dtf.from_zarr(tmp_path / "to.zarr")
+    for name, array in (rows | {"again": text}).items():
+        assert_same_array(back[name].compute(), np.asarray(array[:]))
+    dtf.to_zarr(rows, tmp_path / "begun.zarr", resume=True)
+    with pytest.raises(ResumeError):  # they may have changed
+        dtf.to_zarr(rows, tmp_path / "begun.zarr", resume=True)
+
+
+def test_arrays_of_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    rows = {"number": np.arange(100), "vector": np.arange(300, dtype="f4").reshape(100, 3)}
+    with h5py.File(tmp_path / "some.h5", "w") as file:
+        file["vector"] = rows["vector"]
+        file.create_dataset("number", data=rows["number"], chunks=(32,), compression="gzip")
+        dtf.to_zarr(file, tmp_path / "store.zarr", chunks=7)
+        dtf.to_tfrecord(file, tmp_path / "some.tfrecord")
+    for back in (dtf.from_zarr(tmp_path / "store.zarr"), dtf.read_tfrecord(tmp_path / "some.tfrecord")):
+        assert_same(back.compute(), rows)
+
+
 # ------------------------------------------------------------------------------------------------ what others read
 
 
-def test_the_layout_is_as_documented(ds: dtf.Dataset, tmp_path: Path) -> None:
-    ds.to_zarr(tmp_path / "store.zarr", chunks=4)
-    group = zarr.open_group(tmp_path / "store.zarr", mode="r")
-    whole = ds.compute()
-    assert set(group.array_keys()) == {
-        *("label", "vector", "array", "title", "image.encoded.values", "image.encoded.row_splits"),
-        *("pair.values", "pair.row_splits", "tokens.values", "tokens.row_splits", "boxes.values", "boxes.row_splits"),
-        *("tokens%2Fvalues.values", "tokens%2Fvalues.row_splits", "tokens%2Fvalues.byte_splits"),
-        *("%.values", "%.row_splits", "%.byte_splits"),
+def test_steps_class_names_and_attributes_are_stored(tmp_path: Path) -> None:
+    message, path = SequenceExample(), tmp_path / "shard"
+    message.context.feature["label"].int64_list.value.append(1)
+    for step in range(3):
+        message.feature_lists.feature_list["tokens"].feature.add().int64_list.value.extend(range(step))
+        message.feature_lists.feature_list["points"].feature.add().float_list.value.extend([step, 0.5])
+    write_oracle(path, [message.SerializeToString(), SequenceExample(context=message.context).SerializeToString()])
+    schema = dtf.Schema(
+        {"label": dtf.FixedLenFeature((), "uint8")},
+        sequence_features={
+            "tokens": dtf.VarLenFeature("int64"),
+            "points": dtf.FixedLenSequenceFeature((2,), "float32", allow_missing=True),
+        },
+        classes={"label": ["cat", "dog"], "tokens": ["the", "a"]},
+    )
+    back = assert_identity(dtf.read_tfrecord(path, schema), tmp_path / "store.zarr", chunks=1)
+    assert back.schema.classes == {"label": ("cat", "dog"), "tokens": ("the", "a")}
+    assert back.schema["tokens"] == dtf.VarLenFeature("int64", shape=(-1, -1))
+    assert back["points.lengths"].compute().tolist() == [3, 0]
+    assert back[["tokens"]].schema.classes == {"tokens": ("the", "a")}
+    assert back.assign(label=np.zeros(2)).schema.classes == {"tokens": ("the", "a")}
+    own: Any = zarr.open_group(tmp_path / "store.zarr", mode="r", use_consolidated=True).attrs["dask_tfrecord"]
+    assert (own["complete"], own["records"]) == (True, 2)
+    assert dtf.Schema.from_json(json.dumps(own["schema"])).classes == back.schema.classes
+    assert own["source"]["files"] == [str(path)] and own["source"]["sizes"] == [path.stat().st_size]
+
+
+def test_names_of_arrays(every: dtf.Dataset) -> None:
+    parts: dict[str, list[str]] = {}
+    for array in every.plan_zarr().arrays:
+        name, _, part = array.name.partition(".")
+        parts.setdefault(name, []).append(part)
+    one, ragged, own = [""], ["row_splits", "values"], ["row_splits", "shapes", "values"]
+    assert {name: sorted(found) for name, found in parts.items()} == {
+        **dict.fromkeys(("dense", "raw", "text", "padded", "views", "pairs", "captions"), one),
+        **dict.fromkeys(("bytes", "pair", "none", "steps", "names", "labels"), ragged),
+        **dict.fromkeys(("ragged", "boxes", "frames", "samples", "states", "phrases", "grids"), ragged),
+        "words": ["byte_splits", *ragged],
+        "grid": ["byte_splits", *ragged],
+        **dict.fromkeys(("image", "tensor", "columns"), own),
+        **{key: ["item_shapes", "row_splits", "row_splits_1", "values"] for key in ("crops", "blocks", "tables")},
+        "lines": ["byte_splits", "item_shapes", "row_splits", "row_splits_1", "values"],
+        "nested": ["row_splits", "row_splits_1", "values"],
+        "poses": ["row_splits", "row_splits_1", "values"],
+        "notes": ["row_splits", "row_splits_1", "row_splits_2", "values"],
+        "deep": ["byte_splits", "row_splits", "row_splits_1", "row_splits_2", "values"],
+        "strings": ["byte_splits", *own],
     }
-    for name in ("label", "vector", "array", "title"):
-        assert_same_array(np.asarray(group[name][:]), whole[name])
-    for name in ("tokens", "boxes"):
-        values, splits = group[f"{name}.values"][:], group[f"{name}.row_splits"][:]
-        for row, (start, stop) in enumerate(itertools.pairwise(splits)):
-            assert_same_array(values[start:stop], whole[name][row])
-    for name in ("image/encoded", "pair"):
-        data, splits = group[f"{array_name(name)}.values"][:].tobytes(), group[f"{array_name(name)}.row_splits"][:]
-        found = [data[start:stop] for start, stop in itertools.pairwise(splits)]
-        assert found == whole[name].ravel().tolist()
-    for name in ("tokens/values", ""):
-        path = array_name(name)
-        data, ends = group[f"{path}.values"][:].tobytes(), group[f"{path}.byte_splits"][:]
-        items = [data[start:stop] for start, stop in itertools.pairwise(ends)]
-        splits = group[f"{path}.row_splits"][:]
-        each = 2 if name == "" else 1
-        for row, (start, stop) in enumerate(itertools.pairwise(splits * each)):
-            assert items[start:stop] == whole[name][row].ravel().tolist()
-
-
-def test_attributes_of_the_group(ds: dtf.Dataset, tmp_path: Path, shards: str) -> None:
-    ds.to_zarr(tmp_path / "store.zarr")
-    group = zarr.open_group(tmp_path / "store.zarr", mode="r", use_consolidated=True)
-    noted: Any = group.attrs["dask_tfrecord"]
-    assert (noted["complete"], noted["records"]) == (True, 31)
-    assert dtf.Schema.from_json(json.dumps(noted["schema"])) == SCHEMA
-    assert noted["source"]["files"] == sorted(map(str, Path(shards).parent.iterdir()))
-    assert noted["source"]["sizes"] == [Path(file).stat().st_size for file in noted["source"]["files"]]
-    assert group["tokens.values"].metadata.dimension_names == ("tokens.value",)  # type: ignore[union-attr]
 
 
 def test_xarray_reads_it(ds: dtf.Dataset, tmp_path: Path) -> None:
     xr = pytest.importorskip("xarray")
-    named = ds.assign(record=np.arange(31) * 2.0)
-    named.to_zarr(tmp_path / "store.zarr", chunks=6)
-    with xr.open_zarr(tmp_path / "store.zarr") as opened:
+    named, store = ds.assign(record=np.arange(ROWS) * 2.0), tmp_path / "store.zarr"
+    named.to_zarr(store, chunks=6)
+    with xr.open_zarr(store) as opened:
         assert not opened.coords  # what is a coordinate is read at once
-        assert opened["vector"].dims == ("record%", "vector.dim_1")
-        assert opened["boxes.values"].dims == ("boxes.value", "boxes.dim_1")
-        assert opened.sizes["record%"] == 31
+        assert opened.sizes["record%"] == ROWS
         assert opened["label"].chunksizes["record%"] == (6, 6, 6, 6, 6, 1)
+        assert {name: opened[name].dims for name in ("dense", "boxes.values", "nested.values")} == {
+            "dense": ("record%", "dense.dim_1"),
+            "boxes.values": ("boxes.value", "boxes.dim_1"),
+            "nested.values": ("nested.value", "nested.dim_1"),
+        }
+        assert opened["nested.row_splits_1"].dims == ("nested.row_split_1",)
+        assert opened["tensor.shapes"].dims == ("record%", "tensor.axis")
+        assert opened["ragged%2Fvalues.byte_splits"].dims == ("ragged%2Fvalues.byte_split",)
         whole = named.compute()
-        for name in ("label", "vector", "array", "title", "record"):
+        for name in ("label", "dense", "text", "record"):
             assert_same_array(opened[name].to_numpy(), whole[name])
-        assert opened["tokens.values"].to_numpy().tolist() == np.concatenate(list(whole["tokens"])).tolist()
-
-
-def test_xarray_reads_the_record_dimension(tmp_path: Path) -> None:
-    xr = pytest.importorskip("xarray")
-    dtf.to_zarr({"x": np.zeros((4, 2, 3)), "t": np.array(["a"] * 4, np.dtypes.StringDType())}, tmp_path / "store.zarr")
-    with xr.open_dataset(tmp_path / "store.zarr", engine="zarr") as opened:
+        assert opened["ragged.values"].to_numpy().tolist() == np.concatenate(list(whole["ragged"])).tolist()
+    dtf.to_zarr({"x": np.zeros((4, 2, 3)), "t": ["a"] * 4}, tmp_path / "plain.zarr")
+    with xr.open_dataset(tmp_path / "plain.zarr", engine="zarr") as opened:
         assert dict(opened.sizes) == {"record": 4, "x.dim_1": 2, "x.dim_2": 3}
 
 
 # ------------------------------------------------------------------------------------------------ whoever writes it
 
 
-class Busy(Callback):  # type: ignore[misc]
-    """Notes which chunk files each task has written, where tasks run one at a time."""
-
-    def __init__(self, store: Path) -> None:
-        super().__init__(posttask=self._note)
-        self.store = store
-        self.seen = self._state()
-        self.writers: dict[str, list[str]] = {}
-
-    def _state(self) -> dict[str, tuple[int, int]]:
-        stats = ((path, path.stat()) for path in self.store.rglob("*") if "c" in path.parts and path.is_file())
-        return {str(path.relative_to(self.store)): (stat.st_ino, stat.st_mtime_ns) for path, stat in stats}
-
-    def _note(self, key: Any, *_: Any) -> None:
-        now = self._state()
-        for name in now:
-            if now[name] != self.seen.get(name):
-                self.writers.setdefault(name, []).append(str(key))
-        self.seen = now
-
-
-@pytest.mark.parametrize("jobs", mostly_slow([1, 4, 256], 2))
-@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 6}, {"chunks": 31}], ids=str)
-def test_every_chunk_is_written_once_by_one_task(
-    ds: dtf.Dataset, tmp_path: Path, grid: dict[str, int], jobs: int, set_limits: Callable[..., Limits]
-) -> None:
-    set_limits(write_unit_nbytes=64, chunk_nbytes=16, min_write_tasks=jobs)
-    store = tmp_path / "store.zarr"
-    written: Delayed = ds.to_zarr(store, **grid, compute=False)
-    with Busy(store) as busy:
-        written.compute(scheduler="sync")
-    assert busy.writers
-    assert {name: keys for name, keys in busy.writers.items() if len(keys) != 1} == {}
-    group = zarr.open_group(store, mode="r")
-    for name, array in group.arrays():
-        counts = [math.ceil(size / unit) for size, unit in zip(array.shape, array.shards or array.chunks, strict=True)]
-        assert sum(written.startswith(f"{name}/c") for written in busy.writers) == math.prod(counts)
-    assert_same(dtf.from_zarr(store).compute(), ds.compute())
-
-
-@pytest.fixture
-def small_units(set_limits: Callable[..., Limits]) -> None:
-    """Many units for a little data."""
-    set_limits(write_unit_nbytes=100)
-
-
-@pytest.mark.usefixtures("small_units")
-def test_order_and_threads_do_not_change_the_store(
-    ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ds.to_zarr(tmp_path / "first.zarr", chunks=3, compute=False).compute(scheduler="sync")
-    wanted = files(tmp_path / "first.zarr")
-    assert len(wanted) > 100
-
-    def shuffled(plan: ZarrLayout, missing: list[planning.WriteUnit]) -> list[planning.WriteTask]:
-        # Units in shared tasks or in tasks of their own: the store is the same.
-        found = list(rng.choice([planning.plan_tasks, planning.plan_single_tasks])(plan, missing))
-        rng.shuffle(found)
-        return found
-
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.write.plan_tasks", shuffled)
-    for seed in range(4):
-        rng = random.Random(seed)
-        store = tmp_path / f"{seed}.zarr"
-        with dask.config.set(scheduler="sync" if seed == 0 else "threads", num_workers=16):
-            ds.to_zarr(store, chunks=3)
-        assert files(store) == wanted
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_units")
-def test_processes_write_the_same_store(ds: dtf.Dataset, tmp_path: Path) -> None:
-    ds.to_zarr(tmp_path / "threads.zarr", chunks=8)
+def test_processes_write_the_same_store(few: dtf.Dataset, tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
+    set_limits(write_unit_nbytes=100)
+    few.to_zarr(tmp_path / "threads.zarr", chunks=8)
     with dask.config.set(scheduler="processes", num_workers=2):
-        ds.to_zarr(tmp_path / "processes.zarr", chunks=8)
-        kept = ds.persist()
-    assert files(tmp_path / "processes.zarr") == files(tmp_path / "threads.zarr")
+        few.to_zarr(tmp_path / "processes.zarr", chunks=8)
+        kept = few.persist()
+    assert files_of(tmp_path / "processes.zarr") == files_of(tmp_path / "threads.zarr")
     assert_identity(kept, tmp_path / "kept.zarr", chunks=8)
 
 
-def test_flat_values_are_written_with_the_rows_in_which_they_begin(ds: dtf.Dataset, tmp_path: Path) -> None:
-    plan = ds.plan_zarr(chunks=4)
-    written = plan.to_zarr(tmp_path / "store.zarr", compute=False)
-    with Busy(tmp_path / "store.zarr") as busy:
-        written.compute(scheduler="sync")
-    by_rows = {key for name, keys in busy.writers.items() if name.startswith("label/c") for key in keys}
-    flat = {key for name, keys in busy.writers.items() if ".values/c" in name for key in keys}
-    assert len(by_rows) == plan.tasks == math.ceil(plan.nrows / 4)
-    assert flat <= by_rows
-
-
-def test_conversions_run_within_a_running_event_loop(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_conversions_run_within_a_running_event_loop(few: dtf.Dataset, tmp_path: Path) -> None:
     async def convert(name: str) -> None:
         with dask.config.set(scheduler="sync"):
-            ds.to_zarr(tmp_path / name)
+            few.to_zarr(tmp_path / name)
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, convert("store.zarr")).result()
     asyncio.run(convert("main.zarr"))
-    assert files(tmp_path / "store.zarr") == files(tmp_path / "main.zarr")
+    assert files_of(tmp_path / "store.zarr") == files_of(tmp_path / "main.zarr")
 
 
-def test_a_writer_travels(ds: dtf.Dataset, tmp_path: Path) -> None:
-    written = ds.to_zarr(tmp_path / "store.zarr", chunks=8, compute=False)
-    pickle.loads(pickle.dumps(written)).compute(scheduler="sync")
-    assert_same(dtf.from_zarr(tmp_path / "store.zarr").compute(), ds.compute())
-
-
-def test_relative_paths(ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    written = ds.to_zarr("store.zarr", compute=False)
-    back = dtf.from_zarr
+def test_delayed_writes_travel_and_keep_their_relative_path(
+    few: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    written = pickle.dumps(few.to_zarr("store.zarr", chunks=8, compute=False))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    written.compute()
-    assert_same(back(tmp_path / "store.zarr").compute(), ds.compute())
+    pickle.loads(written).compute(scheduler="sync")
+    assert_same(dtf.from_zarr(tmp_path / "store.zarr").compute(), few.compute())
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 # ------------------------------------------------------------------------------------------------------ where to
 
-
-@pytest.mark.parametrize("grid", [{"chunks": 4}, {"chunks": 2, "shards": 6}], ids=str)
-def test_a_store_in_memory(ds: dtf.Dataset, grid: dict[str, int]) -> None:
-    assert_identity(ds, zarr.storage.MemoryStore(), **grid)
-    assert_identity(ds, {}, **grid)
-
-
-def test_a_store_object(ds: dtf.Dataset, tmp_path: Path) -> None:
-    assert_identity(ds, zarr.storage.LocalStore(tmp_path / "store.zarr"), chunks=4)
-    assert_same(dtf.from_zarr(tmp_path / "store.zarr").compute(), ds.compute())
-
-
-def test_urls(ds: dtf.Dataset, tmp_path: Path) -> None:
-    assert_identity(ds, "memory://folder/store.zarr", component="a/b", chunks=4)
-    assert_identity(ds, f"file://{tmp_path}/store.zarr", chunks=4)
-    assert_same(dtf.from_zarr(tmp_path / "store.zarr").compute(), ds.compute())
-    assert_identity(ds, zarr.storage.FsspecStore.from_url("memory://folder/other.zarr"), chunks=4)
+STORES: dict[str, Callable[[Path], Any]] = {
+    "memory": lambda path: zarr.storage.MemoryStore(),
+    "dict": lambda path: {},
+    "LocalStore": lambda path: zarr.storage.LocalStore(path / "store.zarr"),
+    "FsspecStore": lambda path: zarr.storage.FsspecStore.from_url(f"memory://{path}/store.zarr"),
+    "URL": lambda path: f"memory://{path}/store.zarr",
+    "file URL": lambda path: f"file://{path}/store.zarr",
+    "new folder": lambda path: path / "new" / "store.zarr",
+}
 
 
-def test_components_of_one_store(ds: dtf.Dataset, tmp_path: Path) -> None:
-    store = tmp_path / "new" / "store.zarr"
-    assert_identity(ds, store, component="train", chunks=4)
-    assert_identity(ds.rows[:3], store, component="/val/first/")
-    assert_same(dtf.from_zarr(store, component="train").compute(), ds.compute())
-    root = zarr.open_group(store, mode="r")
-    assert sorted(root.group_keys()) == ["train", "val"]
-    assert_same(dtf.from_zarr(store, component="val/first").compute(), ds.rows[:3].compute())
-
-
-@pytest.mark.parametrize("component", ["..", "a/../..", "./a"])
-def test_components_outside_of_the_store_are_refused(ds: dtf.Dataset, tmp_path: Path, component: str) -> None:
-    with pytest.raises(ValueError, match="within the store"):
-        ds.to_zarr(tmp_path / "store.zarr", component=component)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_stores_and_their_components(few: dtf.Dataset, tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    store = make(tmp_path)
+    assert_identity(few, store, component="train", chunks=10)
+    assert_identity(few.rows[:3], store, component="/val/first/", chunks=2, shards=4)
+    assert_same(dtf.from_zarr(store, component="train").compute(), few.compute())
+    assert_same(dtf.from_zarr(store, component="val/first").compute(), few.rows[:3].compute())
+    assert sorted(zarr.open_group(store, mode="r").group_keys()) == ["train", "val"]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        *(({"component": component}, "within the store") for component in ("..", "a/../..", "./a")),
         ({"mode": "a"}, "mode is 'w-'"),
+        ({"mode": "w", "resume": True}, "pass only one of them"),
         ({"chunks": 0}, "chunks must be a number of rows"),
         ({"chunks": 2.5}, "chunks must be a number of rows"),
+        ({"chunks": "0 B"}, "chunks must be a number of rows or a size"),
+        ({"chunks": {"label": 0}}, r"chunks\['label'\] must be a number of rows"),
         ({"shards": True}, "shards must be a number of rows"),
         ({"chunks": 4, "shards": 6}, "6 rows are not a multiple of 4"),
+        ({"chunks": {"label": 4}, "shards": {"label": 6}}, "6 rows are not a multiple of 4"),
+        ({"chunks": {"label": 4, "text": 6}}, "4 rows of 'label' do not divide 6 of 'text'"),
+        ({"shards": {"ragged.values": 6}}, r"chunks=\{'ragged.values'"),
+        ({"memory_limit": 0}, "memory_limit is a number of bytes"),
     ],
+    ids=str,
 )
-def test_invalid_options(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_invalid_options(few: dtf.Dataset, tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ds.to_zarr(tmp_path / "store.zarr", **options)
+        few.to_zarr(tmp_path / "store.zarr", **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_uncounted_rows_are_refused(shards: str, tmp_path: Path) -> None:
+def test_no_store_and_uncounted_rows_are_refused(few: dtf.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="store is a path"):
+        few.to_zarr(None)  # type: ignore[arg-type]
+    few.to_tfrecord(tmp_path / "one.tfrecord")
     with pytest.raises(ValueError, match="counts='auto'"):
-        dtf.read_tfrecord(shards, SCHEMA, counts=None).to_zarr(tmp_path / "store.zarr")
+        dtf.read_tfrecord(tmp_path / "one.tfrecord", counts=None).to_zarr(tmp_path / "store.zarr")
 
 
 # ----------------------------------------------------------------------------------------------------- how large
 
 
 def test_units_follow_the_size_of_rows(tmp_path: Path) -> None:
-    numbers = {"x": np.zeros(3_000_000, "i8")}
-    dtf.to_zarr(numbers, tmp_path / "numbers.zarr")
-    assert dtf.from_zarr(tmp_path / "numbers.zarr").chunks == (1_000_000,) * 3
+    def unit_rows(arrays: Any) -> int:
+        return dtf.plan_zarr(arrays).unit_rows
+
+    assert unit_rows({"x": np.zeros(3_000_000, "i8")}) == 1_000_000
     # The size of a string is the size of its characters.
     text = da.from_array(np.array(["x" * 10_000] * 4000, np.dtypes.StringDType()), chunks=1000)
-    dtf.to_zarr({"text": text}, tmp_path / "text.zarr")
-    assert dtf.from_zarr(tmp_path / "text.zarr").chunks[0] < 1000
+    assert unit_rows({"text": text}) < 1000
     # Long rows of bytes, kept in memory: neither the splits nor the values want all of them at once.
-    held = dtf.Dataset.from_arrays({"n": da.arange(4000, chunks=1000)})
     template = {"n": dtf.FixedLenFeature((), "int64"), "blob": dtf.VarLenFeature("int64")}
-    held = held.map_blocks(
+    held = dtf.Dataset.from_arrays({"n": da.arange(4000, chunks=1000)}).map_blocks(
         lambda b: b | {"blob": dtf.RaggedBlock(np.zeros(5000 * len(b["n"]), "i8"), 5000 * np.arange(len(b["n"]) + 1))},
         template,
     )
-    held.to_zarr(tmp_path / "held.zarr")
-    assert 500 < dtf.from_zarr(tmp_path / "held.zarr").chunks[0] < 1000
+    assert 500 < unit_rows(held) < 1000
+    # Shards of a prime size have no tiny chunks.
+    assert dtf.plan_zarr({"x": np.zeros((20_011, 64))}, shards=10_007).arrays[0].chunks == (10_007, 64)
 
 
-def test_strings_count_when_records_are_cut_into_chunks(tmp_path: Path) -> None:
-    payload = messages.Example()
-    payload.features.feature["text"].bytes_list.value.append(b"x" * 10_000)
-    oracle.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 300)
-    ds = dtf.read_tfrecord(tmp_path / "shard", {"text": dtf.TextFeature()}, chunks="1 MiB")
-    assert 3 <= ds.npartitions <= 4
-    assert_identity(ds, tmp_path / "store.zarr", chunks=70)
-
-
-def test_shards_of_a_prime_size_have_no_tiny_chunks(tmp_path: Path) -> None:
-    dtf.to_zarr({"x": np.zeros((20_011, 64))}, tmp_path / "store.zarr", shards=10_007)
-    (_, array), *_ = zarr.open_group(tmp_path / "store.zarr", mode="r").arrays()
-    assert array.chunks[0] == 10_007
-
-
-def test_a_function_receives_limited_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    payload = messages.Example()
-    payload.features.feature["image"].bytes_list.value.append(bytes(40_000))
-    oracle.write_oracle(tmp_path / "shard", [payload.SerializeToString()] * 700)
+def test_records_of_text_are_cut_by_its_size_and_functions_receive_limited_rows(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def mean(blocks: dict[str, Any]) -> dict[str, Any]:
         seen.append(blocks["image"].nbytes)
         return {"mean": blocks["image"].mean(axis=1)}
 
+    columns = {"text": ["x" * 10_000] * 700, "image": np.zeros((700, 10_000), "f4")}
+    dtf.to_tfrecord(columns, tmp_path / "shard", features={"image": dtf.RawFeature((10_000,), "float32")})
+    texts = dtf.read_tfrecord(tmp_path / "shard", {"text": dtf.TextFeature()}, chunks="1 MiB")
+    assert 6 <= texts.npartitions <= 36
     images = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.RawFeature((10_000,), "float32")})
     images.map_blocks(mean, {"mean": dtf.FixedLenFeature((), "float32")}).to_zarr(tmp_path / "store.zarr", chunks=700)
     assert max(seen) <= Limits().write_unit_nbytes
@@ -578,3 +501,37 @@ def test_other_selections_have_other_names(tmp_path: Path) -> None:
     other = [*one[:1000], *(row + 1 for row in one[1000:1100]), *one[1100:]]
     assert ds.rows[one]["x"].name != ds.rows[other]["x"].name
     assert ds.rows[one]["x"].name == dtf.from_zarr(tmp_path / "s.zarr").rows[one]["x"].name
+
+
+class _ReadingStore(zarr.storage.WrapperStore[Any]):
+    """Store that sums the bytes that are read."""
+
+    # Of all copies: zarr opens a store read-only as another object.
+    nbytes: ClassVar[int] = 0
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        found = await self._store.get(key, prototype, byte_range)
+        type(self).nbytes += 0 if found is None else len(found)
+        return found
+
+    def with_read_only(self, read_only: bool = False) -> _ReadingStore:
+        return _ReadingStore(self._store.with_read_only(read_only))
+
+
+def test_each_column_costs_as_much_among_many() -> None:
+    """The metadata of the group grow with the columns, and are not read for each of them."""
+    read = {}
+    for columns in (20, 120):
+        store, before = _ReadingStore(zarr.storage.MemoryStore()), _ReadingStore.nbytes
+        dtf.to_zarr({f"column {number}": np.arange(3) for number in range(columns)}, store)
+        read[columns] = (_ReadingStore.nbytes - before) / columns
+    assert 0 < read[120] < 1.5 * read[20]
+
+
+def test_a_name_without_a_feature_is_compared_with_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = {f"g/{number}": dtf.VarLenFeature("int64") for number in range(3)}
+    ds = dtf.Dataset.from_arrays({name: [[1, 2], [3]] for name in features}, features)
+    monkeypatch.delattr("dask_tfrecord.schema.near_misses")
+    store = zarr.storage.MemoryStore()
+    ds.to_zarr(store, groups={"g": list(features)}, fill_values=dict.fromkeys(features, 1))
+    assert dtf.from_zarr(store).schema.groups == {"g": tuple(features)}

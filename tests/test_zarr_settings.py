@@ -109,7 +109,7 @@ def test_coroutines_run_in_the_calling_thread() -> None:
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[None] = []
     monkeypatch.setattr(workers, "release_memory", lambda: times.append(None))
-    monkeypatch.setattr(workers, "_KEPT", workers._FreedBytes())
+    monkeypatch.setattr(workers, "_freed_nbytes", 0)
     quarter, given_back = workers.KEPT_NBYTES // 4, []
     for quarters in (1, 1, 1, 1, 2, 1, 1, 5, 1):
         workers.release_freed(quarters * quarter)

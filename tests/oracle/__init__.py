@@ -8,16 +8,18 @@ record. They require the extra ``test``.
 
 from oracle.columns import expected_columns, expected_refusals
 from oracle.encodings import wire_encodings
-from oracle.files import masked_crc, read_oracle, read_payloads, write_oracle
+from oracle.files import borders, framed, masked_crc, read_oracle, read_payloads, write_oracle
 from oracle.records import example_lists, examples, sequence_examples
 from oracle.strategies import features, schemas
 
 __all__ = [
+    "borders",
     "example_lists",
     "examples",
     "expected_columns",
     "expected_refusals",
     "features",
+    "framed",
     "masked_crc",
     "read_oracle",
     "read_payloads",

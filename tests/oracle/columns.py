@@ -36,31 +36,7 @@ from oracle.values import Mismatch, oracle_dtype, values_of
 
 
 def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> dict[str, NDArray[Any]]:
-    """Build the arrays that the library must return for these records.
-
-    Parameters
-    ----------
-    payloads : iterable of bytes
-        Serialized Examples; SequenceExamples if the schema has sequence features, ExampleListWithContexts if it has
-        example features.
-    schema : mapping of str to feature
-        Features as for `read_tfrecord`, of any class except `ImageFeature`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Numbers of a fixed length as ``(n, *shape)``, bytes of a fixed length as an object array of that shape, variable
-        lengths as ``(n,)`` object arrays with one array per record, raw bytes as ``(n, *shape)`` in native byte order,
-        text as ``(n,)`` of `StringDType`, any number of them as ``(n,)`` object arrays of arrays, steps padded to the
-        longest record of `payloads`. Floats keep their bits, including NaN payloads, unless protobuf is pure Python.
-
-    Raises
-    ------
-    FeatureError
-        If a record does not match the schema: the first of `expected_refusals`.
-    SchemaError
-        If the schema has an image feature, or a class that is not valid for a record, a feature list or an item.
-    """
+    """Build the arrays that the library must return for these records."""
     schema = schema if isinstance(schema, Schema) else Schema(schema)
     rows, refusals = _read(payloads, schema)
     if refusals:
@@ -75,19 +51,7 @@ def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -
 
 
 def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> list[FeatureError]:
-    """List the errors of all records and features that do not match the schema.
-
-    Parameters
-    ----------
-    payloads, schema
-        As for `expected_columns`.
-
-    Returns
-    -------
-    list of FeatureError
-        One error per record and feature that do not match, identified by ``place.record`` and ``place.feature``. A
-        record of another message type has one error, without a feature.
-    """
+    """List the errors of all records and features that do not match the schema."""
     return _read(payloads, schema if isinstance(schema, Schema) else Schema(schema))[1]
 
 

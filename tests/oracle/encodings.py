@@ -29,20 +29,7 @@ _ODDITIES = (
 
 @st.composite
 def wire_encodings(draw: st.DrawFn, message: Record) -> tuple[Record, bytes]:
-    """Equivalent encodings of one message, with every deviation that protobuf permits.
-
-    Parameters
-    ----------
-    message : Example, SequenceExample or ExampleListWithContext
-        Message to encode, without its unknown fields. A message without values is only encoded in forms that the
-        library does not detect as another message type.
-
-    Returns
-    -------
-    strategy of (Example, SequenceExample or ExampleListWithContext, bytes)
-        Result of parsing the bytes with protobuf, without unknown fields, and the bytes. The result requires upb, the
-        default parser of protobuf: pure Python protobuf does not support over-long tags.
-    """
+    """Equivalent encodings of one message, with every deviation that protobuf permits."""
     oddities = draw(st.sets(st.sampled_from(_ODDITIES)))
     encoder = WireEncoder(oddities, random.Random(draw(st.integers(0, 2**32 - 1))))
     payload = encoder.record(message)
@@ -77,15 +64,7 @@ def _wire_values(feature: messages.Feature, kind: str) -> list[Any]:
 
 
 class WireEncoder:
-    """Encoder of one record with random deviations from the canonical encoding.
-
-    Parameters
-    ----------
-    oddities : set of str
-        Deviations that may occur.
-    rng : random.Random
-        Decides where they occur.
-    """
+    """Encoder of one record with random deviations from the canonical encoding."""
 
     def __init__(self, oddities: set[str], rng: random.Random) -> None:
         self.oddities = oddities

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 
@@ -36,23 +37,7 @@ def _inflated(stored: bytes) -> bytes:
 
 
 def read_payloads(path: str | PathLike[str]) -> list[bytes]:
-    """Read the payloads of a local file, and check both CRCs of each record.
-
-    Parameters
-    ----------
-    path : path
-        A TFRecord file, plain or compressed by gzip or zlib.
-
-    Returns
-    -------
-    list of bytes
-        One payload per record.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record is truncated or a CRC does not match.
-    """
+    """Read the payloads of a local file, and check both CRCs of each record."""
     stream, offset = _inflated(Path(path).read_bytes()), 0
     payloads: list[bytes] = []
     while offset < len(stream):
@@ -75,21 +60,21 @@ def read_oracle(path: str | PathLike[str]) -> list[messages.Example]:
     return [messages.Example.FromString(payload) for payload in read_payloads(path)]
 
 
-def write_oracle(path: str | PathLike[str], payloads: Iterable[bytes], compression: str | None = None) -> None:
-    """Write payloads as one TFRecord file.
-
-    Parameters
-    ----------
-    path : path
-        Local file; an existing one is replaced.
-    payloads : iterable of bytes
-        One payload per record.
-    compression : {None, "gzip", "zlib"}
-        Compression of the whole file.
-    """
+def framed(payloads: Iterable[bytes]) -> bytes:
+    """Frame payloads as the format specifies."""
     records = []
     for payload in payloads:
         length = struct.pack("<Q", len(payload))
         records += [length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))]
+    return b"".join(records)
+
+
+def borders(payloads: Sequence[bytes]) -> list[int]:
+    """Return the offset of each record, and of the end."""
+    return list(accumulate((len(payload) + 16 for payload in payloads), initial=0))
+
+
+def write_oracle(path: str | PathLike[str], payloads: Iterable[bytes], compression: str | None = None) -> None:
+    """Write payloads as one TFRecord file."""
     compress: dict[str | None, Callable[[bytes], bytes]] = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
-    Path(path).write_bytes(compress[compression.lower() if compression else None](b"".join(records)))
+    Path(path).write_bytes(compress[compression.lower() if compression else None](framed(payloads)))

@@ -38,27 +38,7 @@ def uniform_sizes(partitions: Sequence[classes.Partition]) -> tuple[int, ...]:
 def cut(
     values: NDArray[Any], partitions: Sequence[classes.Partition], read: Callable[[str], list[int]]
 ) -> NDArray[Any]:
-    """Divide flat values into nested rows, from the innermost partition to the outermost.
-
-    Parameters
-    ----------
-    values : ndarray
-        Flat values.
-    partitions : sequence of Partition
-        Partitions, the outermost first.
-    read : callable
-        Returns the integers that a key holds.
-
-    Returns
-    -------
-    ndarray
-        Nested object arrays, one level per ragged partition; the innermost ones hold arrays of values.
-
-    Raises
-    ------
-    Mismatch
-        If a partition does not match the number of values or rows that it divides.
-    """
+    """Divide flat values into nested rows, from the innermost partition to the outermost."""
     inner = uniform_sizes(partitions)
     if len(values) % math.prod(inner):
         raise Mismatch(f"holds {len(values)} values, which do not divide into rows of {inner}")

@@ -37,17 +37,7 @@ _Held = dict[str, tuple[str, list[Any]]]
 def examples(
     draw: st.DrawFn, schema: Mapping[str, Feature], *, others: bool = False, misfits: bool = False
 ) -> messages.Example:
-    """Examples that match a schema.
-
-    Parameters
-    ----------
-    schema : mapping of str to feature
-        Features of each Example. An optional feature may be missing, lack a kind, or be empty.
-    others : bool, default False
-        Add features that are not in the schema to some Examples.
-    misfits : bool, default False
-        Change a kind, a count or a value of some Examples at random. A changed Example may still match.
-    """
+    """Examples that match a schema; with `others`, more features, and with `misfits`, random changes of some."""
     example = messages.Example()
     _fill_map(draw, example.features.feature, schema, others=others)
     if misfits and draw(_SOMETIMES):
@@ -59,15 +49,7 @@ def examples(
 def sequence_examples(
     draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
 ) -> messages.SequenceExample:
-    """SequenceExamples that match a schema.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema with sequence features.
-    others, misfits : bool, default False
-        As for `examples`, for the context and for the feature lists.
-    """
+    """SequenceExamples that match a schema."""
     record = messages.SequenceExample()
     _fill_map(draw, record.context.feature, schema.context_features, others=others)
     lists = record.feature_lists.feature_list
@@ -88,15 +70,7 @@ def sequence_examples(
 def example_lists(
     draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
 ) -> messages.ExampleListWithContext:
-    """ExampleListWithContexts that match a schema.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema with example features.
-    others, misfits : bool, default False
-        As for `examples`, for the context and for each item.
-    """
+    """ExampleListWithContexts that match a schema."""
     record = messages.ExampleListWithContext()
     has_context: bool = bool(schema.context_features) or draw(st.booleans())
     for _ in range(draw(st.integers(0, 3))):

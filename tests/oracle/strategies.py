@@ -157,13 +157,7 @@ STEPS: tuple[type[Feature], ...] = tuple(_OF_LISTS)
 
 @st.composite
 def features(draw: st.DrawFn, of: Sequence[type[Feature]] = CLASSES) -> Feature:
-    """Features of any class except images, with any shape and dtype.
-
-    Parameters
-    ----------
-    of : sequence of type
-        Feature classes to draw from.
-    """
+    """Features of any class except images, with any shape and dtype."""
     return draw(_OF_RECORDS[draw(st.sampled_from(of))](lambda: draw(NAMES)))
 
 
@@ -177,20 +171,7 @@ def schemas(
     steps: Sequence[type[Feature]] | None = None,
     items: Sequence[type[Feature]] | None = None,
 ) -> Schema:
-    """Schemas with any names that protobuf accepts, including the empty name. Features never share a key or a column.
-
-    Parameters
-    ----------
-    min_size, max_size : int
-        Range of the number of features of an Example or context, and of the number of feature lists or features of
-        items.
-    of : sequence of type
-        Classes of the features.
-    steps : sequence of type, optional
-        Classes of the feature lists. If given, the schema describes SequenceExamples.
-    items : sequence of type, optional
-        Classes of the features of items. If given, the schema describes ExampleListWithContexts.
-    """
+    """Schemas with any names that protobuf accepts, the empty one included. Features never share a key or column."""
     taken: set[str] = set()
 
     def fresh() -> str:

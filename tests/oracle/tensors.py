@@ -41,31 +41,16 @@ MAX_REPEATED = 1 << 28
 
 
 def tensor_of(encoded: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """Return the array of a serialized tensor.
-
-    Parameters
-    ----------
-    encoded : bytes
-        Serialized TensorProto.
-    dtype : str
-        Required dtype.
-    shape : sequence of int
-        Required shape; -1 permits any size.
-
-    Raises
-    ------
-    Mismatch
-        If the bytes are not a tensor of this dtype and shape.
-    """
+    """Return the array of a serialized tensor, which must have this dtype and shape; -1 permits any size."""
     try:
         message = messages.TensorProto.FromString(encoded)
     except messages.DecodeError:
-        raise Mismatch("is not a TensorProto") from None
+        raise Mismatch("is not a TensorProto", tensorflow=True) from None
     sizes = [dim.size for dim in message.tensor_shape.dim]
     if message.dtype != LISTS[dtype][0]:
-        raise Mismatch(f"is a tensor of dtype number {message.dtype}")
+        raise Mismatch(f"is a tensor of dtype number {message.dtype}", tensorflow=True)
     if message.tensor_shape.unknown_rank or len(sizes) != len(shape) or min(sizes, default=0) < 0:
-        raise Mismatch(f"is a tensor of shape {sizes}")
+        raise Mismatch(f"is a tensor of shape {sizes}", tensorflow=min(sizes, default=0) < 0)
     if any(wanted not in (-1, size) for wanted, size in zip(shape, sizes, strict=True)):
         raise Mismatch(f"is a tensor of shape {sizes}")
     each = 8 if dtype == "bytes" else oracle_dtype(dtype).itemsize
@@ -81,9 +66,9 @@ def _stored(content: bytes, dtype: str, count: int) -> NDArray[Any]:
     if dtype == "bytes":
         return _strings(content, count)
     if len(content) != count * oracle_dtype(dtype).itemsize:
-        raise Mismatch(f"is a tensor with {len(content)} bytes for {count} values")
+        raise Mismatch(f"is a tensor with {len(content)} bytes for {count} values", tensorflow=count > 0)
     if dtype == "bool" and max(content) > 1:
-        raise Mismatch("is a tensor with a byte that is no bool")
+        raise Mismatch("is a tensor with a byte that is no bool", tensorflow=True)
     return np.frombuffer(bytearray(content), oracle_dtype(dtype))
 
 
@@ -98,7 +83,8 @@ def _strings(content: bytes, count: int) -> NDArray[Any]:
         at += 1
     ends = list(accumulate(sizes, initial=at))
     if len(sizes) < count or ends[-1] != len(content):
-        raise Mismatch(f"is a tensor with {len(content)} bytes that are not {count} strings")
+        text = f"is a tensor with {len(content)} bytes that are not {count} strings"
+        raise Mismatch(text, tensorflow=count > 0)
     return objects([content[start:end] for start, end in pairwise(ends)])
 
 

@@ -15,7 +15,14 @@ FIELDS = {"bytes": "bytes_list", "float32": "float_list", "int64": "int64_list"}
 
 
 class Mismatch(Exception):
-    """Mismatch between a record and a schema; the text is the predicate of a sentence about the feature or record."""
+    """Mismatch between a record and a schema; the text is the predicate of a sentence about the feature or record.
+
+    `tensorflow` is true for a tensor that `tf.io.parse_tensor` refuses immediately, too.
+    """
+
+    def __init__(self, text: str, *, tensorflow: bool = False) -> None:
+        super().__init__(text)
+        self.tensorflow = tensorflow
 
 
 def oracle_dtype(dtype: str) -> np.dtype[Any]:
@@ -36,13 +43,7 @@ def kind_of(dtype: str) -> str:
 
 
 def values_of(message: messages.Feature, dtype: str) -> NDArray[Any]:
-    """Return the values of a message as a flat array of the dtype.
-
-    Raises
-    ------
-    Mismatch
-        If the values have another kind, or a value is out of range of the dtype.
-    """
+    """Return the values of a message as a flat array of the dtype."""
     field, wanted = message.WhichOneof("kind"), FIELDS[kind_of(dtype)]
     if field not in (None, wanted):
         raise Mismatch(f"is a {field}, not a {wanted}")

@@ -1,4 +1,4 @@
-"""Arrow columns as the arrays that NumPy has for them, by the metadata of their fields."""
+"""Arrow columns and Awkward Arrays as the arrays that NumPy has for them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ def check_table(table: pa.Table, arrays: dict[str, Any]) -> None:
     for name, array in arrays.items():
         found = column_rows(table[name], table.schema.field(name))
         assert same(found, listed(rows_of(array))), name
+
+
+def check_chunks(dataset: Any, arrays: Mapping[str, Any]) -> None:
+    """Compare every column of Awkward Arrays, outside of groups, with the array of a computed Dataset."""
+    import awkward as ak
+
+    ds = dataset[[name for name in dataset if dataset.schema.group_of(name) is None]]
+    chunks = list(ds.to_awkward()) if len(ds) else []
+    assert tuple(map(len, chunks)) == (ds.chunks if len(ds) else ())
+    assert all(ak.is_valid(chunk) for chunk in chunks)
+    for name in ds:
+        rows = [row for chunk in chunks for row in chunk[name].to_list()]
+        if chunks and ak.fields(chunks[0][name]) == ["data", "shape"]:
+            lists = rows if ds.schema[name].ragged_rank else [rows]
+            lists = [[shaped(item["data"], item["shape"]) for item in items] for items in lists]
+            rows = lists if ds.schema[name].ragged_rank else lists[0]
+        assert same(rows, listed(arrays[name])), name
 
 
 def rows_of(array: Any) -> Any:

@@ -57,9 +57,6 @@ _FORKS = multiprocessing.get_context("forkserver")
 _LIBRARIES = {"dask", "dask_tfrecord", "distributed", "fsspec", "google", "numpy", "pytest", "rich", "zarr"}
 
 
-# ------------------------------------------------------------------------------------------------- clusters and waits
-
-
 @contextlib.contextmanager
 def two_workers(threads: int = 2) -> Iterator[LocalCluster]:
     """Start a cluster of two worker processes with nannies, which restart them."""
@@ -86,42 +83,27 @@ def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
             over.set()
 
 
-# -------------------------------------------------------------------------------------------------- forked processes
-
-
 def _prepare() -> None:
     """Start the fork server, which imports the modules that this process has imported."""
     _FORKS.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] in _LIBRARIES])
     forkserver.ensure_running()
 
 
-def _start(function: Callable[..., None], *args: Any) -> Any:
+def _start(function: Callable[..., None], *args: Any, **options: Any) -> Any:
     _prepare()
-    process = _FORKS.Process(target=function, args=args, daemon=True)
+    process = _FORKS.Process(target=function, args=args, kwargs=options, daemon=True)
     process.start()
     return process
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Processes that a test may kill.
-
-    Attributes
-    ----------
-    address : str
-        Address of the scheduler.
-    workers : callable
-        Lists the ids of the worker processes that are up.
-    restarts : bool
-        True if nannies restart killed workers.
-    scheduler : int
-        Id of the scheduler's process, which is this one where nannies are.
-    """
+    """Processes that a test may kill."""
 
     address: str
     workers: Callable[[], list[int]]
     restarts: bool
-    scheduler: int
+    scheduler: int  # process id, of this process where nannies are
 
 
 @contextlib.contextmanager
@@ -139,11 +121,11 @@ def restless_cluster(restarts: bool = True) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def _without_nannies() -> Iterator[Cluster]:
     here, there = _FORKS.Pipe()
-    scheduler, workers = _start(_schedule, there), []
+    scheduler, workers = _start(_serve, there, Scheduler, host="127.0.0.1", port=0), []
     try:
         assert here.poll(PATIENCE), "the scheduler does not start"
         address = here.recv()
-        workers = [_start(_work, there, address) for _ in range(2)]
+        workers = [_start(_serve, there, Worker, address, nthreads=1) for _ in range(2)]
         for _ in workers:
             assert here.poll(PATIENCE), "a worker does not start"
             here.recv()
@@ -157,36 +139,18 @@ def _without_nannies() -> Iterator[Cluster]:
             process.join(PATIENCE)
 
 
-def _schedule(pipe: Connection) -> None:
+def _serve(pipe: Connection, kind: type[Any], *args: Any, **options: Any) -> None:
     async def run() -> None:
-        async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-            pipe.send(scheduler.address)
-            await scheduler.finished()
-
-    with dask.config.set(RESTLESS):
-        asyncio.run(run())
-
-
-def _work(pipe: Connection, address: str) -> None:
-    async def run() -> None:
-        async with Worker(address, nthreads=1, dashboard=False) as worker:
-            pipe.send(worker.address)
-            await worker.finished()
+        async with kind(*args, dashboard=False, **options) as server:
+            pipe.send(server.address)
+            await server.finished()
 
     with dask.config.set(RESTLESS):
         asyncio.run(run())
 
 
 class Call:
-    """A call of a function by a client of a cluster, in a process of its own.
-
-    Parameters
-    ----------
-    address : str
-        Address of the scheduler.
-    function : callable
-        A function of a module. Its arguments follow.
-    """
+    """A call of a function by a client of a cluster, in a process of its own."""
 
     def __init__(self, address: str, function: Callable[..., Any], *args: Any) -> None:
         self._pipe, there = _FORKS.Pipe()
@@ -209,7 +173,7 @@ class Call:
             assert self._pipe.poll(PATIENCE), f"the call neither returns nor fails within {PATIENCE} s"
             found: tuple[Any, Exception | None] = self._pipe.recv()
             self._process.join(PATIENCE)
-            assert self._process.exitcode == 0, "the client does not end after its call"
+            assert self._process.exitcode == 0, f"the client ends with {self._process.exitcode} after its call"
             return found
         finally:
             self.kill()
@@ -232,9 +196,6 @@ def _connect(address: str) -> None:
             Client(address, timeout=1)
             return
     raise TimeoutError("no scheduler")
-
-
-# --------------------------------------------------------------------------------------------------- inputs and logs
 
 
 class Log:
@@ -282,17 +243,7 @@ class Log:
 
 
 class SlowFileSystem(AbstractFileSystem):
-    """Local files that are slow to open, like remote ones; a log records each opened file.
-
-    Parameters
-    ----------
-    log : str
-        Path of the log.
-    straggler : str
-        Name of a file that takes longer.
-    seconds : tuple of float
-        Seconds of the straggler, and of the others.
-    """
+    """Local files that are slow to open, like remote ones; a log records each opened file."""
 
     protocol = "slow"
 
@@ -316,19 +267,8 @@ class SlowFileSystem(AbstractFileSystem):
 fsspec.register_implementation("slow", SlowFileSystem)
 
 
-# ------------------------------------------------------------------------------------------------------------ rounds
-
-
 class Published:
-    """Published files of a folder; each one has to be complete whenever the test reads it.
-
-    Parameters
-    ----------
-    folder : Path
-        Output folder of a call.
-    *references : Path
-        Folders of the files that may be there: what the call writes first, then what may have been there before.
-    """
+    """Published files of a folder; each one has to be complete whenever the test reads it."""
 
     def __init__(self, folder: Path, *references: Path) -> None:
         self.folder = folder
@@ -374,29 +314,14 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """A call that a test disturbs.
-
-    Attributes
-    ----------
-    call : Call
-        The call.
-    progress : Progress
-        Its progress.
-    total : int
-        Steps of a call that nothing disturbs.
-    straggler : str
-        Name of a step that is slow.
-    check : callable
-        Checks what is visible.
-    alone : callable or None
-        Returns True when all steps except the straggler are done; None if the straggler does not wait for them.
-    """
+    """A call that a test disturbs."""
 
     call: Call
     progress: Progress
-    total: int
+    total: int  # steps of a call that nothing disturbs
     straggler: str
     check: Callable[[], Any]
+    # True when all steps except the straggler are done; None if the straggler does not wait for them.
     alone: Callable[[], bool] | None
 
     def wait(self, rng: random.Random, begun: int = 0) -> bool:
@@ -419,9 +344,7 @@ class Run:
         Two workers at random (one where nannies start no other), the worker that runs the straggler while the others
         are idle, or each worker that begins the straggler.
         """
-        rng, killed = random.Random(number), set[int]()
-
-        straggling = set[int]()
+        rng, killed, straggling = random.Random(number), set[int](), set[int]()
 
         def living() -> list[int]:
             # A nanny lists the worker that was killed until it notices its end.
@@ -457,12 +380,16 @@ class Run:
 
     def kill_client(self, number: int) -> None:
         """Kill the client after some steps."""
-        with self.progress.held():
-            assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
+        with self._after_some_steps(number):
             self.call.kill()
 
     def kill_scheduler(self, cluster: Cluster, number: int) -> None:
         """Kill the scheduler after some steps."""
+        with self._after_some_steps(number):
+            os.kill(cluster.scheduler, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _after_some_steps(self, number: int) -> Iterator[None]:
         with self.progress.held():
             assert self.wait(random.Random(number)), f"the call ended too early: {self.call.outcome()}"
-            os.kill(cluster.scheduler, signal.SIGKILL)
+            yield

@@ -18,8 +18,8 @@ from oracle import write_oracle
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import TFRecordError
-from support.parsing_cases import Description
 
+Description = tuple[str, dict[str, Any]]  # class name and arguments of a feature
 # The last item holds payloads, or a compression and the paths of files.
 Request = tuple[
     str, Mapping[str, Description] | None, Mapping[str, Description] | None, Sequence[bytes] | tuple[str, Sequence[str]]

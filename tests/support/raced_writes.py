@@ -34,26 +34,12 @@ _TOKEN = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of the log.
+    """One entry of the log."""
 
-    Attributes
-    ----------
-    moment : int
-        Nanoseconds of the machine's clock, which all processes share.
-    process : str
-        Process that made the entry.
-    what : str
-        ``"begin"`` of a task; ``"write"`` or ``"read"`` of a chunk, which then was there.
-    task : str
-        Task of the entry; empty outside of tasks.
-    key : str
-        Of the chunk.
-    """
-
-    moment: int
+    moment: int  # nanoseconds of the clock of the machine, which all processes share
     process: str
-    what: str
-    task: str
+    what: str  # "begin" of a task; "write" or "read" of a chunk that exists
+    task: str  # empty outside of tasks
     key: str
 
 
@@ -77,17 +63,7 @@ def events(log: Path) -> list[Event]:
 
 
 class RecordingStore(WrapperStore[Store]):
-    """A store that logs reads and writes of chunks, and delays some writes.
-
-    Parameters
-    ----------
-    store : Store
-        Store with the data.
-    log : Path
-        Directory of the log.
-    seed : int
-        Seed of the delays.
-    """
+    """A store that logs reads and writes of chunks, and delays some writes."""
 
     def __init__(self, store: Store, log: Path, seed: int) -> None:
         super().__init__(store)
@@ -146,13 +122,7 @@ def _run(log: Path, task: str, function: Callable[..., Any], *args: Any, **optio
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Priorities in any order, for dask's annotation `priority`: a cluster runs the tasks of higher ones first.
-
-    Attributes
-    ----------
-    seed : int
-        Seed of the order.
-    """
+    """Priorities in any order, for dask's annotation `priority`: a cluster runs the tasks of higher ones first."""
 
     seed: int
 
@@ -183,15 +153,7 @@ def _name(key: Any) -> str:
 
 
 class ShuffledPool(Executor):
-    """Threads that run waiting tasks in random order, for dask's option `pool`.
-
-    Parameters
-    ----------
-    threads : int
-        Number of threads.
-    seed : int
-        Seed of the order.
-    """
+    """Threads that run waiting tasks in random order, for dask's option `pool`."""
 
     # Reported to dask as the number of threads, so that dask submits every ready task.
     _max_workers = 1 << 20

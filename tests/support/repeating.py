@@ -13,17 +13,7 @@ from dask.local import nested_get
 
 
 class Repeating:
-    """Runs of graphs, each task at least once.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the order and of the repetitions.
-    after_last : bool, default True
-        If True, tasks also run again after the last one.
-    alone : str, optional
-        A word in the keys of tasks that never run twice at the same time, as some of the others do.
-    """
+    """Runs of graphs, each task at least once; `alone` is a word in the keys of tasks that never overlap."""
 
     def __init__(self, seed: int, after_last: bool = True, alone: str | None = None) -> None:
         self._random, self._after_last, self._alone = random.Random(seed), after_last, alone

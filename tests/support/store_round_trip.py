@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,3 +44,10 @@ def assert_identity(dataset: dtf.Dataset, store: Any, **options: Any) -> dtf.Dat
     assert (back.nrows, list(back)) == (dataset.nrows, list(dataset))
     assert_same(back.compute(), dataset.compute())
     return back
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    """Return every file of a store but the metadata of its group, which hold the identity of the conversion."""
+    found = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    del found["zarr.json"]
+    return found

@@ -1,180 +1,41 @@
-"""TensorProto messages for tests: a reference reader, and strategies for every way to write one.
-
-The reader follows `tf.io.parse_tensor` and shares only the message classes with the library. A refusal records whether
-TensorFlow refuses the message too.
-"""
+"""TensorProto messages for tests: strategies for every way to write one. `oracle.tensors` says what a message means."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle.partitions import objects
+from oracle.tensors import LISTS
+from oracle.values import oracle_dtype
 
-from dask_tfrecord.messages import DecodeError, TensorProto, TensorShapeProto
+from dask_tfrecord.messages import TensorProto, TensorShapeProto
+from support.wire import delimited, varint
 
-
-@dataclass(frozen=True)
-class Dtype:
-    number: int  # of TensorFlow's DataType
-    field: str  # which lists its values
-    tag: int  # of a value that is not packed
-
-
-DTYPES = {
-    "float32": Dtype(1, "float_val", 5 << 3 | 5),
-    "float64": Dtype(2, "double_val", 6 << 3 | 1),
-    "int32": Dtype(3, "int_val", 7 << 3),
-    "uint8": Dtype(4, "int_val", 7 << 3),
-    "int16": Dtype(5, "int_val", 7 << 3),
-    "int8": Dtype(6, "int_val", 7 << 3),
-    "bytes": Dtype(7, "string_val", 8 << 3 | 2),
-    "complex64": Dtype(8, "scomplex_val", 9 << 3 | 5),
-    "int64": Dtype(9, "int64_val", 10 << 3),
-    "bool": Dtype(10, "bool_val", 11 << 3),
-    "bfloat16": Dtype(14, "half_val", 13 << 3),
-    "uint16": Dtype(17, "int_val", 7 << 3),
-    "complex128": Dtype(18, "dcomplex_val", 12 << 3 | 1),
-    "float16": Dtype(19, "half_val", 13 << 3),
-    "uint32": Dtype(22, "uint32_val", 16 << 3),
-    "uint64": Dtype(23, "uint64_val", 17 << 3),
+# Tags of values that are not packed, by dtype.
+TAGS = {
+    "float32": 5 << 3 | 5,
+    "float64": 6 << 3 | 1,
+    **dict.fromkeys(("int32", "uint8", "int16", "int8", "uint16"), 7 << 3),
+    "bytes": 8 << 3 | 2,
+    "complex64": 9 << 3 | 5,
+    "int64": 10 << 3,
+    "bool": 11 << 3,
+    "bfloat16": 13 << 3,
+    "complex128": 12 << 3 | 1,
+    "float16": 13 << 3,
+    "uint32": 16 << 3,
+    "uint64": 17 << 3,
 }
-LISTS = sorted({dtype.field for dtype in DTYPES.values()})
-# Limit for repeating a single value where the shape comes from the message.
-MOST_REPEATED = 1 << 28
-
-
-class Refused(Exception):
-    """Refusal of a message; `tensorflow` is true if TensorFlow refuses it immediately too."""
-
-    def __init__(self, why: str, *, tensorflow: bool) -> None:
-        super().__init__(why)
-        self.tensorflow = tensorflow
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype({"bytes": object, "bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype))
-    return found
-
-
-# ---- what a message means
-
-
-def parsed(encoded: bytes, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """The tensor of a message, which has to be of this dtype and shape; -1 is any size."""
-    try:
-        message = TensorProto.FromString(encoded)
-    except DecodeError:
-        raise Refused("malformed", tensorflow=True) from None
-    if message.dtype != DTYPES[dtype].number:
-        raise Refused("dtype", tensorflow=True)
-    sizes = tuple(dim.size for dim in message.tensor_shape.dim)
-    each = numpy_dtype(dtype).itemsize
-    if any(size < 0 for size in sizes):
-        raise Refused("negative size", tensorflow=True)
-    if math.prod(size or 1 for size in sizes) * each >= 2**63 or len(sizes) > 64:
-        raise Refused("no array has such a shape", tensorflow=False)  # it waits ten seconds for the memory
-    if message.tensor_shape.unknown_rank:
-        raise Refused("unknown rank", tensorflow=False)
-    if len(sizes) != len(shape) or any(asked not in (-1, size) for asked, size in zip(shape, sizes, strict=True)):
-        raise Refused("another shape", tensorflow=False)
-    count = math.prod(sizes)
-    if message.tensor_content:
-        values = _stored(message.tensor_content, dtype, count)
-    else:
-        values = _listed(message, dtype, count, open_sizes=-1 in shape)
-    return values.reshape(sizes)
-
-
-def _stored(content: bytes, dtype: str, count: int) -> NDArray[Any]:
-    if dtype == "bytes":
-        return _objects(_stored_strings(content, count))
-    if len(content) != count * numpy_dtype(dtype).itemsize:
-        raise Refused("size of the content", tensorflow=count > 0)
-    if dtype == "bool" and content.strip(b"\0\1"):
-        raise Refused("no bool", tensorflow=True)
-    return np.frombuffer(content, numpy_dtype(dtype))
-
-
-def _stored_strings(content: bytes, count: int) -> list[bytes]:
-    """All sizes as varints, then all bytes."""
-    wrong = Refused("content of strings", tensorflow=count > 0)
-    at = 0
-    sizes: list[int] = []
-    while len(sizes) < count:
-        start = at
-        while at < len(content) and content[at] > 0x7F:
-            at += 1
-        at += 1
-        if at > len(content) or at - start > 5:
-            raise wrong
-        sizes.append(sum((byte & 0x7F) << 7 * place for place, byte in enumerate(content[start:at])))
-    if at + sum(sizes) != len(content):
-        raise wrong
-    ends = np.cumsum([at, *sizes]).tolist()
-    return [content[start:end] for start, end in pairwise(ends)]
-
-
-def _listed(message: TensorProto, dtype: str, count: int, *, open_sizes: bool) -> NDArray[Any]:
-    given: list[Any] = list(getattr(message, DTYPES[dtype].field))
-    if not given and any(getattr(message, field) for field in LISTS):
-        raise Refused("values of another dtype alone", tensorflow=False)
-    if dtype in ("complex64", "complex128"):
-        if len(given) % 2:
-            raise Refused("half of a complex number", tensorflow=False)
-        given = [complex(*pair) for pair in zip(given[::2], given[1::2], strict=True)]
-    if len(given) > count:
-        raise Refused("more values than elements", tensorflow=False)
-    if dtype in ("int8", "uint8", "int16", "uint16"):
-        bounds = np.iinfo(dtype)
-        if any(not bounds.min <= value <= bounds.max for value in given):
-            raise Refused("beyond the dtype", tensorflow=False)
-    if dtype in ("float16", "bfloat16"):
-        if any(not -(1 << 15) <= value < 1 << 16 for value in given):
-            raise Refused("beyond 16 bits", tensorflow=False)
-        given = [value & 0xFFFF for value in given]
-    each = (len(given[-1]) if given else 0) + 8 if dtype == "bytes" else numpy_dtype(dtype).itemsize
-    if (open_sizes or dtype == "bytes") and (count - len(given)) * each > MOST_REPEATED:
-        raise Refused("a value that is repeated too often", tensorflow=False)
-    given += [given[-1] if given else b"" if dtype == "bytes" else 0] * (count - len(given))
-    if dtype == "bytes":
-        return _objects(given)
-    if dtype in ("float16", "bfloat16"):
-        return np.array(given, np.uint16).view(numpy_dtype(dtype))
-    return np.array(given, dtype)
-
-
-def _objects(items: list[bytes]) -> NDArray[Any]:
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array
-
-
-# ---- ways of writing a message
-
-
-def varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
-def delimited(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def header(dtype: str, sizes: Iterable[int]) -> bytes:
     """The fields that say what a tensor is, without values."""
-    message = TensorProto(dtype=DTYPES[dtype].number)
+    message = TensorProto(dtype=LISTS[dtype][0])
     message.tensor_shape.SetInParent()
     for size in sizes:
         message.tensor_shape.dim.add(size=size)
@@ -202,7 +63,7 @@ def numbers(array: NDArray[Any]) -> list[Any]:
 
 
 def packed(dtype: str, values: list[Any]) -> bytes:
-    fields: dict[str, Any] = {DTYPES[dtype].field: values}
+    fields: dict[str, Any] = {LISTS[dtype][1]: values}
     return TensorProto(**fields).SerializeToString()
 
 
@@ -210,15 +71,15 @@ def unpacked(dtype: str, values: list[Any]) -> bytes:
     """Each value of a list as a field of its own."""
     if dtype == "bytes":
         return packed(dtype, values)
-    tag = varint(DTYPES[dtype].tag)
+    tag = varint(TAGS[dtype])
     return b"".join(tag + packed(dtype, [value])[len(tag) + 1 :] for value in values)
 
 
 def arrays(dtype: str, count: int) -> st.SearchStrategy[NDArray[Any]]:
     """Arrays of one dimension with any bits that the dtype has."""
     if dtype == "bytes":
-        return st.lists(st.binary(max_size=200), min_size=count, max_size=count).map(_objects)
-    known = numpy_dtype(dtype)
+        return st.lists(st.binary(max_size=200), min_size=count, max_size=count).map(objects)
+    known = oracle_dtype(dtype)
     if dtype == "bool":
         return st.lists(st.booleans(), min_size=count, max_size=count).map(lambda bits: np.array(bits, bool))
     size = count * known.itemsize

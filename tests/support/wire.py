@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dask_tfrecord import messages
 
 
 def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
     groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
@@ -22,15 +23,34 @@ def entry(key: bytes, feature: bytes) -> bytes:
     return delimited(1, delimited(1, key) + delimited(2, feature))
 
 
+def feature(values: Sequence[Any]) -> messages.Feature:
+    """Return a Feature of ints, floats or bytes, unset for an empty list; or `values` itself if it is one."""
+    if isinstance(values, messages.Feature):
+        return values
+    made = messages.Feature()
+    if values:
+        lists = {int: made.int64_list, float: made.float_list, bytes: made.bytes_list}
+        lists[type(values[0])].value.extend(values)
+    return made
+
+
+def features_message(values: Mapping[str, Sequence[Any]]) -> messages.Features:
+    return messages.Features(feature={name: feature(each) for name, each in values.items()})
+
+
 def example(**features: Sequence[Any]) -> bytes:
     """Serialize an Example of ints, floats and bytes; a Feature of an empty list is left unset."""
-    message = messages.Example()
-    message.features.SetInParent()
-    for name, values in features.items():
-        held = message.features.feature[name]
-        if values:
-            lists = {int: held.int64_list, float: held.float_list, bytes: held.bytes_list}
-            lists[type(values[0])].value.extend(values)
+    message = messages.Example(features=features_message(features))
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def sequence_example(context: Mapping[str, Sequence[Any]] | None = None, **lists: Sequence[Sequence[Any]]) -> bytes:
+    """Serialize a SequenceExample of a context and of the values of the steps of each feature list."""
+    named = {name: messages.FeatureList(feature=map(feature, steps)) for name, steps in lists.items()}
+    message = messages.SequenceExample(
+        context=None if context is None else features_message(context),
+        feature_lists=messages.FeatureLists(feature_list=named),
+    )
     return bytes(message.SerializeToString(deterministic=True))
 
 

@@ -1,0 +1,337 @@
+"""Stores that other programs changed, or earlier versions wrote: rows as they were written, or errors that name it all.
+
+``data/zarr/format1.zip`` holds three groups of the same rows, written in format 1: in chunks of 3 rows, in shards of 3
+rows, and an interrupted conversion. Rows, features and options are those of `ROWS`, `FEATURES` and `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+import zarr.codecs
+import zarr.storage
+from support.any_columns import listed
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, UnsupportedFormatError
+
+STEPS = (3, 0, 2, 1, 4, 0, 1)
+ROWS: dict[str, list[Any]] = {
+    "label": list(range(7)),
+    "name": [f"episode {row}" for row in range(7)],
+    "steps/reward": [(np.arange(steps, dtype=np.float32) + 10 * row).tolist() for row, steps in enumerate(STEPS)],
+    "steps/action": [(np.arange(2 * n).reshape(n, 2) + 100 * row).tolist() for row, n in enumerate(STEPS)],
+    "steps/note": [[b"x" * (step + 1) for step in range(steps)] for steps in STEPS],
+    "raw": [bytes(range(row)) for row in range(7)],
+    "nested": [[list(range(step)) for step in range(steps)] for steps in STEPS],
+}
+
+
+def edit(group: Path, change: Callable[[dict[str, Any]], object], file: str = "zarr.json") -> None:
+    document = json.loads((group / file).read_text())
+    change(document)
+    (group / file).write_text(json.dumps(document))
+
+
+def own_of(document: dict[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = document["attributes"]["dask_tfrecord"]
+    return own
+
+
+def set_own(group: Path, **values: Any) -> None:
+    """Change attributes of this library."""
+    edit(group, lambda document: own_of(document).update(values))
+
+
+def refused(store: Path, said: str) -> None:
+    with pytest.raises(IncompleteStoreError, match=said) as caught:
+        dtf.from_zarr(store)
+    assert str(store) in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------------- attributes and arrays
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    columns = {"label": np.arange(20), "tokens": [list(range(row % 3)) for row in range(20)]}
+    for name, consolidated in (("consolidated", True), ("plain", False)):
+        dtf.to_zarr(columns, folder / name, chunks=7, consolidated=consolidated)
+    return folder
+
+
+@pytest.fixture
+def store(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written / "consolidated", tmp_path / "store.zarr")
+
+
+FEATURE = {"name": "label", "class": "FixedLenFeature", "shape": [-3], "dtype": "int64"}
+WRONG: dict[str, list[Any]] = {
+    "records": [-1, 10**15, 2**70, 19, "20", 20.0, None, True, [20]],
+    "unit_rows": [0, -7, 2**70, "7", None, True],
+    "schema": [None, [], "x", {}, {"features": 3}, {"features": [{"name": "label"}]}, {"features": [FEATURE]}],
+    "source": [None, [], "x", 3, {"schema": 3}, {"schema": {"features": [1]}}],
+    "complete": ["yes", 1, None, []],
+    "id": [None, 3, {}],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_or_missing_attribute_is_reported(store: Path, name: str) -> None:
+    for value in WRONG[name]:
+        set_own(store, **{name: value})
+        refused(store, rf"dask_tfrecord\.{name}")
+    edit(store, lambda document: own_of(document).pop(name))
+    if name != "source":
+        refused(store, rf"dask_tfrecord\.{name} of the group is missing")
+
+
+def test_a_deep_schema_and_too_many_units_are_refused(store: Path) -> None:
+    deep: Any = []
+    for _ in range(400):
+        deep = [deep]
+    set_own(store, schema={"features": deep})
+    refused(store, r"dask_tfrecord\.schema")
+    set_own(store, records=10**15, unit_rows=1, schema={"features": []})
+    refused(store, r"dask_tfrecord\.unit_rows of the group is 1 for 1,000,000,000,000,000 records; expected at most")
+
+
+@pytest.mark.parametrize("kind", ["consolidated", "plain"])
+@pytest.mark.parametrize(
+    ("array", "shape", "dtype", "said"),
+    [
+        ("label", (21,), "i8", r"array 'label' has shape \(21,\) .* expect \(20\) and int64"),
+        ("tokens.row_splits", (21, 2), "i8", r"'tokens.row_splits' has shape \(21, 2\) .* expect \(21\) and int64"),
+        ("tokens.values", (3,), "f4", "'tokens.values' has shape .* and dtype float32; .* expect .*any length"),
+        ("label", None, None, "'label' is not an array of the group"),
+    ],
+)
+def test_arrays_that_contradict_the_attributes_are_reported(
+    written: Path, tmp_path: Path, kind: str, array: str, shape: Any, dtype: Any, said: str
+) -> None:
+    store = shutil.copytree(written / kind, tmp_path / "store.zarr")
+    group = zarr.open_group(store, mode="r+", use_consolidated=False)
+    attributes = dict(group.attrs)
+    if shape is None:
+        (store / array / "zarr.json").unlink()
+    else:
+        group.create_array(array, shape=shape, dtype=dtype, overwrite=True)
+    group.attrs.put(attributes)
+    # It would still describe the other array.
+    edit(store, lambda document: document.pop("consolidated_metadata", None))
+    refused(store, said)
+
+
+def test_metadata_that_cannot_be_read_name_the_group_or_the_array(store: Path) -> None:
+    edit(store, lambda document: document.pop("consolidated_metadata"))
+    array, group = store / "label/zarr.json", store / "zarr.json"
+    for text in ("[]", "null", "{}", "{", '{"zarr_format": 3, "node_type": "array"}'):
+        array.write_text(text)
+        refused(store, "'label'")
+    for text in ("[]", "null", "3", "{}", '{"zarr_format": 3, "node_type": "group", "attributes": []}'):
+        group.write_text(text)
+        with pytest.raises((IncompleteStoreError, FileNotFoundError), match=str(store)):
+            dtf.from_zarr(store)
+    group.write_text('{"zarr_format": 3, "node_type')
+    refused(store, "the metadata of the group is not JSON")
+
+
+def test_contradicting_groups_are_refused(tmp_path: Path) -> None:
+    columns = {"label": [1, 2], "a": [[1], [2, 3]], "b": [[1.0], [2.0, 3.0]]}
+    dtf.to_zarr(columns, tmp_path / "s.zarr", groups={"steps": ["a", "b"]})
+    schema = json.loads(dtf.from_zarr(tmp_path / "s.zarr").schema.to_json())
+    for groups in (3, {"steps": 3}, {"steps": ["nothing"]}, {"steps": ["label"]}, {"new": ["a"]}):
+        set_own(tmp_path / "s.zarr", schema=schema | {"groups": groups})
+        refused(tmp_path / "s.zarr", "schema|row_splits")
+
+
+# -------------------------------------------------------------------------------------------- lost and damaged chunks
+
+
+@pytest.fixture(scope="module", params=[{"chunks": 4}, {"chunks": 2, "shards": 6}], ids=str)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Store of rows that hold only fill values, except for the first row, as dense, text, bytes and ragged columns."""
+    first = np.arange(11) == 0
+    columns = {
+        "image": np.repeat(first, 12).reshape(11, 4, 3).astype("uint8"),
+        "none": np.zeros((11, 0), "int64"),
+        "score": np.where(first, 1, np.nan).astype("float32"),
+        "title": np.array(["title"] + [""] * 10, np.dtypes.StringDType()),
+        "name": [b"\0" * 3] * 11,
+        "boxes": [np.full((1, 4), one, "float32") for one in first],
+        "cube": [np.full((1, 2), one, "uint8") for one in first],
+    }
+    features = {"cube": dtf.TensorFeature((None, None), "uint8"), "boxes": dtf.VarLenFeature("float32", shape=(-1, 4))}
+    rows = dtf.Dataset.from_arrays(columns, features)
+    store = tmp_path_factory.mktemp("filled") / "store.zarr"
+    rows.to_zarr(store, fill_values={"score": float("nan")}, compressors=zarr.codecs.Crc32cCodec(), **request.param)
+    return store
+
+
+def test_missing_and_damaged_chunks_are_not_read_as_fill_values(filled: Path) -> None:
+    opened = dtf.from_zarr(filled)
+    files = [path for path in sorted(filled.rglob("*")) if path.is_file() and path.name != "zarr.json"]
+    assert {path.relative_to(filled).parts[0] for path in files} == {
+        *("image", "score", "title", "name.values", "name.row_splits"),
+        *("boxes.values", "boxes.row_splits", "cube.values", "cube.shapes", "cube.row_splits"),
+    }
+    for path in files:
+        array, whole = path.relative_to(filled).parts[0], path.read_bytes()
+        column, key = opened[array.partition(".")[0]], path.relative_to(filled)
+        path.unlink()
+        with pytest.raises(IncompleteStoreError, match=" is missing: ") as lost:
+            column.compute()
+        assert str(lost.value).startswith(f"{filled}/{array}: {key} is missing: ")
+        assert str(pickle.loads(pickle.dumps(lost.value))) == str(lost.value)
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(IncompleteStoreError, match=r"cannot read entries \d+ to \d+: ") as cut:
+            column.compute()
+        assert str(cut.value).startswith(f"{filled}/{array}: cannot read entries ")
+        path.write_bytes(whole)
+    assert opened["image"].sum().compute() == 12 and opened["title"].compute().tolist() == ["title"] + [""] * 10
+
+
+@pytest.mark.parametrize("codec", ["Zstd", "Gzip", None])
+def test_chunks_that_are_cut_are_damaged_for_every_codec(tmp_path: Path, codec: str | None) -> None:
+    compressors = None if codec is None else getattr(zarr.codecs, f"{codec}Codec")()
+    dtf.to_zarr({"x": np.arange(9.0), "t": ["a"] * 9}, tmp_path / "s.zarr", compressors=compressors)
+    for path in tmp_path.glob("s.zarr/*/c/0"):
+        path.write_bytes(path.read_bytes()[:-5])
+    for column in dtf.from_zarr(tmp_path / "s.zarr").values():
+        with pytest.raises(IncompleteStoreError, match="cannot read entries 0 to 9"):
+            column.compute()
+
+
+@pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://lost/store.zarr"])
+def test_lost_objects_of_stores(make: Any) -> None:
+    store = make()
+    dtf.to_zarr({"x": np.zeros(9)}, store, chunks=3, component="a/b")
+    opened = dtf.from_zarr(store, component="a/b")
+    assert not opened["x"].compute().any()
+    path = zarr.open_array(store, path="a/b/x", mode="r+").store_path
+    asyncio.run((path / "c" / "1").delete())
+    with pytest.raises(IncompleteStoreError, match=r"a/b/x: x/c/1 is missing: .* 3 to 6; .* as 0\.0\. "):
+        opened["x"].compute()
+
+
+def test_stored_fill_values_are_read(tmp_path: Path) -> None:
+    for value in (0.0, float("nan"), -0.0, 7.0):
+        x = np.full((7, 2), value)
+        dtf.to_zarr({"x": x}, tmp_path / "store.zarr", chunks=2, fill_values={"x": value}, mode="w")
+        assert dtf.from_zarr(tmp_path / "store.zarr")["x"].compute().tobytes() == x.tobytes()
+
+
+def test_a_store_that_was_replaced_is_not_read_as_the_one_before(store: Path) -> None:
+    back = dtf.from_zarr(store)
+    dtf.to_zarr({"label": np.arange(20)[::-1]}, store, mode="w")
+    with pytest.raises(IncompleteStoreError, match="open it again"):
+        back.compute()
+
+
+# ------------------------------------------------------------------------------------------------------ other programs
+
+
+@pytest.mark.parametrize("kind", ["group", "array"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_store_of_another_program_is_named_as_such(tmp_path: Path, kind: str, zarr_format: Any) -> None:
+    store, error = tmp_path / "other.zarr", FileNotFoundError if (zarr_format, kind) != (3, "group") else ValueError
+    if kind == "group":
+        zarr.open_group(store, mode="w", zarr_format=zarr_format)["x"] = np.arange(3)
+    else:
+        zarr.create_array(store, data=np.arange(3), zarr_format=zarr_format)
+    opens = "xarray.open_zarr" if kind == "group" else "da.from_zarr"
+    with pytest.raises(error, match=rf"to_zarr did not write.*{opens}|not written by to_zarr.*{opens}"):
+        dtf.from_zarr(store)
+
+
+def test_paths_without_a_store(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.zarr", tmp_path):
+        with pytest.raises(FileNotFoundError, match=f"no Zarr group of format 3 at {path}"):
+            dtf.from_zarr(path)
+
+
+# ------------------------------------------------------------------------------------------------------------- formats
+
+
+@pytest.fixture
+def format1(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(Path(__file__).parent / "data/zarr/format1.zip") as file:
+        file.extractall(tmp_path / "format1.zarr")
+    return tmp_path / "format1.zarr"
+
+
+def set_version(group: Path, value: Any) -> None:
+    edit(group, lambda document: own_of(document).pop("format", None))
+    set_own(group, format_version=value)
+
+
+def rows_of(ds: dtf.Dataset) -> dict[str, Any]:
+    return {name: listed(column) for name, column in ds.compute().items()}
+
+
+@pytest.mark.parametrize("component", ["chunked", "sharded"])
+def test_a_store_of_format_1_is_read_and_written_in_the_current_one(
+    format1: Path, tmp_path: Path, component: str
+) -> None:
+    ds = dtf.from_zarr(format1, component=component)
+    assert rows_of(ds) == ROWS
+    assert listed(ds.rows[[4, 0]]["steps/action"].compute()) == [ROWS["steps/action"][4], ROWS["steps/action"][0]]
+    ds.to_zarr(tmp_path / "again.zarr")
+    assert own_of(json.loads((tmp_path / "again.zarr/zarr.json").read_text()))["format_version"] == 2
+    assert rows_of(dtf.from_zarr(tmp_path / "again.zarr")) == ROWS
+
+
+def test_an_interrupted_conversion_of_format_1_is_not_mixed_with_another_one(format1: Path) -> None:
+    ds = dtf.from_zarr(format1, component="chunked")
+    with pytest.raises(ResumeError):
+        ds.to_zarr(format1, component="interrupted", chunks=3, resume=True)
+    with pytest.raises(FileExistsError, match="interrupted conversion"):
+        ds.to_zarr(format1, component="interrupted")
+
+
+def test_a_conversion_that_began_in_format_1_is_completed(tmp_path: Path) -> None:
+    store, feature = tmp_path / "s.zarr", dtf.VarLenFeature("float32")
+    ds = dtf.Dataset.from_arrays({"tokens": ROWS["steps/reward"]}, {"tokens": feature})
+    ds.to_zarr(store, chunks=2, compute=False)
+    edit(store, lambda document: own_of(document).pop("format_version"))
+    set_own(store, format=1)
+    plan = next((store / ".dask_tfrecord").rglob("plan.json"))
+    edit(plan.parent, lambda layout: [array.pop("group") for array in layout["arrays"]], plan.name)
+    with pytest.raises(ResumeError, match="groups"):
+        ds.to_zarr(store, chunks=2, groups={"g": ["tokens"]}, resume=True)
+    ds.to_zarr(store, chunks=2, resume=True)
+    assert listed(dtf.from_zarr(store)["tokens"].compute()) == ROWS["steps/reward"]
+
+
+def test_a_newer_format_is_refused(format1: Path) -> None:
+    group = format1 / "chunked"
+    ds = dtf.from_zarr(format1, component="sharded")
+    set_version(group, 3)
+    with pytest.raises(UnsupportedFormatError, match=r"format version 3, and .* reads versions 1 to 2") as caught:
+        dtf.from_zarr(group)
+    assert caught.value.place is not None and caught.value.place.file == str(group)
+    before = sorted(path.relative_to(group) for path in group.rglob("*"))
+    with pytest.raises(UnsupportedFormatError, match="format version 3"):
+        ds.to_zarr(group, resume=True)
+    with pytest.raises(FileExistsError, match="mode='w' replaces it"):
+        ds.to_zarr(group)
+    assert sorted(path.relative_to(group) for path in group.rglob("*")) == before
+    ds.to_zarr(group, mode="w")
+    assert listed(dtf.from_zarr(group)["label"].compute()) == ROWS["label"]
+
+
+def test_a_version_that_is_not_a_number_is_refused(format1: Path) -> None:
+    for value in (0, -1, "2", 2.0, True, None, []):
+        set_version(format1 / "chunked", value)
+        refused(format1 / "chunked", "not written by to_zarr")
