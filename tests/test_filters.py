@@ -29,6 +29,7 @@ FEATURES = {
     "name": dtf.FixedLenFeature((), "bytes"),
     "word": dtf.TextFeature(),
     "tokens": dtf.VarLenFeature("int64"),
+    "keys": dtf.VarLenFeature("bytes"),
 }
 # What each operator means for one value.
 MEANING: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -52,6 +53,7 @@ def row(number: int) -> dict[str, Any]:
         "name": b"ab"[: number % 3],
         "word": "xyz"[number % 3],
         "tokens": list(range(number % 4)),
+        "keys": [b"a", b"bb", b"", b"a"][: number % 5],
     }
 
 
@@ -68,6 +70,7 @@ def payload(values: Mapping[str, Any]) -> bytes:
     held["name"].bytes_list.value.append(values["name"])
     held["word"].bytes_list.value.append(values["word"].encode())
     held["tokens"].int64_list.value.extend(values["tokens"])
+    held["keys"].bytes_list.value.extend(values["keys"])
     data: bytes = message.SerializeToString()
     return data
 
@@ -111,6 +114,8 @@ OPERANDS: Mapping[str, st.SearchStrategy[Any]] = {
     "len(tokens)": st.integers(0, 4),
     "any(tokens)": st.integers(0, 4),
     "all(tokens)": st.integers(0, 4),
+    "any(keys)": st.sampled_from([b"", b"a", b"bb", b"c"]),
+    "all(keys)": st.sampled_from([b"", b"a", b"b"]),
     "any(pair)": st.integers(0, 60),
     "len(pair)": st.integers(1, 3),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ def _flat(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
         return values, inner[block.row_splits]
     if isinstance(block, ArraysBlock):
         return block.values, block.row_splits
-    values = block.reshape((-1,))
-    return values, np.arange(len(block) + 1) * (len(values) // max(len(block), 1))
+    width = math.prod(block.shape[1:])
+    return block.reshape((len(block) * width,)), np.arange(len(block) + 1) * width
 
 
 @dataclass(frozen=True, slots=True)
