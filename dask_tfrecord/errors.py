@@ -13,7 +13,6 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 # One URL in a chain like `simplecache::https://host/file`.
 _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-]*://|$)", re.DOTALL)
@@ -129,11 +128,47 @@ class Location:
         return printable(": ".join(parts))
 
 
-class Remedy(NamedTuple):
-    """What to do about an error, in Python and on the command line: the end of a message, with what joins it."""
+class Spelled(str):
+    """A text that names arguments of Python, and as `command` the options of the command line.
 
-    python: str
+    Adding a text before or after it extends both.
+    """
+
+    __slots__ = ("command",)
+
     command: str
+
+    def __new__(cls, python: str, command: str) -> Spelled:
+        """Pair the two texts."""
+        spelled = super().__new__(cls, python)
+        spelled.command = command
+        return spelled
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """Return the arguments of `__new__`, for pickle."""
+        return str(self), self.command
+
+    def __add__(self, end: str) -> Spelled:
+        """Append a text."""
+        return Spelled(str(self) + str(end), self.command + for_commands(end))
+
+    def __radd__(self, start: str) -> Spelled:
+        """Prepend a text."""
+        return Spelled(start + str(self), start + self.command)
+
+
+def for_commands(text: str) -> str:
+    """Return a text as the command line displays it."""
+    return text.command if isinstance(text, Spelled) else text
+
+
+# Arguments that errors recommend.
+OVERWRITE = Spelled("mode='w'", "--overwrite")
+RESUME = Spelled("resume=True", "--resume")
+COMPONENT = Spelled("component=", "--component NAME")
+FEATURES = Spelled("features=", "--features")
+SPLIT = Spelled("split=", "--split")
+WRITE_AGAIN = Spelled("to_zarr(…, mode='w')", "to-zarr --overwrite") + " writes the group again"
 
 
 class TFRecordError(Exception):
@@ -145,25 +180,23 @@ class TFRecordError(Exception):
         Expected and found value, and a remedy.
     place : Location, optional
         Location of the error, displayed before the message.
-    remedy : Remedy, optional
-        A remedy whose text differs between Python and the command line; it follows the message.
     """
 
-    def __init__(self, message: str, place: Location | None = None, remedy: Remedy | None = None) -> None:
-        message = printable_lines(redact(message))
+    def __init__(self, message: str, place: Location | None = None) -> None:
+        cleaned = printable_lines(redact(message))
+        if isinstance(message, Spelled):
+            cleaned = Spelled(cleaned, printable_lines(redact(message.command)))
         # Unpickling calls the class with `args`.
-        super().__init__(message, place, remedy)
-        self.message = message if remedy is None else message + remedy.python
+        super().__init__(cleaned, place)
+        self.message = cleaned
         self.place = place
 
     def __str__(self) -> str:
-        return self.message if self.place is None else f"{self.place}: {self.message}"
+        return str(self.message) if self.place is None else f"{self.place}: {self.message}"
 
     def for_commands(self) -> str:
-        """Return the text of the error with the remedy of the command line."""
-        message, place, remedy = self.args
-        text = self.message if remedy is None else message + remedy.command
-        return text if place is None else f"{place}: {text}"
+        """Return the text of the error with options of the command line."""
+        return ("" if self.place is None else f"{self.place}: ") + for_commands(self.message)
 
 
 class CorruptRecordError(TFRecordError, ValueError):
@@ -214,8 +247,8 @@ class MemoryLimitError(MemoryError, TFRecordError):
     """A decoded block would exceed the memory limit or the available memory."""
 
     # MemoryError is the first base class: unpickling calls its `__new__`.
-    def __init__(self, message: str, place: Location | None = None, remedy: Remedy | None = None) -> None:
-        TFRecordError.__init__(self, message, place, remedy)
+    def __init__(self, message: str, place: Location | None = None) -> None:
+        TFRecordError.__init__(self, message, place)
 
     __str__ = TFRecordError.__str__
 

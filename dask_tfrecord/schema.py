@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature, RawFeature, TensorFeature, feature_of_json, from_tensorflow, json_of_feature
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
@@ -138,7 +138,7 @@ class Schema(Mapping[str, Feature]):
             return self._features[name]
         except KeyError:
             raise UnknownFeatureError(
-                f"no feature {name!r}{unset_advice(name, self.sampling) or near_misses(name, self._features)}"
+                f"no feature {name!r}" + (unset_advice(name, self.sampling) or near_misses(name, self._features))
             ) from None
 
     def __contains__(self, name: object) -> bool:
@@ -504,7 +504,8 @@ def unset_advice(name: object, sampling: Sampling | None) -> str:
     if sampling is None or name not in sampling.unset:
         return ""
     seen = plural(sampling.records, "record")
-    return f": none of the {seen} looked at sets this key, so its kind is unknown; give features= with its class"
+    unset = f": none of the {seen} looked at sets this key, so its kind is unknown; give "
+    return unset + FEATURES + " with its class"
 
 
 def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:

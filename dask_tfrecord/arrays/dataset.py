@@ -180,7 +180,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             if name not in self._names:
                 raise UnknownFeatureError(
                     f"no column {name!r}"
-                    f"{unset_advice(name, self._rows.schema.sampling) or near_misses(name, self._names)}"
+                    + (unset_advice(name, self._rows.schema.sampling) or near_misses(name, self._names))
                 )
         if len(set(names)) < len(names):
             raise SchemaError(f"columns are picked once each; got {list(names)}")

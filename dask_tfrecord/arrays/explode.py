@@ -30,7 +30,7 @@ from dask_tfrecord.columns.items import (
     lengths_column,
 )
 from dask_tfrecord.columns.user_blocks import feature_of
-from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema, prefix_groups
@@ -334,8 +334,9 @@ def _dense_message(schema: Schema, name: str) -> str:
             f"padding; read it as VarLenFeature({feature.dtype!r}, shape={(-1, *feature.shape)})"
         )
     return (
-        f"explode: column {name!r} is {feature}: its rows do not vary in length, so they have no items; repeat= "
-        f"repeats it for each item"
+        f"explode: column {name!r} is {feature}: its rows do not vary in length, so they have no items; "
+        + Spelled("repeat=", "--repeat")
+        + " repeats it for each item"
     )
 
 
@@ -437,4 +438,4 @@ def _chunk_lengths(chunk: Chunk, plan: ItemPlan, first: int) -> NDArray[np.int64
     try:
         return plan.check_lengths(chunk.blocks, None)
     except UnequalLengths as error:
-        raise FeatureError(f"row {first + error.row}: feature {error.name!r} {error.message}") from None
+        raise FeatureError(f"row {first + error.row}: feature {error.name!r} " + error.message) from None

@@ -30,7 +30,7 @@ from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
+from dask_tfrecord.errors import SPLIT, CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
@@ -164,7 +164,9 @@ def resolve_splits(
         return ResolvedPath(find_shards(files, compression=compression), folder)
     except ShardNotFoundError as error:
         raise ShardNotFoundError(
-            f"a file of the splits {folder.split_names} is missing; give split= to read one of them: {error.message}",
+            f"a file of the splits {folder.split_names} is missing; give "
+            + SPLIT
+            + f" to read one of them: {error.message}",
             error.place,
         ) from None
 

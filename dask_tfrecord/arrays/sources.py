@@ -1270,7 +1270,7 @@ def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureErro
     """Return the public error of a row of a source whose columns differ in length, with its record."""
     if source.rows is None:
         where = f"{source.describe(key)}: row {error.row} of the chunk"
-        return FeatureError(f"{where}: feature {error.name!r} {error.message}")
+        return FeatureError(f"{where}: feature {error.name!r} " + error.message)
     row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
     return located_error(error, source.locate(row, error.name))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 
 if TYPE_CHECKING:
     from dask_tfrecord.inspection.report import Report
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
 _PROCESSES_NBYTES = 64 << 20
-
-# Python arguments in error messages, and the options to display instead. The first match of a text wins.
-_SPELLINGS = {
-    "to_zarr(…, resume=True)": "to-zarr --resume",
-    "the same call with resume=True": "--resume",
-    "resume=True": "--resume",
-    "mode='w'": "--overwrite",
-    "component=": "--component NAME",
-    "repeat= repeats": "--repeat repeats",
-    "give explode a list of columns": "give --explode a list of features",
-    "infer_schema(urlpath, sample=None) reads all of them": "--sample all reads all of them",
-    "give features= and sequence_features=": "give --features both parts",
-    "give features=": "give --features",
-    "give split=": "give --split",
-}
 
 
 class Commands(click.Group):
@@ -62,7 +47,7 @@ class Commands(click.Group):
             # `head` and other readers close the pipe early; click handles that.
             if ctx.meta.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
                 raise
-            click.echo(f"Error: {_spell_options(one_line(error))}", err=True)
+            click.echo(f"Error: {one_line(error)}", err=True)
             _echo_notes(error)
             ctx.exit(1)
 
@@ -71,21 +56,16 @@ def one_line(error: Exception) -> str:
     """Return the message of an error as one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return plain(f"{error.filename}: {error.strerror}")
-    text = error.for_commands() if isinstance(error, TFRecordError) else str(error)
+    # The text of a builtin exception is its argument.
+    said = error.args[0] if error.args and isinstance(error.args[0], Spelled) else str(error)
+    text = error.for_commands() if isinstance(error, TFRecordError) else for_commands(said)
     message = " ".join(text.split("\n")).strip()
     return plain(message or f"{type(error).__name__} without a message; --debug shows its traceback")
 
 
 def _echo_notes(error: BaseException) -> None:
     for note in getattr(error, "__notes__", ()):
-        click.echo(plain(_spell_options(note)), err=True)
-
-
-def _spell_options(message: str) -> str:
-    """Replace arguments of Python functions by options of commands."""
-    for argument, option in _SPELLINGS.items():
-        message = message.replace(argument, option)
-    return message
+        click.echo(plain(for_commands(note)), err=True)
 
 
 @contextmanager

@@ -38,11 +38,13 @@ from dask_tfrecord.columns.blocks import (
 from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.errors import (
+    FEATURES,
     CorruptRecordError,
     FeatureError,
     Location,
     MemoryLimitError,
     SchemaError,
+    Spelled,
     TFRecordError,
     near_misses,
     plural,
@@ -775,7 +777,7 @@ def located_error(error: RowError, place: Location, unit: str = "value") -> Feat
     """Return the public error of a row at a location."""
     kind = MemoryLimitError if isinstance(error, RowLimitError) else FeatureError
     item = "" if error.item is None else f" in {unit} {error.item}"
-    return kind(f"feature {place.feature!r}{item} {error.message}", place)
+    return kind(f"feature {place.feature!r}{item} " + error.message, place)
 
 
 def locate_record(run: Run, record: int, feature: str) -> Location:
@@ -795,7 +797,7 @@ def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location:
         name = key
         message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
     unit = "item" if schema.message == "ExampleListWithContext" else "step"
-    text = f"feature {name!r}{_place(refused, unit)} {message}{_hint(schema.sampling)}"
+    text = f"feature {name!r}{_place(refused, unit)} {message}" + _hint(schema.sampling)
     return FeatureError(text, replace(location, feature=name))
 
 
@@ -859,10 +861,9 @@ def _keys_of_items(spec: KeySpec, refused: _native.Problem, payload: bytes) -> s
 def _hint(sampling: Sampling | None) -> str:
     if sampling is None:
         return ""
-    return (
-        f" (inferred from {plural(sampling.records, 'record')}; infer_schema(urlpath, sample=None) reads all of them, "
-        f"or give features=)"
-    )
+    every = Spelled("infer_schema(urlpath, sample=None)", "--sample all")
+    inferred = f" (inferred from {plural(sampling.records, 'record')}; "
+    return inferred + every + " reads all of them, or give " + FEATURES + ")"
 
 
 def _kind_name(kind: Kind) -> str:

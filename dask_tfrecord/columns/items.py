@@ -27,7 +27,7 @@ from dask_tfrecord.columns.blocks import (
     to_array,
 )
 from dask_tfrecord.columns.encoded_values import values_assembler
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import Spelled, plural
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -317,8 +317,9 @@ class UnequalLengths(RowError):
         message = f"holds {plural(found, 'item')}; expected {expected:,}, "
         if other:
             message += (
-                f"as in {other!r}: columns that are exploded together have equal lengths in every record; give explode "
-                f"a list of columns that share theirs"
+                f"as in {other!r}: columns that are exploded together have equal lengths in every record; give "
+                + Spelled("explode a list of columns", "--explode a list of features")
+                + " that share theirs"
             )
         else:
             message += "as counted by explode: the rows have changed since, or a function returns other rows each time"

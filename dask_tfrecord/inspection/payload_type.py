@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dask_tfrecord.errors import FeatureError, Location, Remedy, plural
+from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
 from dask_tfrecord.features import TENSOR_DTYPES
 from dask_tfrecord.images.pixels import read_header
 from dask_tfrecord.messages import (
@@ -51,21 +51,21 @@ _BAG = "read_bag(urlpath, decode=…) calls a function on every payload"
 _MESSAGE = (
     "read_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
 )
-_BOTH_PARTS = "; give --features the JSON of a Schema with both parts, context and {}, as Schema.to_json writes it"
+_BOTH_PARTS = "give --features the JSON of a Schema with both parts, context and {}, as Schema.to_json writes it"
 # Advice on how to read payloads, by payload type.
-_ADVICE: Mapping[str, str | Remedy] = {
-    "an Example": Remedy(
-        "; features= describes Examples; sequence_features= and example_features= describe other messages",
-        "; the file of --features describes another message; give it features of Examples",
+_ADVICE: Mapping[str, str] = {
+    "an Example": Spelled(
+        "features= describes Examples; sequence_features= and example_features= describe other messages",
+        "the file of --features describes another message; give it features of Examples",
     ),
     "a damaged Example": "the writer produced an invalid message; read_records(urlpath) returns the payloads unparsed",
-    "a SequenceExample": Remedy(
-        "; read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
+    "a SequenceExample": Spelled(
+        "read_tfrecord(urlpath, infer_schema(urlpath)) reads SequenceExamples; or give features= for the context and "
         "sequence_features= for the feature lists",
         _BOTH_PARTS.format("feature lists"),
     ),
-    "an ExampleListWithContext": Remedy(
-        "; read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context "
+    "an ExampleListWithContext": Spelled(
+        "read_tfrecord(urlpath, infer_schema(urlpath)) reads lists of Examples; or give features= for the context "
         "and example_features= for the items",
         _BOTH_PARTS.format("items"),
     ),
@@ -249,10 +249,7 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
             else " that protobuf can't parse as one"
         )
         found = "a damaged Example"
-    advice = _ADVICE[found]
-    if isinstance(advice, Remedy):
-        return FeatureError(text, location, advice)
-    return FeatureError(f"{text}; {advice}", location)
+    return FeatureError(f"{text}; " + _ADVICE[found], location)
 
 
 def detect_payload_type(payload: bytes) -> str:

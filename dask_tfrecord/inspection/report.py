@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
-from dask_tfrecord.errors import Location, Remedy, SchemaError, plural, printable
+from dask_tfrecord.errors import FEATURES, Location, SchemaError, Spelled, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.payload_type import BytesContent, parse_record, payload_error
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
@@ -317,12 +317,12 @@ class FeatureReport:
             lead = ". Read the shards of one kind, or"
         else:
             lead = ". Read the records of one kind with a feature of that kind, or"
-        remedy = Remedy(
+        remedy = Spelled(
             f"{lead} give {without} without it{no_lists}, as inspect_records(urlpath).spec() writes them; "
             f"inspect_records(urlpath, sample=None) reports all records",
             f"{lead} give --features the JSON of a Schema without it; info --sample all reports all records",
         )
-        return SchemaError(text, replace(self.kinds[-1].first, feature=self.name), remedy)
+        return SchemaError(text + remedy, replace(self.kinds[-1].first, feature=self.name))
 
 
 def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None) -> Feature:
@@ -424,20 +424,21 @@ class Report:
         if not self.records:
             shards = f" (all {len(self.searched):,} shards are empty)" if len(self.searched) > 1 else ""
             raise SchemaError(
-                f"found no record to infer features from: give features={shards}",
+                "found no record to infer features from: give " + FEATURES + shards,
                 Location(self.searched[0]) if self.searched else None,
             )
         for conflict in self.conflicts:
             raise conflict.conflict()
         known = [feature for feature in self.features if feature.feature is not None]
         if not known:
-            raise SchemaError(f"no feature is set in {plural(self.records, 'record')}: give features=")
+            raise SchemaError(f"no feature is set in {plural(self.records, 'record')}: give " + FEATURES)
         context = {feature.name: feature.feature for feature in known if not feature.in_lists}
         lists = {feature.name: feature.feature for feature in known if feature.in_lists}
         for name in context.keys() & lists.keys():
             raise SchemaError(
-                f"{name!r} is both a context feature and a feature list, and column names are unique: give features= "
-                f"and sequence_features=, with {name!r} in one of them"
+                f"{name!r} is both a context feature and a feature list, and column names are unique: give "
+                + Spelled("features= and sequence_features=", "--features both parts")
+                + f", with {name!r} in one of them"
             )
         present = tuple((feature.name, feature.present) for feature in known)
         sampling = Sampling(self.records, self.shards, present, self.unset)

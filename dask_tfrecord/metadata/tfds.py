@@ -17,7 +17,7 @@ import numpy as np
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import Location, SchemaError, plural
+from dask_tfrecord.errors import FEATURES, SPLIT, Location, SchemaError, plural
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
@@ -121,7 +121,9 @@ class TFDSFolder:
         if split is None:
             if len(self.splits) != 1:
                 raise SchemaError(
-                    f"a TFDS data set with {len(self.splits)} splits: give split=, one of {self.split_names or 'none'}",
+                    f"a TFDS data set with {len(self.splits)} splits: give "
+                    + SPLIT
+                    + f", one of {self.split_names or 'none'}",
                     Location(self.directory),
                 )
             split = self.splits[0].name
@@ -448,7 +450,7 @@ def schema_from_features(text: str, labels: Labels = lambda stem: None) -> Schem
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = error if isinstance(error, SchemaError) else repr(error)
         raise SchemaError(
-            f"features.json can't be read: {reason}; give features=, for example those of infer_schema(urlpath)"
+            f"features.json can't be read: {reason}; give " + FEATURES + ", for example those of infer_schema(urlpath)"
         ) from error
     return Schema(collector.features, classes=collector.classes, groups=collector.groups)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import SchemaError, near_misses
+from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -237,7 +237,9 @@ def _kind(message: Any) -> str:
     name = TYPES[message.type]
     if name not in _KINDS:
         raise SchemaError(
-            f"feature {message.name!r} has type {name}, which can't be read as a column: give features= without it"
+            f"feature {message.name!r} has type {name}, which can't be read as a column: give "
+            + FEATURES
+            + " without it"
         )
     return _KINDS[name]
 

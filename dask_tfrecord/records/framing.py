@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import CorruptRecordError, Location, Remedy, plural
+from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.storage.streams import ByteSink, create_stream, mask_crc32c, masked_crc32c, open_stream
@@ -33,7 +33,7 @@ _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
 # What applies to every damaged record, the end of an error.
-_REMEDY = Remedy(
+_REMEDY = Spelled(
     '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
     "; to-zarr --errors skip drops damaged records, and the command repair copies the others to a new file",
 )
@@ -256,7 +256,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
             advice = _advise_glob(window.shard.path)
         text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}"
         causes = "The file was truncated, is still being written, or has other data appended"
-        return CorruptRecordError(f"{text}. {causes}{advice}", location, None if advice else _REMEDY)
+        return CorruptRecordError(f"{text}. {causes}" + (advice or _REMEDY), location)
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
     if stored != computed:
@@ -269,7 +269,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
                 location,
             )
         return CorruptRecordError(
-            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again", location, _REMEDY
+            f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again" + _REMEDY, location
         )
     return _payload_error(window, length, location)
 
@@ -302,11 +302,11 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
     if found < length:
         expected = plural(length, "byte")
         text = f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
-        return CorruptRecordError(text, location, _REMEDY)
+        return CorruptRecordError(text + _REMEDY, location)
     have = _fill_up_to(window, FOOTER)
     if have < FOOTER:
         text = f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
-        return CorruptRecordError(text, location, _REMEDY)
+        return CorruptRecordError(text + _REMEDY, location)
     (stored,) = _CRC.unpack(window.view(0, FOOTER))
     computed = mask_crc32c(crc)
     if stored != computed:
@@ -314,7 +314,7 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
             f"the CRC of the payload does not hold (stored {stored:#010x}, computed {computed:#010x}, "
             f"{plural(length, 'byte')}). Fetch or write the file again; check_crc=False reads the payload as it is"
         )
-        return CorruptRecordError(text, location, _REMEDY)
+        return CorruptRecordError(text + _REMEDY, location)
     if length > window.max_record_bytes:
         text = (
             f"the record has {plural(length, 'byte')} where max_record_bytes allows {window.max_record_bytes:,}; "

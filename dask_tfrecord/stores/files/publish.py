@@ -30,6 +30,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import (
+    OVERWRITE,
     IncompleteStoreError,
     Location,
     ShardChangedError,
@@ -175,7 +176,7 @@ class ShardNames:
         existing = self.existing(paths)
         new = set(paths)
         if mode == "w-" and (same := [path for path in existing if path in new]):
-            raise FileExistsError(f"{_first_of(same)} exists already: mode='w' replaces existing files")
+            raise FileExistsError(f"{_first_of(same)} exists already: " + OVERWRITE + " replaces existing files")
         if other := [path for path in existing if path not in new]:
             raise FileExistsError(
                 f"{_first_of(other)} exists, of the same template and another number of shards: a pattern reads both "
@@ -469,7 +470,7 @@ class Files:
                 return False
             if self.mode == "w-":
                 raise FileExistsError(
-                    f"{Location(path)} exists already, and this write did not make it: mode='w' replaces it"
+                    f"{Location(path)} exists already, and this write did not make it: " + OVERWRITE + " replaces it"
                 )
             if self.compute and local:
                 # The files that this run replaces were removed when it began.

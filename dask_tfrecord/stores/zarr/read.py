@@ -21,7 +21,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
-from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError
+from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, Location, SchemaError, Spelled
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import BorderCounts, Levels
 from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, zarr_layout
@@ -93,8 +93,11 @@ def _open_source(target: TargetGroup) -> ZarrSource:
         )
     if not _typed(target, attributes, "complete", bool):
         raise IncompleteStoreError(
-            "the conversion that wrote this group was never finished: to_zarr(…, resume=True) continues it, "
-            "mode='w' starts over",
+            "the conversion that wrote this group was never finished: "
+            + Spelled("to_zarr(…, resume=True)", "to-zarr --resume")
+            + " continues it, "
+            + OVERWRITE
+            + " starts over",
             target.location,
         )
     source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
@@ -138,7 +141,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
                 f"array {spec.name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
                 f"dask_tfrecord.records ({records:,}) and dask_tfrecord.schema (feature {spec.feature!r}) "
                 f"expect ({', '.join(map(str, lengths))}) and {'text' if spec.dtype == 'string' else dtype}. The group "
-                f"was changed after it was written: to_zarr(…, mode='w') writes the group again",
+                f"was changed after it was written: " + WRITE_AGAIN,
                 target.location,
             )
 
@@ -299,8 +302,7 @@ def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
         array = group.get(name)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise IncompleteStoreError(
-            f"the metadata of array {name!r} cannot be read ({type(error).__name__}: {error}); "
-            f"to_zarr(…, mode='w') writes the group again",
+            f"the metadata of array {name!r} cannot be read ({type(error).__name__}: {error}); " + WRITE_AGAIN,
             target.location,
         ) from error
     if not isinstance(array, zarr.Array):

@@ -28,6 +28,10 @@ import zarr.storage
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import (
+    COMPONENT,
+    OVERWRITE,
+    RESUME,
+    WRITE_AGAIN,
     IncompleteStoreError,
     Location,
     ResumeError,
@@ -159,7 +163,7 @@ class TargetGroup:
                 f"no Zarr group at {self}, but an array, which to_zarr did not write: da.from_zarr opens it"
             ) from error
         except (zarr.errors.GroupNotFoundError, FileNotFoundError, NotADirectoryError) as error:
-            raise FileNotFoundError(f"no Zarr group of format 3 at {self}{self._found_instead()}") from error
+            raise FileNotFoundError(f"no Zarr group of format 3 at {self}" + self._found_instead()) from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise IncompleteStoreError(f"the metadata of the group is not JSON ({error})", self.location) from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -181,7 +185,7 @@ class TargetGroup:
         if directory.is_file():
             return ", but a file; read_tfrecord opens TFRecord shards"
         if directory.exists():
-            return ", but a directory without one; component= names a group within a store"
+            return ", but a directory without one; " + COMPONENT + " names a group within a store"
         if self.component and Path(self.store).exists():
             return f": the store exists, but does not have a group at {self.component!r}"
         siblings = (path.name for path in directory.parent.iterdir()) if directory.parent.is_dir() else ()
@@ -231,12 +235,11 @@ class TargetGroup:
                 raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
             return "w-"
         if mode == "w-":
+            held: str = "exists: "
             if self.is_incomplete():
-                raise FileExistsError(
-                    f"{self} holds an interrupted conversion: resume=True continues it, mode='w' replaces it, "
-                    f"component= writes next to it"
-                )
-            raise FileExistsError(f"{self} exists: mode='w' replaces it, component= writes next to it")
+                held = "holds an interrupted conversion: " + RESUME + " continues it, "
+            ways = OVERWRITE + " replaces it, " + COMPONENT + " writes next to it"
+            raise FileExistsError(f"{self} " + held + ways)
         if f"{_real_path(origin.get('store', ''))}/".startswith(f"{_real_path(str(self))}/"):
             raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
         other = next(_others(self.directory), None) if self.directory is not None else None
@@ -289,7 +292,7 @@ class TargetGroup:
         if version > FORMAT_VERSION:
             raise UnsupportedFormatError(
                 f"the group has format version {version}, and this version of dask_tfrecord reads versions 1 to "
-                f"{FORMAT_VERSION}: update dask_tfrecord, or pass mode='w' to write the group again",
+                f"{FORMAT_VERSION}: update dask_tfrecord, or pass " + OVERWRITE + " to write the group again",
                 self.location,
             )
         return version
@@ -363,7 +366,8 @@ class TargetGroup:
             array = group.get(spec.name)
             if not isinstance(array, zarr.Array):
                 raise IncompleteStoreError(
-                    f"{spec.name!r} is not an array of the group: mode='w' writes the group again", self.location
+                    f"{spec.name!r} is not an array of the group: " + OVERWRITE + " writes the group again",
+                    self.location,
                 )
             arrays[spec.name] = open_for_writing(array)
         return arrays
@@ -615,7 +619,7 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
     except _DAMAGED as error:
         raise IncompleteStoreError(
             f"cannot read entries {start:,} to {stop:,}: {type(error).__name__}: {error}. The chunk was changed after "
-            f"it was written; to_zarr(…, mode='w') writes the group again",
+            f"it was written; " + WRITE_AGAIN,
             location,
         ) from error
     unit = (array.shards or array.chunks)[0]
@@ -631,7 +635,7 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
         rows = suspects[missing]
         raise IncompleteStoreError(
             f"{missing} is missing: entries {rows.start:,} to {rows.stop:,}; zarr reads each of them as "
-            f"{np.asarray(array.fill_value).item()!r}. to_zarr(…, mode='w') writes the group again",
+            f"{np.asarray(array.fill_value).item()!r}. " + WRITE_AGAIN,
             location,
         )
     return entries
@@ -803,7 +807,7 @@ def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str |
     differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
     if differences:
         raise ResumeError(
-            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass mode='w' to start over",
+            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass " + OVERWRITE + " to start over",
             target.location,
         )
     _log.info("%s: %s", target, "all units are written" if written else "resuming the interrupted conversion")

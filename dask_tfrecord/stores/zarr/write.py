@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
-from dask_tfrecord.errors import IncompleteStoreError, ResumeError, SchemaError
+from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled
 from dask_tfrecord.runtime.progress import (
     add_path_to_errors,
     remove_empty_directories,
@@ -66,6 +66,7 @@ from dask_tfrecord.stores.zarr.plan import (
 )
 from dask_tfrecord.stores.zarr.store import Checkpoint, Put, TargetGroup, find_resumable
 
+_KEPT = "written units are kept: " + Spelled("the same call with resume=True", "--resume") + " continues it"
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
     "reach, or compute on threads"
@@ -422,7 +423,7 @@ class GroupOutput:
             has_plan = "id" in attributes and Checkpoint(target.objects(target.open("r")), attributes["id"]).has_plan()
             if attributes.get("written") or has_plan:
                 if error is not None:
-                    error.add_note("written units are kept: the same call with resume=True continues it")
+                    error.add_note(_KEPT)
                 return
         target.remove()
 
@@ -453,7 +454,7 @@ def _complete(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
         if missing:
             raise IncompleteStoreError(
                 f"{missing:,} of {units:,} write units differ from what was written: another program changed the "
-                f"store. Pass resume=True to write them again",
+                f"store. Pass " + RESUME + " to write them again",
                 target.location,
             )
     attributes = target.update_attributes(checkpoint.identity, written=True)
