@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fsspec.asyn import sync
+from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -67,42 +67,36 @@ class DirectoryObjects:
 
     def put(self, name: str, value: bytes) -> None:
         """Write a file atomically."""
+        self._publish(name, value, Path.replace)
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Write a file unless it exists; return True if it was written."""
+        try:
+            self._publish(name, value, _link)
+        except FileExistsError:
+            if not Path(self.root, name).parent.is_dir():
+                raise
+            return False
+        return True
+
+    def _publish(self, name: str, value: bytes, rename: Callable[[Path, Path], object]) -> None:
+        """Write a temporary file beside the target, and rename it to the target."""
         path = Path(self.root, name)
         # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
         # that the temporary file of a claim counts as a claim.
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-        try:
-            file = temporary.open("xb")
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = temporary.open("xb")
-        try:
-            with file:
-                file.write(value)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def create(self, name: str, value: bytes) -> bool:
-        """Write a file unless it exists; return True if it was written."""
-        path = Path(self.root, name)
-        temporary = path.with_name(f"{name}.{uuid.uuid4().hex}.partial")
         for _ in range(_TRIES):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(value)
-                _link(temporary, path, value)
-            except FileExistsError:
                 if not path.parent.is_dir():
-                    raise
-                return False
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(value)
+                rename(temporary, path)
             except FileNotFoundError:
                 continue
             finally:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     temporary.unlink()
-            return True
+            return
         raise FileNotFoundError(
             errno.ENOENT, "cannot create a file: another process keeps removing its directory", str(path.parent)
         )
@@ -165,7 +159,7 @@ class DirectoryObjects:
                 path.unlink(missing_ok=True)
 
 
-def _link(source: Path, path: Path, value: bytes) -> None:
+def _link(source: Path, path: Path) -> None:
     """Name a file unless that name exists: atomically where the file system has hard links."""
     try:
         os.link(source, path)
@@ -173,7 +167,7 @@ def _link(source: Path, path: Path, value: bytes) -> None:
         if error.errno in (errno.EEXIST, errno.ENOENT):
             raise
         with path.open("xb") as file:
-            file.write(value)
+            file.write(source.read_bytes())
 
 
 # The memory of one process needs no service to be exclusive.
@@ -205,9 +199,7 @@ class UrlObjects:
                     return False
                 fs.pipe_file(path, value)
                 return True
-        if not has_conditional_put(fs) or not with_retries(
-            lambda: sync(fs.loop, put_if_absent, fs, path, value), url, "create the object"
-        ):
+        if not with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object"):
             if self.get([name])[name] is not None:
                 return False
             self.put(name, value)
@@ -239,13 +231,13 @@ class UrlObjects:
         return url, fs, path
 
 
-def has_conditional_put(fs: Any) -> bool:
-    """Return whether the client of a file system has a conditional put."""
-    return bool({kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL)
-
-
 async def put_if_absent(fs: Any, path: str, value: bytes) -> bool:
-    """Put an object unless it exists, by a client with a conditional put; return False if the server has none."""
+    """Put an object unless it exists; return False if the client or the server of fsspec has no conditional put.
+
+    The public `pipe_file` of fsspec blocks the event loop: https://github.com/fsspec/filesystem_spec/issues/1693
+    """
+    if not {kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL:
+        return False
     try:
         await fs._pipe_file(path, value, mode="create")
     except FileExistsError:

@@ -19,7 +19,6 @@ from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
 from dask_tfrecord.errors import without_credentials
-from dask_tfrecord.storage.objects import has_conditional_put, put_if_absent
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -59,22 +58,6 @@ def chunk_key(array: Any, index: int) -> str:
     """
     key: str = array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1))))
     return key
-
-
-async def create_if_absent(store: zarr.abc.store.Store, key: str, value: bytes) -> bool:
-    """Put an object unless it exists, by the conditional put of fsspec clients.
-
-    `FsspecStore.set_if_not_exists` tests and then writes; the public `pipe_file` of fsspec blocks the event loop:
-    https://github.com/fsspec/filesystem_spec/issues/1693
-
-    Returns
-    -------
-    bool
-        False if the client or the server has no conditional put. True also if the object exists.
-    """
-    if not isinstance(store, zarr.storage.FsspecStore) or not has_conditional_put(store.fs):
-        return False
-    return await put_if_absent(store.fs, f"{store.path}/{key}".strip("/"), value)
 
 
 def open_for_writing(array: zarr.Array[Any]) -> Any:

@@ -43,7 +43,7 @@ from dask_tfrecord.errors import (
     redact_url,
     without_credentials,
 )
-from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in
+from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
 from dask_tfrecord.storage.remote import explain_missing_extra, join
 from dask_tfrecord.stores.output import Claimable, WriteReport
 from dask_tfrecord.stores.units import BorderCounts
@@ -51,7 +51,6 @@ from dask_tfrecord.stores.zarr.compat import (
     array_metadata,
     calling_thread_loop,
     chunk_key,
-    create_if_absent,
     open_for_writing,
     run_sync,
     store_and_path,
@@ -499,10 +498,14 @@ class StoreObjects:
         return self.get([name])[name] == value
 
     async def _create(self, key: str, value: bytes) -> None:
-        if isinstance(self.store, _EXCLUSIVE) or not await create_if_absent(self.store, key, value):
-            await self.store.set_if_not_exists(key, zarr.buffer.cpu.Buffer.from_bytes(value))
-            if not isinstance(self.store, _EXCLUSIVE):
-                await asyncio.sleep(SETTLE_SECONDS)
+        # `FsspecStore.set_if_not_exists` tests and then writes.
+        if isinstance(self.store, zarr.storage.FsspecStore) and await put_if_absent(
+            self.store.fs, f"{self.store.path}/{key}".strip("/"), value
+        ):
+            return
+        await self.store.set_if_not_exists(key, zarr.buffer.cpu.Buffer.from_bytes(value))
+        if not isinstance(self.store, _EXCLUSIVE):
+            await asyncio.sleep(SETTLE_SECONDS)
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read objects; None for a missing one."""
