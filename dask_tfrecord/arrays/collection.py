@@ -6,6 +6,7 @@ the task that reads a chunk converts its rows to `Run` values.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -388,15 +389,21 @@ def borders_by_bytes(
     most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
     if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
         return cut
-    # Bytes before each border. A border is kept where the next range would exceed the open chunk.
+    # Bytes before each border.
     cumulative = np.interp(cut, collection.starts, np.concatenate([[0.0], np.cumsum(decoded)]))
-    past = cumulative.tolist()
-    kept, opened = [0], 0.0
-    for index in range(1, len(cut) - 1):
-        if past[index + 1] - opened > most:
-            kept.append(index)
-            opened = past[index]
-    return cut[[*kept, len(cut) - 1]]
+    return cut[joined_parts((cumulative.tolist(), most))]
+
+
+def joined_parts(*limits: tuple[Sequence[float], float]) -> list[int]:
+    """Return the borders of consecutive parts, each as long as all limits allow, and of one item at least.
+
+    A limit has the sums before each item and after the last one, and how much a part may add to them.
+    """
+    borders, last = [0], len(limits[0][0]) - 1
+    while (first := borders[-1]) < last:
+        stops = (bisect_right(sums, sums[first] + most, first + 1) - 1 for sums, most in limits)
+        borders.append(max(min(stops), first + 1))
+    return borders
 
 
 def finer_borders(

@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, pairwise, starmap
 from typing import Any
 
 import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection
+from dask_tfrecord.arrays.collection import Collection, joined_parts
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
@@ -269,14 +269,10 @@ def _warn(stale: Sequence[str]) -> None:
 
 
 def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
-    """Yield slices of shards that share a task."""
-    start, nbytes = 0, 0
-    for number, cost in enumerate(costs):
-        if number > start and (nbytes + cost > limits().count_task_nbytes or number - start >= _TASK_SHARDS):
-            yield slice(start, number)
-            start, nbytes = number, 0
-        nbytes += cost
-    yield slice(start, len(costs))
+    """Return slices of shards that share a task."""
+    before = [0, *accumulate(costs)]
+    limit = before, limits().count_task_nbytes
+    return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
 
 
 def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise, starmap
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,7 +29,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.arrays.collection import checked_number
+from dask_tfrecord.arrays.collection import checked_number, joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source, memory_limit
 from dask_tfrecord.columns.blocks import to_array
@@ -269,15 +269,8 @@ def rich_preview(preview: Preview, pictures: bool = True) -> Group:
 
 
 def _side_by_side(widths: Sequence[int], most: int) -> Iterator[range]:
-    """Yield the columns of each table: as many as the width allows, at least one."""
-    start = 0
-    while start < len(widths):
-        stop, used = start + 1, widths[start]
-        while stop < len(widths) and used + widths[stop] <= most:
-            used += widths[stop]
-            stop += 1
-        yield range(start, stop)
-        start = stop
+    """Return the columns of each table: as many as the width allows, at least one."""
+    return starmap(range, pairwise(joined_parts(([0, *accumulate(widths)], most))))
 
 
 class _Cells:

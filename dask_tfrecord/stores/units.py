@@ -17,6 +17,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, probe_rows
@@ -504,15 +505,9 @@ class BorderCounts:
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
         """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most."""
-        chosen = [low]
-        while chosen[-1] < high:
-            last = chosen[-1]
-            past = min(
-                int(np.searchsorted(self.sizes, self.sizes[last] + limits().read_nbytes, side="right")),
-                int(np.searchsorted(self.rows, self.rows[last] + most_rows, side="right")),
-            )
-            chosen.append(min(max(past - 1, last + 1), high))
-        return tuple(pairwise(self.rows[chosen].tolist()))
+        rows, sizes = self.rows[low : high + 1].tolist(), self.sizes[low : high + 1].tolist()
+        borders = joined_parts((sizes, limits().read_nbytes), (rows, most_rows))
+        return tuple(pairwise([rows[border] for border in borders]))
 
 
 def _join_cumulative(totals: Sequence[NDArray[np.int64]], shape: tuple[int, ...]) -> NDArray[np.int64]:
