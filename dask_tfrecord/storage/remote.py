@@ -22,9 +22,10 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
@@ -433,11 +434,20 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read(most)
     if not kinds & {"HTTPFileSystem", "S3FileSystem"}:
-        whole: bytes = fs.cat_file(path)
-        return whole
+        return bytes(fs.cat_file(path))
     read = _read_http if "HTTPFileSystem" in kinds else _read_s3
-    data: bytes = sync(fs.loop, read, fs, path, most, remaining_seconds())
-    return data
+    return _run_in_time(fs, read(fs, path, most))
+
+
+def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
+    """Run a request in the event loop of its file system, within the time limit of a call of `with_retries`."""
+    seconds = remaining_seconds()
+
+    async def limited() -> bytes:
+        async with asyncio.timeout(seconds):
+            return await request
+
+    return bytes(sync(fs.loop, limited))
 
 
 async def _get(fs: Any, url: str, path: str, headers: Mapping[str, str], **options: Any) -> Any:
@@ -457,20 +467,22 @@ async def _get(fs: Any, url: str, path: str, headers: Mapping[str, str], **optio
     return response
 
 
-async def _read_http(fs: Any, path: str, most: int, seconds: float) -> bytes:
-    async with asyncio.timeout(seconds):
-        with contextlib.closing(await _get(fs, fs.encode_url(path), path, {})) as response:
-            return await read_at_most(response.content, most)
+async def _get_s3(fs: Any, path: str, **options: Any) -> Any:
+    """Request an object of S3; return the response."""
+    bucket, key, version = fs.split_path(path)
+    versioned = {"VersionId": version} if version else {}
+    return await fs._call_s3("get_object", Bucket=bucket, Key=key, **versioned, **options)
 
 
-async def _read_s3(fs: Any, path: str, most: int, seconds: float) -> bytes:
-    async with asyncio.timeout(seconds):
-        bucket, key, version = fs.split_path(path)
-        response = await fs._call_s3(
-            "get_object", Bucket=bucket, Key=key, **({"VersionId": version} if version else {})
-        )
-        with contextlib.closing(response["Body"]) as body:
-            return await read_at_most(body, most)
+async def _read_http(fs: Any, path: str, most: int) -> bytes:
+    with contextlib.closing(await _get(fs, fs.encode_url(path), path, {})) as response:
+        return await read_at_most(response.content, most)
+
+
+async def _read_s3(fs: Any, path: str, most: int) -> bytes:
+    response = await _get_s3(fs, path)
+    with contextlib.closing(response["Body"]) as body:
+        return await read_at_most(body, most)
 
 
 def is_directory(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -490,17 +502,6 @@ def list_directories(url: str | os.PathLike[str], storage_options: Mapping[str, 
 _DISCARD_SIZE = 1 << 20
 
 
-class Ranges:
-    """Reader of byte ranges of one file."""
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Return bytes ``start`` to ``stop``; fewer only if the file is shorter."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close open files and connections."""
-
-
 class RangeFetcher:
     """Fetch complete ranges of one file, with retries.
 
@@ -508,16 +509,22 @@ class RangeFetcher:
     ----------
     shard : Shard
         File as it was listed.
-    ranges : Ranges
-        Reader of the file.
+    read : callable
+        Returns the bytes between two offsets; fewer only if the file is shorter.
     current_info : callable
         Returns the current properties of the file.
+    close : callable, optional
+        Closes open files and connections.
     """
 
-    def __init__(self, shard: Shard, ranges: Ranges, current_info: Callable[[], dict[str, Any]]) -> None:
-        self._shard = shard
-        self._ranges = ranges
-        self._current_info = current_info
+    def __init__(
+        self,
+        shard: Shard,
+        read: Callable[[int, int], bytes],
+        current_info: Callable[[], dict[str, Any]],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._shard, self._read, self._current_info, self._close = shard, read, current_info, close
         self._stopped = threading.Event()
 
     def __call__(self, start: int, stop: int) -> bytes:
@@ -545,11 +552,11 @@ class RangeFetcher:
     def close(self) -> None:
         """Close open files and connections."""
         self.stop()
-        self._ranges.close()
+        self._close()
 
     def _read_complete(self, start: int, stop: int) -> bytes:
         try:
-            data = self._ranges.read(start, stop)
+            data = self._read(start, stop)
         except Exception as error:
             # 412: the ETag differs. 416: the range begins past the end of the file.
             if http_status(error) in (412, 416):
@@ -573,15 +580,19 @@ def open_ranges(shard: Shard) -> RangeFetcher:
     """
     fs, path = file_system(shard.path, shard.storage_options)
     kinds = {kind.__name__ for kind in type(fs).__mro__}
+    info_of = partial(_current_info, fs, path)
     if "S3FileSystem" in kinds:
-        return RangeFetcher(shard, _S3Ranges(shard, fs, path), lambda: _current_info(fs, path))
+        return RangeFetcher(shard, partial(_read_s3_range, shard, fs, path), info_of)
     if "HTTPFileSystem" in kinds:
-        return RangeFetcher(shard, _HttpRanges(shard, fs, path), lambda: _current_info(fs, path))
-    info = with_retries(lambda: _current_info(fs, path), shard.path, "look up the file")
+        whole = _HttpRanges(shard, fs, path)
+        return RangeFetcher(shard, whole.read, info_of, whole.close)
+    info = with_retries(info_of, shard.path, "look up the file")
     if has_changed(shard, info):
         raise changed_error(shard, info.get("size"))
-    ranges = _CatRanges(fs, path) if issubclass(type(fs), AsyncFileSystem) else _FileRanges(fs, path)
-    return RangeFetcher(shard, ranges, lambda: _current_info(fs, path))
+    if isinstance(fs, AsyncFileSystem):
+        return RangeFetcher(shard, lambda start, stop: fs.cat_file(path, start=start, end=stop), info_of)
+    file = _FileRanges(fs, path)
+    return RangeFetcher(shard, file.read, info_of, file.close)
 
 
 def changed_error(shard: Shard, size: int | None = None) -> ShardChangedError:
@@ -616,36 +627,23 @@ def _current_info(fs: Any, path: str) -> dict[str, Any]:
     return dict(fs.info(path))
 
 
-class _S3Ranges(Ranges):
-    """Object of S3. The server compares the ETag of each request with the listed one."""
+def _read_s3_range(shard: Shard, fs: Any, path: str, start: int, stop: int) -> bytes:
+    """Read a range of an object of S3. The server compares its ETag with the listed one."""
+    # VAST servers do not support the condition; s3fs documents the option for them.
+    condition = {} if getattr(fs, "local_expiry_check", False) else {"IfMatch": f'"{shard.version}"'}
 
-    def __init__(self, shard: Shard, fs: Any, path: str) -> None:
-        self._fs = fs
-        self._shard = shard
-        bucket, key, version = fs.split_path(path)
-        self._object = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
-        if not getattr(fs, "local_expiry_check", False):
-            # VAST servers do not support the condition; s3fs documents the option for them.
-            self._object["IfMatch"] = f'"{shard.version}"'
+    async def read() -> bytes:
+        response = await _get_s3(fs, path, Range=f"bytes={start}-{stop - 1}", **condition)
+        with contextlib.closing(response["Body"]) as body:
+            if has_changed(shard, {"ETag": response.get("ETag")}):
+                raise changed_error(shard)
+            check_range(response.get("ContentRange", ""), start, stop, shard.path)
+            return await read_at_most(body, stop - start)
 
-    def read(self, start: int, stop: int) -> bytes:
-        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
-        return data
-
-    async def _read(self, start: int, stop: int, seconds: float) -> bytes:
-        async with asyncio.timeout(seconds):
-            response = await self._fs._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **self._object)
-            body = response["Body"]
-            try:
-                if has_changed(self._shard, {"ETag": response.get("ETag")}):
-                    raise changed_error(self._shard)
-                check_range(response.get("ContentRange", ""), start, stop, self._shard.path)
-                return await read_at_most(body, stop - start)
-            finally:
-                body.close()
+    return _run_in_time(fs, read())
 
 
-class _HttpRanges(Ranges):
+class _HttpRanges:
     """File of a web server, with or without support of ranges."""
 
     def __init__(self, shard: Shard, fs: Any, path: str) -> None:
@@ -657,8 +655,7 @@ class _HttpRanges(Ranges):
         self._position = 0
 
     def read(self, start: int, stop: int) -> bytes:
-        data: bytes = sync(self._fs.loop, self._read, start, stop, remaining_seconds())
-        return data
+        return bytes(sync(self._fs.loop, self._read, start, stop, remaining_seconds()))
 
     def close(self) -> None:
         if self._whole is not None:
@@ -725,19 +722,7 @@ class _HttpRanges(Ranges):
         return b"".join(parts)
 
 
-class _CatRanges(Ranges):
-    """File of another asynchronous file system, read with `cat_file`."""
-
-    def __init__(self, fs: Any, path: str) -> None:
-        self._fs = fs
-        self._path = path
-
-    def read(self, start: int, stop: int) -> bytes:
-        data: bytes = self._fs.cat_file(self._path, start=start, end=stop)
-        return data
-
-
-class _FileRanges(Ranges):
+class _FileRanges:
     """File that fsspec opens, for one reader at a time."""
 
     def __init__(self, fs: Any, path: str) -> None:

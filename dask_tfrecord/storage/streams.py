@@ -359,10 +359,28 @@ def open_sink(
     should_publish : callable, optional
         `close` calls it with the path of the complete temporary file, and discards the file if it returns False.
     """
-    fs, target = url_to_fs(path, **(storage_options or {}))
-    if isinstance(fs, LocalFileSystem):
-        return _LocalSink(Path(target), should_publish)
-    return _RemoteSink(fs, target, should_publish)
+    fs, inside = url_to_fs(path, **(storage_options or {}))
+    if not isinstance(fs, LocalFileSystem):
+        # Stores may display unfinished uploads: a complete local file is uploaded.
+        file: Any = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
+        return _TemporarySink(file, lambda complete: _upload(fs, complete, inside), should_publish)
+    # A symbolic link at the target is replaced, not followed: its target may belong to another user.
+    target = Path(inside).absolute()
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "expected a file name to write to, this is a directory", inside)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(target.parent))
+    file = target.with_name(temporary_name(target.name)).open("xb", buffering=_WRITE_BUFFER)
+    return _TemporarySink(file, lambda complete: complete.replace(target), should_publish, durable=True)
+
+
+def _upload(fs: Any, complete: Path, target: str) -> None:
+    try:
+        fs.put_file(str(complete), target)
+        return
+    except Exception as error:
+        failed = error
+    raise without_credentials(failed)
 
 
 def write_file(
@@ -425,79 +443,42 @@ def is_temporary_of(name: str, token: str) -> bool:
     return TEMPORARY.fullmatch(name) is not None and name[-36:].startswith(token[:_RUN_DIGITS])
 
 
-class _ChecksumSink:
-    """Temporary file, and the checksum of what is written to it."""
+class _TemporarySink:
+    """Temporary file that `close` publishes, and the checksum of what is written to it."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(
+        self,
+        file: Any,
+        publish: Callable[[Path], object],
+        should_publish: ShouldPublish | None,
+        *,
+        durable: bool = False,
+    ) -> None:
         # Imported here because reading needs it for damaged records only.
         import crc32c
 
-        self._file, self._crc32c, self.checksum = file, crc32c.crc32c, 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        self.checksum = self._crc32c(data, self.checksum)
-        written: int = self._file.write(data)
-        return written
-
-
-class _LocalSink(_ChecksumSink):
-    """Hidden file in the directory of the target, renamed to the target by `close`."""
-
-    def __init__(self, target: Path, should_publish: ShouldPublish | None) -> None:
-        # A symbolic link at the target is replaced, not followed: its target may belong to another user.
-        self._target = target.absolute()
-        if self._target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "expected a file name to write to, this is a directory", str(target))
-        if not self._target.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(self._target.parent))
-        self._path = self._target.with_name(temporary_name(self._target.name))
+        self._file, self._path, self._publish, self._durable = file, Path(file.name), publish, durable
         self._should_publish = should_publish
-        super().__init__(self._path.open("xb", buffering=_WRITE_BUFFER))
+        self._crc32c, self.checksum = crc32c.crc32c, 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.checksum = self._crc32c(data, self.checksum)
+        self._file.write(data)
 
     def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._durable:
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._file.close()
         if self._should_publish is None or self._should_publish(self._path):
-            self._path.replace(self._target)
-        else:
-            self._path.unlink()
+            self._publish(self._path)
+        self._path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
             # Closing writes the buffered bytes, which fails again on a full disk.
             self._file.close()
         self._path.unlink(missing_ok=True)
-
-
-class _RemoteSink(_ChecksumSink):
-    """Local temporary file that `close` uploads, because stores may display unfinished uploads."""
-
-    def __init__(self, fs: Any, target: str, should_publish: ShouldPublish | None) -> None:
-        self._fs = fs
-        self._target = target
-        self._should_publish = should_publish
-        file = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
-        super().__init__(file)
-
-    def close(self) -> None:
-        self._file.close()
-        if self._should_publish is None or self._should_publish(Path(self._file.name)):
-            self._put()
-        Path(self._file.name).unlink()
-
-    def _put(self) -> None:
-        try:
-            self._fs.put_file(self._file.name, self._target)
-            return
-        except Exception as error:
-            failed = error
-        raise without_credentials(failed)
-
-    def discard(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
-        Path(self._file.name).unlink(missing_ok=True)
 
 
 try:

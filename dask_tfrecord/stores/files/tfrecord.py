@@ -21,6 +21,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.sources import GrowingSpans, Source
@@ -328,12 +329,7 @@ def shard_borders(
     if len(borders) - 1 <= limits().max_chunk_shards:
         return borders
     shard_rows = max(1, int(limits().shard_nbytes / max(row_nbytes(), 1.0)))
-    # Each shard ends with the last chunk that ends within `shard_rows` of its first row. A larger chunk is one shard.
-    cuts = [0]
-    while cuts[-1] < len(borders) - 1:
-        end = int(np.searchsorted(borders, borders[cuts[-1]] + shard_rows, side="right")) - 1
-        cuts.append(min(max(end, cuts[-1] + 1), len(borders) - 1))
-    return borders[cuts]
+    return borders[joined_parts((borders.tolist(), shard_rows))]
 
 
 def refuse_sources(files: Files, sources: Sequence[str]) -> None:
@@ -581,5 +577,4 @@ def select_features(payload: bytes, keys: Collection[str], location: Location) -
     for found in (record.context.feature, record.feature_lists.feature_list):
         for key in [key for key in found if key not in keys]:
             del found[key]
-    kept: bytes = record.SerializeToString(deterministic=True)
-    return kept
+    return bytes(record.SerializeToString(deterministic=True))
