@@ -198,8 +198,7 @@ class Collection:
         known, offsets = self._known_offsets()
 
         def nbytes(first: NDArray[np.int64], past: NDArray[np.int64]) -> NDArray[np.float64]:
-            found: NDArray[np.float64] = np.interp(past, known, offsets) - np.interp(first, known, offsets)
-            return found
+            return np.asarray(np.interp(past, known, offsets) - np.interp(first, known, offsets))
 
         if isinstance(rows, range) and rows.step == 1:
             return nbytes(spans[:, 0] + rows.start, spans[:, 1] + rows.start)

@@ -172,18 +172,15 @@ def _values(chunk: Chunk, name: str) -> NDArray[Any]:
 def _shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
     block = _level(chunk, name, 0)
     arrays: Any = block.values if isinstance(block, RaggedBlock) else block
-    shapes: NDArray[np.int64] = arrays.shapes
-    return shapes
+    return np.asarray(arrays.shapes)
 
 
 def _total(chunk: Chunk, option: tuple[str, int]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = _level(chunk, *option).row_splits[-1:]
-    return total
+    return np.asarray(_level(chunk, *option).row_splits[-1:])
 
 
 def _ends(chunk: Chunk, option: tuple[str, int], start: NDArray[np.int64]) -> NDArray[np.int64]:
-    ends: NDArray[np.int64] = start + _level(chunk, *option).row_splits[1:]
-    return ends
+    return np.asarray(start + _level(chunk, *option).row_splits[1:])
 
 
 def _padded(

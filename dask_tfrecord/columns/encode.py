@@ -452,8 +452,7 @@ def cast(block: Block, dtype: np.dtype[Any]) -> Block:
 def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the values that the cast changed, other than by rounding floats."""
     if _kind(given.dtype) != "integer":
-        lost: NDArray[np.bool_] = np.isfinite(given) & ~np.isfinite(result)
-        return lost
+        return np.asarray(np.isfinite(given) & ~np.isfinite(result))
     if _kind(result.dtype) == "integer":
         # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
         other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))

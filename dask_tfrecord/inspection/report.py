@@ -83,7 +83,7 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     found = []
     if kind == "bytes":
         found.append(_bytes(counts, feature, optional=optional and low == 1, in_lists=in_lists))
-    elif counts.integers.distinct == {0, 1}:
+    elif counts.integers == {0, 1}:
         found.append(_booleans(counts, feature, optional=optional))
     if optional:
         number = f"{plural(low, 'value')} in every record that sets it; choose a default"

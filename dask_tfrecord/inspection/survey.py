@@ -108,6 +108,7 @@ class Histogram:
 
 
 _KINDS = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
+_BITS = {0, 1}
 # Limit of the shards that are listed by name.
 _MAX_SHARDS = 10
 
@@ -217,31 +218,6 @@ def _common(known: BytesContent | bool | None, found: BytesContent | bool | None
     return False
 
 
-@dataclass(slots=True)
-class IntegersSummary:
-    """Integers of a feature, as long as all of them are 0 or 1.
-
-    Attributes
-    ----------
-    distinct : set of int, or None
-        Distinct integers; None after an integer other than 0 and 1.
-    """
-
-    distinct: set[int] | None = field(default_factory=set)
-
-    def add(self, values: Iterable[int]) -> None:
-        """Add values."""
-        if self.distinct is None:
-            return
-        self.distinct.update(values)
-        if not self.distinct <= {0, 1}:
-            self.distinct = None
-
-    def merge(self, other: IntegersSummary) -> None:
-        """Restrict to the properties that hold for both."""
-        self.distinct = None if self.distinct is None or other.distinct is None else self.distinct | other.distinct
-
-
 def _merge_each(mine: dict[str, Any], theirs: Mapping[str, Any]) -> None:
     """Merge counts by name."""
     for name, counts in theirs.items():
@@ -271,8 +247,8 @@ class FeatureCounts:
         Number of steps of a feature list.
     bytes_summary : BytesSummary
         Shared properties of bytes values.
-    integers : IntegersSummary
-        Shared properties of int64 values.
+    integers : set of int
+        Distinct int64 values, as long as all of them are 0 or 1, and those of the first record with others.
     """
 
     present: int = 0
@@ -282,7 +258,7 @@ class FeatureCounts:
     value_counts: Histogram = field(default_factory=Histogram)
     steps: Histogram = field(default_factory=Histogram)
     bytes_summary: BytesSummary = field(default_factory=BytesSummary)
-    integers: IntegersSummary = field(default_factory=IntegersSummary)
+    integers: set[int] = field(default_factory=set)
 
     def add(self, feature: Feature, location: Location) -> None:
         """Count a feature of one record."""
@@ -312,8 +288,8 @@ class FeatureCounts:
         self.value_counts.add(len(values))
         if name == "bytes_list":
             self.bytes_summary.add(values)
-        elif name == "int64_list":
-            self.integers.add(values)
+        elif name == "int64_list" and self.integers <= _BITS:
+            self.integers.update(values)
         return _KINDS[name]
 
     def _add_kind(self, kind: str, location: Location) -> None:
@@ -331,7 +307,8 @@ class FeatureCounts:
         self.value_counts.merge(other.value_counts)
         self.steps.merge(other.steps)
         self.bytes_summary.merge(other.bytes_summary)
-        self.integers.merge(other.integers)
+        if self.integers <= _BITS:
+            self.integers |= other.integers
 
 
 @dataclass(slots=True)

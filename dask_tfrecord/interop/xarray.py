@@ -21,7 +21,15 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.zarr.plan import ArraySpec, Dimensions, RowGrid, zarr_layout
+from dask_tfrecord.stores.zarr.plan import (
+    ArraySpec,
+    Dimensions,
+    RowGrid,
+    check_axis_lengths,
+    check_axis_names,
+    feature_attributes,
+    zarr_layout,
+)
 
 try:
     import xarray
@@ -86,7 +94,7 @@ def variable_specs(
         shape, attributes = (nrows, *feature.block_shape), _attributes(column, schema, labels)
         dtype = _dtype(column, feature, labels)
         specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
-    _check_lengths(specs.values())
+    check_axis_lengths((spec.column, spec.dims, spec.shape) for spec in specs.values())
     return specs
 
 
@@ -122,7 +130,7 @@ def _attributes(column: str, schema: Schema, labels: Labels | None) -> Mapping[s
     """Return the attributes of an xarray Dataset that was written, else those of the feature."""
     if labels is not None:
         return labels.attributes.get(column, {})
-    attributes: dict[str, Any] = {"feature": column, "feature_class": type(schema[column]).__name__}
+    attributes = feature_attributes(column, schema)
     if column in schema.classes:
         attributes["class_names"] = list(schema.classes[column])
     return attributes
@@ -149,8 +157,7 @@ def _axes(column: str, feature: Feature, taken: Iterable[str], labels: Labels | 
 
 def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[str, ...]:
     option = f"dimension_names[{column!r}]"
-    if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
-        raise ValueError(f"{option} must be a tuple of names, one for each axis; got {axes!r}")
+    check_axis_names(option, axes)
     if len(axes) != len(feature.block_shape):
         raise ValueError(
             f"{option} has {len(axes)} names, {tuple(axes)}, where a row has the shape {feature.block_shape}"
@@ -158,19 +165,6 @@ def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[
     if len({rows, *axes}) <= len(axes):
         raise ValueError(f"{option}: {(rows, *axes)} gives two axes of one variable the same name")
     return tuple(axes)
-
-
-def _check_lengths(specs: Iterable[VariableSpec]) -> None:
-    """Refuse one name for axes of two lengths."""
-    found: dict[str, tuple[int, str]] = {}
-    for spec in specs:
-        for axis, length in zip(spec.dims, spec.shape, strict=True):
-            other, owner = found.setdefault(axis, (length, spec.column))
-            if other != length:
-                raise ValueError(
-                    f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
-                    f"{spec.column!r}: axes of one name must have one length"
-                )
 
 
 class BoxedArray(np.ndarray[Any, Any]):
@@ -240,7 +234,7 @@ def flat_variables(
     for spec in layout.arrays:
         own: dict[str, Any] = dict(attributes.get(spec.name, {}))
         if spec.group is None:
-            own = {"feature": spec.feature, "feature_class": type(schema[spec.feature]).__name__} | own
+            own = feature_attributes(spec.feature, schema) | own
         if spec.part == "values" and labels is not None:
             own = {**labels.attributes.get(spec.feature, {}), **own}
         if spec.part == "values" and spec.feature in schema.classes:

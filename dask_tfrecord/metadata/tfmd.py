@@ -207,8 +207,7 @@ class _TFMDReader:
         columns = self.context if columns is None else columns
         if column not in columns:
             raise SchemaError(f"feature {column!r} does not exist{near_misses(column, columns)}")
-        kind: str = columns[column].dtype
-        return kind
+        return str(columns[column].dtype)
 
 
 @contextmanager
@@ -409,8 +408,7 @@ def _listed_shape(feature: Any) -> tuple[int, ...]:
     """Return the shape of the values that a record lists: of the bytes values of encoded arrays."""
     if isinstance(feature, Encoded):
         return () if feature.count is None else (feature.count,)
-    shape: tuple[int, ...] = feature.shape
-    return shape
+    return tuple(feature.shape)
 
 
 def _is_variable(feature: Any) -> bool:
@@ -428,5 +426,4 @@ def _steps(feature: Any) -> tuple[int, ...]:
         return ()
     if feature.ragged_rank > 1:
         raise SchemaError(f"TensorFlow Metadata can't express {feature}; a RaggedFeature names the keys of row lengths")
-    shape: tuple[int, ...] = feature.item_shape
-    return shape
+    return tuple(feature.item_shape)

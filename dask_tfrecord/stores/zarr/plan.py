@@ -271,27 +271,43 @@ class Dimensions:
                 raise UnknownFeatureError(
                     f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
                 )
-            if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
-                raise ValueError(f"dimension_names[{name!r}] must be a tuple of names, one for each axis; got {axes!r}")
+            check_axis_names(f"dimension_names[{name!r}]", axes)
         inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
         for name, axes in self.given.items():
             _check_axes(name, axes, inner[name], arrays)
-        self._check_lengths(arrays)
+        check_axis_lengths((array.feature, self.inner_axes(array), array.shape[1:]) for array in arrays)
 
-    def _check_lengths(self, arrays: Sequence[ArraySpec]) -> None:
-        """Refuse one name for axes of two lengths, which an xarray Dataset cannot have."""
-        found: dict[str, tuple[int, str]] = {}
-        for array in arrays:
-            axes = array.dimensions[1:]
-            if array.part in ("dense", "values"):
-                axes = tuple((self.given or {}).get(array.feature, axes))
-            for axis, length in zip(axes, array.shape[1:], strict=True):
-                other, owner = found.setdefault(axis, (length, array.feature))
-                if other != length:
-                    raise ValueError(
-                        f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
-                        f"{array.feature!r}: axes of one name must have one length"
-                    )
+    def inner_axes(self, array: ArraySpec) -> Sequence[str]:
+        """Return the names of the axes of an array after the first."""
+        axes = array.dimensions[1:]
+        return (self.given or {}).get(array.feature, axes) if array.part in ("dense", "values") else axes
+
+
+def check_axis_lengths(arrays: Iterable[tuple[str, Sequence[str], Sequence[int]]]) -> None:
+    """Refuse one name for axes of two lengths, which an xarray Dataset cannot have.
+
+    An array has the name of its feature, and the names and lengths of its axes.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for feature, axes, lengths in arrays:
+        for axis, length in zip(axes, lengths, strict=True):
+            other, owner = found.setdefault(axis, (length, feature))
+            if other != length:
+                raise ValueError(
+                    f"dimension_names: {axis!r} has length {other} in {owner!r} and length {length} in "
+                    f"{feature!r}: axes of one name must have one length"
+                )
+
+
+def check_axis_names(option: str, axes: Any) -> None:
+    """Refuse names of axes that are not strings."""
+    if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
+        raise ValueError(f"{option} must be a tuple of names, one for each axis; got {axes!r}")
+
+
+def feature_attributes(name: str, schema: Schema) -> dict[str, Any]:
+    """Return attributes of the array of a feature: plain values, which xarray displays and netCDF can store."""
+    return {"feature": name, "feature_class": type(schema[name]).__name__}
 
 
 def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
@@ -522,10 +538,8 @@ def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iter
         names.discard(given.rows)
     for array in arrays:
         # The name of an array never ends with a percent sign.
-        first, *inner = (name + "%" if name in names else name for name in array.dimensions)
-        if array.part in ("dense", "values"):
-            inner = list((given.given or {}).get(array.feature, inner))
-        yield replace(array, dimensions=(first, *inner))
+        array = replace(array, dimensions=tuple(name + "%" if name in names else name for name in array.dimensions))
+        yield replace(array, dimensions=(array.dimensions[0], *given.inner_axes(array)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -581,8 +595,7 @@ class _FlatLayout:
             yield replace(shapes, dimensions=(items_dimension, f"{name}.axis"))
 
     def _items(self, feature_name: str) -> list[int]:
-        found: list[int] = self.border_counts.items[feature_name][-1].tolist()
-        return found
+        return list(self.border_counts.items[feature_name][-1].tolist())
 
     def _rows(self, feature_name: str) -> tuple[int, int]:
         return self.overrides.rows.get(feature_name, (self.grid.chunk, self.grid.unit))
@@ -1260,10 +1273,10 @@ class ZarrOptions:
         }
 
     def _array_attributes(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
-        """Return the attributes of an array: plain values, which xarray displays and netCDF can store."""
+        """Return the attributes of an array."""
         if spec.group is not None:
             return {}
-        attributes = {"feature": spec.feature, "feature_class": type(schema[spec.feature]).__name__}
+        attributes = feature_attributes(spec.feature, schema)
         if spec.part not in ("dense", "values"):
             return attributes
         classes = schema.classes.get(spec.feature)
