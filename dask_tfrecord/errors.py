@@ -4,15 +4,17 @@ Each exception derives from `TFRecordError` and from the closest builtin excepti
 byte offset, feature), the expected and the found value, and can be pickled: workers raise it, clients read it.
 
 `redact` and `redact_url` are called by every module that displays, logs or stores a URL. File systems put URLs and
-headers of requests into their errors: every call of a file system passes its errors through `without_credentials`.
+headers of requests into their errors: every call of a file system passes through `hide_credentials`, or its errors
+through `without_credentials`.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 # One URL in a chain like `simplecache::https://host/file`.
 _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-]*://|$)", re.DOTALL)
@@ -27,6 +29,8 @@ _WEB = {"http", "https", "webdav", "webhdfs"}
 _CONTAINERS = {"abfs", "abfss", "adl", "az", "oci", "wasb", "wasbs"}
 _REPOSITORIES = {"git", "github"}
 _QUERY = re.compile(r"\?(?!versionId=[^&]*$)[A-Za-z][\w.-]*=.*", re.DOTALL)
+
+Result = TypeVar("Result")
 
 # Names that an unknown name is compared with, which takes about 25 µs each; of more, those that begin like it.
 _COMPARED = 2_000
@@ -281,6 +285,15 @@ def without_credentials(error: Exception) -> Exception:
     """
     cleaned = _clean(error, 0)
     return cleaned if isinstance(cleaned, Exception) else error
+
+
+def hide_credentials(call: Callable[[], Result]) -> Result:
+    """Call a function of a file system; its errors contain no credentials."""
+    try:
+        return call()
+    except Exception as error:
+        failed = error
+    raise without_credentials(failed)
 
 
 def _clean(error: BaseException | None, depth: int) -> BaseException | None:

@@ -40,6 +40,7 @@ from dask_tfrecord.errors import (
     StorageError,
     TFRecordError,
     describe_error,
+    hide_credentials,
     plural,
     redact_url,
     without_credentials,
@@ -269,13 +270,13 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     """
     if str(url).startswith(("http://", "https://")):
         options.setdefault("get_client", open_session)
-    try:
+
+    def open_url() -> tuple[Any, str]:
         with explain_missing_extra():
             fs, path = fsspec.core.url_to_fs(url, **options)
         return fs, path
-    except Exception as error:
-        failed = error
-    raise without_credentials(failed)
+
+    return hide_credentials(open_url)
 
 
 def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:

@@ -39,9 +39,9 @@ from dask_tfrecord.errors import (
     ShardNotFoundError,
     StorageError,
     TFRecordError,
+    hide_credentials,
     plural,
     redact_url,
-    without_credentials,
 )
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
@@ -363,7 +363,9 @@ def open_sink(
     if not isinstance(fs, LocalFileSystem):
         # Stores may display unfinished uploads: a complete local file is uploaded.
         file: Any = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
-        return _TemporarySink(file, lambda complete: _upload(fs, complete, inside), should_publish)
+        return _TemporarySink(
+            file, lambda complete: hide_credentials(lambda: fs.put_file(str(complete), inside)), should_publish
+        )
     # A symbolic link at the target is replaced, not followed: its target may belong to another user.
     target = Path(inside).absolute()
     if target.is_dir():
@@ -372,15 +374,6 @@ def open_sink(
         raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(target.parent))
     file = target.with_name(temporary_name(target.name)).open("xb", buffering=_WRITE_BUFFER)
     return _TemporarySink(file, lambda complete: complete.replace(target), should_publish, durable=True)
-
-
-def _upload(fs: Any, complete: Path, target: str) -> None:
-    try:
-        fs.put_file(str(complete), target)
-        return
-    except Exception as error:
-        failed = error
-    raise without_credentials(failed)
 
 
 def write_file(

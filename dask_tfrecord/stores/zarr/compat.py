@@ -18,7 +18,7 @@ import zarr.storage
 from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
-from dask_tfrecord.errors import without_credentials
+from dask_tfrecord.errors import hide_credentials
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -34,11 +34,7 @@ def run_sync(call: Coroutine[Any, Any, Result]) -> Result:
 
     Stores have only asynchronous methods: https://github.com/zarr-developers/zarr-python/issues/3637
     """
-    try:
-        return sync(call)
-    except Exception as error:
-        failed = error
-    raise without_credentials(failed)
+    return hide_credentials(lambda: sync(call))
 
 
 def store_and_path(store: Any, path: str, storage_options: dict[str, Any] | None) -> tuple[zarr.abc.store.Store, str]:
@@ -56,8 +52,7 @@ def chunk_key(array: Any, index: int) -> str:
 
     zarr has no public function for it: https://github.com/zarr-developers/zarr-python/issues/4268
     """
-    key: str = array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1))))
-    return key
+    return str(array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1)))))
 
 
 def open_for_writing(array: zarr.Array[Any]) -> Any:

@@ -37,11 +37,11 @@ from dask_tfrecord.errors import (
     ResumeError,
     SchemaError,
     UnsupportedFormatError,
+    hide_credentials,
     near_misses,
     printable,
     redact,
     redact_url,
-    without_credentials,
 )
 from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
 from dask_tfrecord.storage.remote import explain_missing_extra, join
@@ -145,12 +145,7 @@ class TargetGroup:
         IncompleteStoreError
             If its metadata is not JSON.
         """
-        try:
-            return self._open_group(mode)
-        except Exception as error:
-            failed = error
-        # Errors of zarr and its stores contain the URL with its credentials.
-        raise without_credentials(failed)
+        return hide_credentials(lambda: self._open_group(mode))
 
     def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
         try:
