@@ -114,6 +114,21 @@ class LazyColumn:
         array = to_array(block)
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
 
+    def in_chunks(self, sizes: Sequence[float]) -> da.Array:
+        """Return a dask array in chunks of `sizes` rows."""
+        chunks = (tuple(sizes), *((size,) for size in self.shape[1:]))
+        array: da.Array = da.from_array(
+            self,
+            chunks=chunks,
+            name=f"tfrecord-{printable(self.name)}-{tokenize(self, chunks)}",
+            asarray=False,
+            lock=False,
+            meta=np.empty((0,) * self.ndim, self.dtype),
+            # dask would fuse the node of a column with a single chunk into its reader, and only there.
+            inline_array=len(sizes) == 1,
+        )
+        return array
+
 
 def shared(value: object, prefix: str) -> Delayed:
     """Return a graph node for an argument of many tasks, which is sent once per worker instead of with each task."""
@@ -339,19 +354,7 @@ class Rows:
         """Return one column, decoded on its own; slices restrict the rows that are read."""
         if self.source is None or self.borders is None:
             return self.arrays([name])[name]
-        column = LazyColumn(self.source, name)
-        chunks = (self.sizes, *((size,) for size in column.shape[1:]))
-        array: da.Array = da.from_array(
-            column,
-            chunks=chunks,
-            name=f"tfrecord-{printable(name)}-{tokenize(column, chunks)}",
-            asarray=False,
-            lock=False,
-            meta=np.empty((0,) * column.ndim, column.dtype),
-            # dask would fuse the node of a column with a single chunk into its reader, and only there.
-            inline_array=self.nchunks == 1,
-        )
-        return array
+        return LazyColumn(self.source, name).in_chunks(self.sizes)
 
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Return columns that are decoded together: each takes its block from every chunk."""

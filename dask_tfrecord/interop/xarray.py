@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, printable
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
@@ -201,19 +201,12 @@ def _boxed(array: NDArray[Any]) -> BoxedArray:
 
 def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> da.Array:
     """Return a column as a dask array of `BoxedArray`; `array` is given if it is decoded together with others."""
-    feature = dataset.schema[name]
-    dtype = feature.block_dtype if array is None else array.dtype
-    meta: NDArray[Any] = np.empty((0,) * (1 + len(feature.block_shape)), dtype)
-    source, borders = dataset._source, dataset._borders
-    if array is not None or source is None or borders is None:
-        own = dataset[name] if array is None else array
-        mapped: da.Array = da.map_blocks(_boxed, own, dtype=dtype, meta=meta)
-        return mapped
-    column = _BoxedColumn(source, name)
-    chunks = (dataset.chunks, *((size,) for size in column.shape[1:]))
-    key = f"tfrecord-{printable(name)}-{tokenize(column, chunks)}"
-    lazy: da.Array = da.from_array(column, chunks=chunks, name=key, asarray=False, lock=False, meta=meta)
-    return lazy
+    source = dataset._source
+    if array is None and source is not None and dataset._borders is not None:
+        return _BoxedColumn(source, name).in_chunks(dataset.chunks)
+    own = dataset[name] if array is None else array
+    mapped: da.Array = da.map_blocks(_boxed, own, dtype=own.dtype, meta=np.empty((0,) * own.ndim, own.dtype))
+    return mapped
 
 
 def flat_variables(

@@ -313,9 +313,7 @@ class _TFMDWriter:
         return {}
 
     def _add_fixed(self, column: Any, feature: Any) -> None:
-        column.shape.SetInParent()
-        for size in _listed_shape(feature):
-            column.shape.dim.add(size=size)
+        _add_shape(column, feature)
         if getattr(feature, "default_value", None) is None:
             column.presence.min_fraction = 1
             column.presence.min_count = 1
@@ -332,9 +330,7 @@ class _TFMDWriter:
             return
         dense = self._tensor(name).dense_tensor
         dense.column_name = name
-        dense.shape.SetInParent()
-        for size in _listed_shape(feature):
-            dense.shape.dim.add(size=size)
+        _add_shape(dense, feature)
         if feature.default_value is not None:
             kind = _stored(feature)
             values = set(np.ravel(np.array(feature.default_value, object)).tolist())
@@ -402,6 +398,12 @@ class _TFMDWriter:
 
 def _stored(feature: Any) -> str:
     return "bytes" if isinstance(feature, Encoded) else str(feature.stored)
+
+
+def _add_shape(message: Any, feature: Any) -> None:
+    message.shape.SetInParent()
+    for size in _listed_shape(feature):
+        message.shape.dim.add(size=size)
 
 
 def _listed_shape(feature: Any) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from dask_tfrecord.storage.shard import (
     is_local,
     normalize_compression,
     split_chain,
+    split_name,
     version_of,
 )
 
@@ -423,9 +424,9 @@ def find_sidecars(shards: Sequence[Shard], suffix: str) -> list[Sidecar | None]:
     """
     paths = [sidecar_path(shard.path, suffix) for shard in shards]
     numbers = [number for number, path in enumerate(paths) if path is not None]
-    numbers.sort(key=lambda number: _split_name(str(paths[number]))[0])
+    numbers.sort(key=lambda number: split_name(str(paths[number]))[0])
     found: list[Sidecar | None] = [None] * len(shards)
-    for _, group in groupby(numbers, lambda number: _split_name(str(paths[number]))[0]):
+    for _, group in groupby(numbers, lambda number: split_name(str(paths[number]))[0]):
         together = list(group)
         find = _find_local if is_local(str(paths[together[0]])) else _find_remote
         files = find([shards[number] for number in together], [str(paths[number]) for number in together])
@@ -437,12 +438,12 @@ def find_sidecars(shards: Sequence[Shard], suffix: str) -> list[Sidecar | None]:
 def _find_local(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Sidecar | None]:
     """Find the sidecars in one local directory."""
     try:
-        with os.scandir(_split_name(paths[0])[0] or "/") as entries:
+        with os.scandir(split_name(paths[0])[0]) as entries:
             names = {entry.name for entry in entries}
     except OSError:
         return
     for shard, path in zip(shards, paths, strict=True):
-        if _split_name(path)[1] not in names:
+        if split_name(path)[1] not in names:
             yield None
             continue
         try:
@@ -465,13 +466,13 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
     listed = _listing(fs, folder) if len(paths) >= MIN_LOOKUPS_TO_LIST else None
     exists = False
     for number, (shard, path) in enumerate(zip(shards, paths, strict=True)):
-        name = _split_name(path)[1]
+        name = split_name(path)[1]
         if listed is None:
             if number >= MIN_LOOKUPS_TO_LIST and not exists:
                 return
             info, other = _info(fs, f"{folder}/{name}" if folder else name, path), None
         else:
-            info, other = listed.get(name), listed.get(_split_name(shard.path)[1])
+            info, other = listed.get(name), listed.get(split_name(shard.path)[1])
             if info is not None and info.get("size") is None:
                 # Listings of web servers contain names only.
                 info = _info(fs, info["name"], path)
@@ -509,10 +510,3 @@ def _is_newer(info: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
         if other is not None and info.get(key) is not None and other.get(key) is not None:
             return bool(info[key] >= other[key])
     return False
-
-
-def _split_name(path: str) -> tuple[str, str]:
-    """Split a path or URL into its directory and its file name."""
-    links, index = split_chain(path)
-    links[index], _, name = links[index].rpartition("/")
-    return "::".join(links), name

@@ -26,7 +26,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord.errors import IncompleteStoreError, redact_url
 from dask_tfrecord.storage.remote import file_system, join, list_directory, with_retries
-from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_chain, version_of
+from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
 from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
 
 # Another process may remove parent directories while they are created.
@@ -281,10 +281,7 @@ class FileIdentity(NamedTuple):
 
 def directory_of(path: str) -> str:
     """Return the directory of a path or URL, in the same spelling."""
-    links, index = split_chain(path)
-    head, slash, _ = links[index].rpartition("/")
-    links[index] = head if head and not head.endswith("/") else head + slash
-    return "::".join(links)
+    return split_name(path)[0]
 
 
 def file_identity(path: str, storage_options: Mapping[str, Any]) -> FileIdentity | None:

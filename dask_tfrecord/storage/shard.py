@@ -195,6 +195,14 @@ def split_chain(path: str) -> tuple[list[str], int]:
     return links, next((index for index, link in enumerate(links) if "://" in link), 0)
 
 
+def split_name(path: str) -> tuple[str, str]:
+    """Split a path or URL into that of its directory, in the same spelling, and the name of the file."""
+    links, index = split_chain(path)
+    head, slash, name = links[index].rpartition("/")
+    links[index] = head if head and not head.endswith("/") else head + slash
+    return "::".join(links), name
+
+
 def version_of(info: Mapping[str, Any]) -> str:
     """Return the version of a file, which changes with its content.
 
