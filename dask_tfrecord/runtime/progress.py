@@ -133,7 +133,7 @@ class ProgressBar:
 
 
 TaskDone = Callable[[int, Any], None]
-TaskPart = Callable[[int, float], None]
+TaskPart = Callable[[int, float], object]
 
 # Callbacks of each task name that is followed, and the number of names per client.
 _followers: dict[str, tuple[TaskDone, TaskPart]] = {}
@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, share: None) -> Iterator[None]:
+def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, gain: None) -> Iterator[None]:
     """Call functions when a task of a name ends, once per task, and while it runs, on the active scheduler.
 
     Parameters
@@ -156,14 +156,22 @@ def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, shar
         Called with the number of a task and its result; on a cluster, with the argument of `report_progress`. The
         call may come from another thread.
     part : callable, optional
-        Called with the number of a running task and the share of it that is done, by `report_part`.
+        Called with the number of a task and the share of it that was done since the last call, by `report_part` and
+        when the task ends.
     """
-    seen: set[int] = set()
+    # Done of each task, which runs again if its worker is lost.
+    shares: dict[int, float] = {}
+
+    def advance(number: int, share: float) -> bool:
+        with _lock:
+            gain = share - shares.get(number, 0.0)
+            shares[number] = max(share, shares.get(number, 0.0))
+        if gain > 0:
+            part(number, gain)
+        return gain > 0
 
     def once(number: int, report: Any) -> None:
-        # A task runs again if its worker is lost.
-        if number not in seen:
-            seen.add(number)
+        if advance(number, 1.0):
             done(number, report)
 
     client = active_client()
@@ -175,7 +183,7 @@ def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, shar
     # Local schedulers use the callback.
     followed: AbstractContextManager[Any] = Callback(posttask=ended) if client is None else _cluster_events(client)
     with _lock:
-        _followers[name] = once, part
+        _followers[name] = once, advance
     try:
         with followed:
             yield
@@ -227,7 +235,7 @@ def report_progress(report: object = None) -> None:
 
 
 def report_part(name: str, number: int, share: float) -> None:
-    """Report the share of a running task that is done to `follow_tasks`; no-op in processes without a follower."""
+    """Report the share of a running task that is done, below 1, to `follow_tasks`; no-op without a follower."""
     worker = this_worker()
     if worker is not None:
         worker.log_event(TOPIC, {"task": name, "number": number, "share": share})

@@ -491,22 +491,17 @@ class _RunningTotal:
         self._lock = threading.Lock()
         self._before = self._sum = replace(WriteReport.sum(work.completed), peak=0)
         self._read, self._whole = work.before, work.before + float(work.reading.sum())
-        # Share of each task that is counted in `_read`.
-        self._shares: dict[int, float] = {}
         self.bar = ProgressBar("Writing", self._whole, before=work.before, line=self.line)
 
-    def part(self, number: int, share: float) -> None:
-        """Count what a task has read so far; a task that runs again adds nothing."""
+    def part(self, number: int, gain: float) -> None:
+        """Count what a task has read since the last call, as a share of its reading."""
+        amount = gain * float(self._work.reading[number])
         with self._lock:
-            gain = max(share - self._shares.get(number, 0.0), 0.0)
-            self._shares[number] = self._shares.get(number, 0.0) + gain
-            amount = gain * float(self._work.reading[number])
             self._read += amount
         self.bar.advance(amount)
 
     def done(self, number: int, report: WriteReport) -> None:
         """Add the report of a task."""
-        self.part(number, 1.0)
         with self._lock:
             self._sum = WriteReport.sum([self._sum, report])
 
