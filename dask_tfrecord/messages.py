@@ -307,3 +307,22 @@ def metadata_text(schema: Any) -> str:
         "".join(c if c.isprintable() else "".join(f"\\{byte:03o}" for byte in c.encode()) for c in line)
         for line in text.split("\n")
     )
+
+
+def varint_bytes(value: int) -> bytes:
+    """Encode a varint."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def delimited_head(number: int, nbytes: int) -> bytes:
+    """Encode the tag and the length of a length-delimited field with a number below 16."""
+    return bytes([number << 3 | 2]) + varint_bytes(nbytes)
+
+
+def delimited(number: int, body: bytes | bytearray | memoryview) -> bytes:
+    """Encode a length-delimited field with a number below 16."""
+    return delimited_head(number, len(body)) + body

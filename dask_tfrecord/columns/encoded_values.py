@@ -50,32 +50,20 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
+from dask_tfrecord.messages import delimited, delimited_head, varint_bytes
 
-# Tags of length-delimited fields.
-_SHAPE, _DIM, _CONTENT, _STRING = 0x12, 0x12, 0x22, 0x42
+# Numbers of length-delimited fields, and tags of others.
+_SHAPE, _DIM, _CONTENT, _STRING = 2, 2, 4, 8
 _DTYPE, _SIZE = 0x08, 0x08
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(tag: int, body: bytes) -> bytes:
-    return bytes([tag]) + _varint(len(body)) + body
 
 
 @lru_cache(4096)
 def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
     """Serialize the fields that precede the content of a tensor of numbers."""
     # proto3 omits a size of 0, too.
-    sizes = b"".join(_field(_DIM, bytes([_SIZE]) + _varint(size) if size else b"") for size in shape)
-    head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + _field(_SHAPE, sizes)
-    return head + bytes([_CONTENT]) + _varint(nbytes) if nbytes else head
+    sizes = b"".join(delimited(_DIM, bytes([_SIZE]) + varint_bytes(size) if size else b"") for size in shape)
+    head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + delimited(_SHAPE, sizes)
+    return head + delimited_head(_CONTENT, nbytes) if nbytes else head
 
 
 def found_tensor(text: str, number: int) -> str:
@@ -149,7 +137,7 @@ def serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock
         items: list[bytes] = np.asarray(values).ravel().tolist()
         return BytesBlock.of(
             [
-                tensor_head(dtype, tuple(shape), 0) + b"".join(_field(_STRING, item) for item in items[start:stop])
+                tensor_head(dtype, tuple(shape), 0) + b"".join(delimited(_STRING, item) for item in items[start:stop])
                 for shape, (start, stop) in zip(shapes, pairwise(ends.tolist()), strict=True)
             ]
         )

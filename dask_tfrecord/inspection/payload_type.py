@@ -26,6 +26,7 @@ from dask_tfrecord.messages import (
     ExampleListWithContext,
     SequenceExample,
     TensorProto,
+    delimited,
     has_dropped_entries,
     unknown_fields,
 )
@@ -207,19 +208,10 @@ def _known_entries(payload: bytes) -> bytes:
                 known = bytearray()
                 for field, field_type, data in message_fields(entry, None):
                     if field in (1, 2) and field_type == _DELIMITED:
-                        known += _delimited(field, data)
-                known_entries += _delimited(1, known)
-        kept += _delimited(number, known_entries)
+                        known += delimited(field, data)
+                known_entries += delimited(1, known)
+        kept += delimited(number, known_entries)
     return bytes(kept)
-
-
-def _delimited(number: int, data: bytearray | memoryview) -> bytes:
-    """Encode a length-delimited field with a number below 16."""
-    size, prefix = len(data), bytearray([number << 3 | _DELIMITED])
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes(prefix) + bytes([size]) + data
 
 
 def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
