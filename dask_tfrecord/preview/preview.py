@@ -269,7 +269,7 @@ def rich_preview(preview: Preview, pictures: bool = True) -> Group:
 
 
 def _side_by_side(widths: Sequence[int], most: int) -> Iterator[range]:
-    """Return the columns of each table: as many as the width allows, at least one."""
+    """Return the columns of each table: all that fit into the width, and at least one."""
     return starmap(range, pairwise(joined_parts(([0, *accumulate(widths)], most))))
 
 

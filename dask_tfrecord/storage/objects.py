@@ -80,7 +80,7 @@ class DirectoryObjects:
         return True
 
     def _publish(self, name: str, value: bytes, rename: Callable[[Path, Path], object]) -> None:
-        """Write a temporary file beside the target, and rename it to the target."""
+        """Write a temporary file in the directory of the target, and rename it."""
         path = Path(self.root, name)
         # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
         # that the temporary file of a claim counts as a claim.
@@ -232,7 +232,7 @@ class UrlObjects:
 
 
 async def put_if_absent(fs: Any, path: str, value: bytes) -> bool:
-    """Put an object unless it exists; return False if the client or the server of fsspec has no conditional put.
+    """Put an object unless it exists; return False if the client or the server lacks a conditional put.
 
     The public `pipe_file` of fsspec blocks the event loop: https://github.com/fsspec/filesystem_spec/issues/1693
     """

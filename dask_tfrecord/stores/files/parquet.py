@@ -18,7 +18,7 @@ from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
-from dask_tfrecord.columns.blocks import block_nbytes, release_memory
+from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.storage.remote import url_to_fs
@@ -139,10 +139,7 @@ def write_parquet_file(
                 writer.write_batch(make.from_blocks(blocks))
         return stop - start, nbytes
 
-    try:
-        return files.write(path, fill)
-    finally:
-        release_memory()
+    return files.write(path, fill)
 
 
 class _SinkFile(io.RawIOBase):

@@ -29,6 +29,7 @@ from dask.delayed import Delayed
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
+from dask_tfrecord.columns.blocks import release_memory
 from dask_tfrecord.errors import (
     OVERWRITE,
     IncompleteStoreError,
@@ -364,6 +365,8 @@ class Files:
                     report = self._publish(path, fill)
             except Cancelled:
                 return ShardWriteReport(0, 0)
+            finally:
+                release_memory()
         report_progress(report)
         return report
 

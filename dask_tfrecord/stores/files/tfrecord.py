@@ -25,7 +25,7 @@ from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.sources import GrowingSpans, Source
-from dask_tfrecord.columns.blocks import Block, block_nbytes, release_memory
+from dask_tfrecord.columns.blocks import Block, block_nbytes
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.errors import (
     Location,
@@ -367,10 +367,7 @@ def write_shard(files: Files, encoder: Encoder, path: str, start: int, stop: int
                     sink.write(records)
         return stop - start, total
 
-    try:
-        return files.write(path, fill)
-    finally:
-        release_memory()
+    return files.write(path, fill)
 
 
 def _read_bounded(source: Source, names: Sequence[str], spans: GrowingSpans) -> Iterator[dict[str, Block]]:
