@@ -25,6 +25,7 @@ from dask_tfrecord.columns.blocks import release_memory
 from dask_tfrecord.errors import ClusterError, describe_error, plural, printable, redact, redact_url
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.runtime.dask_private import active_client, pool_threads
+from dask_tfrecord.schema import align_columns
 
 # Versions that have to be equal, because tasks and results are pickled between the processes.
 _EXACT = ("dask-tfrecord", "dask", "distributed", "numpy", "zarr", "fsspec")
@@ -185,11 +186,8 @@ class WorkersReport:
         return f"{plural(len(self.workers), 'worker')}, {verdict}, checked in {self.seconds:.1f} s"
 
     def __repr__(self) -> str:
-        rows = [list(map(printable, row)) for row in self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        problems = [f"- {printable(problem)}" for problem in self.problems]
-        return "\n".join([self._summary(), *(lines if self.workers else ()), *problems])
+        lines = align_columns(list(self._rows())) if self.workers else ()
+        return "\n".join([self._summary(), *lines, *(f"- {printable(problem)}" for problem in self.problems)])
 
     def _repr_html_(self) -> str:
         header, *rows = self._rows()
@@ -425,7 +423,6 @@ def describe_software(packages: Sequence[str]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "host": platform.node(),
-        "pid": os.getpid(),
         "versions": versions,
         "failed": failed,
         "clock": time.time(),
