@@ -232,7 +232,7 @@ def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     (report,) = dtf.verify(path).files
     assert [(lost.start, lost.stop, lost.records) for lost in report.lost] == [
-        *((at[3], at[5], 2), (at[9], at[10], 1), (at[15], at[20], 5)),
+        *((at[3], at[5], 2), (at[9], at[10], 1), (at[15], at[20], 5))
     ]
     assert {lost.reason for lost in report.lost} == {"the CRC of the length does not hold"}
     filled = dtf.read_tfrecord(path, FEATURES, errors="fill").compute()

@@ -489,11 +489,7 @@ WRONG: dict[str, tuple[Function, Any, str]] = {
     "floats for ints": (lambda b: {"x": [[0.5]] * len(b["label"])}, TOKENS, "row 0 has dtype float64"),
     "other ints": (lambda b: {"x": [np.ones(1, "i4")] * len(b["label"])}, TOKENS, "dtype int32"),
     "scalars for rows": (lambda b: {"x": b["label"]}, TOKENS, r"row 0 has dtype int64 and shape \(\)"),
-    "rows of another shape": (
-        lambda b: {"x": [[1.0]] * len(b["label"])},
-        FEATURES["boxes"],
-        "expected VarLenFeature",
-    ),
+    "rows of another shape": (lambda b: {"x": [[1.0]] * len(b["label"])}, FEATURES["boxes"], "expected VarLenFeature"),
     "splits that do not begin": (lambda b: splits(b["label"], np.arange(len(b["label"]) + 1) + 1), TOKENS, "from 0"),
     "splits that do not end": (lambda b: splits(b["label"], np.arange(len(b["label"]))), TOKENS, "that ascend"),
     "splits that fall": (lambda b: splits(b["label"], np.r_[0, 5, 2, len(b["label"])]), TOKENS, "that ascend"),

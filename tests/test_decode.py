@@ -280,8 +280,7 @@ strict_protobuf = pytest.mark.skipif(
 
 @strict_protobuf
 @pytest.mark.parametrize(
-    ("number", "seed"),
-    [(6_000, 1), *(pytest.param(100_000, seed, marks=pytest.mark.slow) for seed in range(10, 20))],
+    ("number", "seed"), [(6_000, 1), *(pytest.param(100_000, seed, marks=pytest.mark.slow) for seed in range(10, 20))]
 )
 def test_verdicts_on_mutated_records_are_those_of_protobuf(
     golden: Path, request: pytest.FixtureRequest, number: int, seed: int

@@ -43,13 +43,7 @@ _COUNTS = st.sampled_from([-1, 1, 2])
 _COMPRESSION = st.sampled_from([None, None, None, "ZLIB", "GZIP"])
 # Excludes bfloat16, which requires ml_dtypes.
 _TENSOR_DTYPES = st.sampled_from([dtype for dtype in LISTS if dtype != "bfloat16"])
-_KEYED = (
-    classes.RowLengths,
-    classes.RowSplits,
-    classes.ValueRowIds,
-    classes.RowLimits,
-    classes.RowStarts,
-)
+_KEYED = (classes.RowLengths, classes.RowSplits, classes.ValueRowIds, classes.RowLimits, classes.RowStarts)
 
 
 # ---- features and schemas

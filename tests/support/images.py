@@ -105,15 +105,7 @@ def gif(size: tuple[int, int], *frames: bytes, palette: bytes = bytes(range(1, 1
     return b"GIF89a" + struct.pack("<2HBBB", *size, 0x81 if palette else 0, 0, 0) + palette + b"".join(frames) + tail
 
 
-def bmp(
-    stored: bytes,
-    width: int,
-    height: int,
-    bits: int,
-    *,
-    compression: int = 0,
-    between: bytes = b"",
-) -> bytes:
+def bmp(stored: bytes, width: int, height: int, bits: int, *, compression: int = 0, between: bytes = b"") -> bytes:
     """Write a BMP of stored rows; `between` follows the header: masks or a palette."""
     start = 54 + len(between)
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, bits, compression, len(stored), 0, 0, 0, 0)
