@@ -53,7 +53,8 @@ def keys(count: int) -> st.SearchStrategy[Any]:
     ]
     if count:
         numbers = st.integers(-count, count - 1)
-        kinds += [numbers, st.lists(numbers, max_size=count + 3)]
+        kinds += [numbers, numbers.map(np.int32), st.lists(numbers, max_size=count + 3)]
+        kinds.append(st.builds(range, st.integers(0, count), st.integers(0, count), st.integers(1, 3)))
     return st.one_of(kinds)
 
 
@@ -122,7 +123,7 @@ class DatasetStates(RuleBasedStateMachine):
                 self.ds.rows[::-1]
             return
         key = data.draw(keys(len(self.rows)), "key")
-        numbers = np.arange(len(self.rows))[np.array(key, int) if isinstance(key, list) else key]
+        numbers = np.arange(len(self.rows))[np.array(key, int) if isinstance(key, list | range) else key]
         self.ds = self.ds.rows[key]
         self.rows = [self.rows[number] for number in np.atleast_1d(numbers)]
 
