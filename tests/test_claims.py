@@ -70,24 +70,6 @@ for number, (method, url, arguments) in enumerate(json.loads(sys.argv[5])):
     (folder / f"{number}.{me}.part").rename(folder / f"{number}.{me}.result")
     wait_for(folder / f"{number}.{other}.result", 120)
 """
-# A run that is killed when it has written some of its rows.
-KILLED = """
-import os, signal, sys
-import dask, dask_tfrecord as dtf
-
-begun = set()
-
-def die(blocks):
-    begun.add(blocks["label"][0] // 11)
-    if len(begun) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return blocks
-
-ds = dtf.read_tfrecord(sys.argv[1])[["label"]]
-ds = ds.map_blocks(die, dict(ds.schema))
-with dask.config.set(scheduler="sync"):
-    ds.to_zarr(sys.argv[3], chunks=7) if sys.argv[2] == "zarr" else ds.to_tfrecord(sys.argv[3], records_per_shard=11)
-"""
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[bytes]:
@@ -155,25 +137,6 @@ def test_one_of_two_processes_is_refused(
             assert dtf.from_zarr(target).chunks[0] == 7
 
 
-@pytest.mark.integration
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
-@pytest.mark.parametrize("kind", ["zarr", "tfrecord"])
-def test_the_next_run_replaces_what_a_killed_one_left(ds: dtf.Dataset, shards: Path, tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "out"
-    target = folder if kind == "zarr" else folder / TEMPLATE
-    assert start(KILLED, shards, kind, target).wait(120) == -signal.SIGKILL
-    write = partial(ds.to_zarr, target) if kind == "zarr" else partial(ds.to_tfrecord, target, records_per_shard=11)
-    if kind == "zarr":
-        with pytest.raises(IncompleteStoreError, match="never finished"):
-            dtf.from_zarr(folder)
-    else:
-        assert len(list(folder.glob(".*"))) == 3  # claim, run folder, temporary file
-    with pytest.raises(FileExistsError, match="resume=True continues it" if kind == "zarr" else "exists already"):
-        write()
-    write(mode="w")
-    check_rows(folder)
-
-
 # -- one process
 
 
@@ -200,11 +163,10 @@ def while_written(
     assert called
 
 
+# `test_outputs` races writers of directories, and of a file system in memory.
 STORES: dict[str, Callable[[Path], Any]] = {
-    "directory": lambda path: path,
     "memory": lambda path: zarr.storage.MemoryStore(),
     "obstore": lambda path: zarr.storage.ObjectStore(pytest.importorskip("obstore").store.MemoryStore()),
-    "fsspec": lambda path: f"memory://claims/{path.parent.name}/x.zarr",
     "component": lambda path: path,
 }
 
@@ -463,16 +425,6 @@ def test_an_unreadable_claim_and_one_of_another_machine_are_reported(
             ds.to_zarr(store, **options)
     (store / CLAIM).unlink()
     ds.to_zarr(store)
-
-
-def test_a_long_run_renews_its_claim(ds: dtf.Dataset, store: Path, set_limits: Callable[..., Limits]) -> None:
-    set_limits(heartbeat=0.01)
-
-    def renewed() -> None:
-        beat = json.loads((store / CLAIM).read_text())["beat"]
-        wait_until(lambda: json.loads((store / CLAIM).read_text())["beat"] != beat)
-
-    while_written(ds, renewed, dtf.to_zarr, store)
 
 
 @pytest.mark.parametrize("left", ["claim", "claim and takeover"])

@@ -14,12 +14,12 @@ import numpy as np
 import oracle
 import pytest
 from support.bits import bits
-from support.golden import CASES, shard, spec
+from support.golden import shard, spec
 from support.wire import example, mutate
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, take_rows
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.features import (
@@ -77,19 +77,6 @@ def compare_sizes(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
 
 
 # ---- the same sizes
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_golden_files(golden: Path, case: str) -> None:
-    ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case))
-    source, nrows = ds._source, ds.nrows or 0
-    assert source is not None
-    names, spans = tuple(source.schema), [(0, nrows // 3), (nrows // 3, nrows), (nrows, nrows)]
-    pieces = zip(source.measure().read_spans(names, spans), source.read_spans(names, spans), strict=True)
-    for counted, read in pieces:
-        assert {name: sizes(block) for name, block in counted.items()} == {
-            name: sizes(block) for name, block in read.items()
-        }
 
 
 @pytest.mark.parametrize("case", ["varlen", "ragged_partitions", "sequence_example", "serialized_tensors"])
@@ -199,20 +186,6 @@ def test_images_have_their_headers_read(golden: Path) -> None:
 
 
 # ---- sources
-
-
-def test_rows_in_any_order(tmp_path: Path) -> None:
-    schema = Schema({"i": VarLenFeature("int64"), "b": VarLenFeature("bytes"), "n": FixedLenFeature((), "int64")})
-    payloads = [example(i=[row] * (row % 5), b=[b"x" * row] * (row % 3), n=[row]) for row in range(20)]
-    oracle.write_oracle(tmp_path / "x", payloads)
-    order = np.array([5, 3, 3, 19, 0])
-    source = dtf.read_tfrecord(tmp_path / "x", schema).rows[order]._source
-    assert source is not None
-    counted, read = source.measure().read(list(schema), slice(None)), source.read(list(schema), slice(None))
-    for name in schema:
-        assert sizes(counted[name]) == sizes(read[name])
-        assert name == "n" or not any(flat(counted[name]).strides)
-        assert sizes(take_rows(counted[name], np.array([1, 0]))) == sizes(take_rows(read[name], np.array([1, 0])))
 
 
 def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
