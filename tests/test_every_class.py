@@ -121,7 +121,7 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     assert refused or nrecords <= 100  # a few may all be valid
 
 
-@pytest.mark.parametrize("nrecords", rising(20, 100, 500))
+@pytest.mark.parametrize("nrecords", rising(15, 100, 500))
 @pytest.mark.parametrize("part", PARTS)
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
     compare(tmp_path, collections(*PARTS[part]), nrecords)
@@ -157,7 +157,7 @@ def sharing(draw: st.DrawFn) -> tuple[Schema, list[bytes]]:
 
 
 def test_keys_that_features_share(tmp_path: Path) -> None:
-    compare(tmp_path, sharing(), 80)
+    compare(tmp_path, sharing(), 60)
 
 
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])

@@ -28,7 +28,7 @@ ITEMS = {f"item, {cls.__name__}": (VarLenFeature, None, (cls,)) for cls in strat
 PARTS: dict[str, tuple[Any, ...]] = {**EXAMPLES, **CONTEXTS, **LISTS, **ITEMS}
 
 
-RECORDS = 10  # Per hypothesis example.
+RECORDS = 5  # Per hypothesis example.
 
 
 @st.composite
