@@ -67,7 +67,9 @@ def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xar
     shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     settings = copy.deepcopy(dask.config.get("tfrecord", {}))
-    yield tmp_path
+    # Processes, which compute bags by default, take seconds to start.
+    with dask.config.set(scheduler="threads"):
+        yield tmp_path
     dask.config.config["tfrecord"] = settings
 
 
