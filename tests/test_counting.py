@@ -22,18 +22,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    ImageFeature,
-    RaggedFeature,
-    RawFeature,
-    RowLengths,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import RowLengths
 from dask_tfrecord.records.index import Run
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
@@ -96,23 +85,23 @@ def test_mutated_records(golden: Path, case: str, tmp_path: Path) -> None:
 # ---- what is kept, and what is not
 
 KEPT = {
-    "dense": FixedLenFeature((), "int64"),
-    "text": TextFeature(),
-    "padded": FixedLenSequenceFeature((), "int64", length=3, allow_missing=True),
-    "raw": RawFeature((2,), "uint8"),
-    "tensor": TensorFeature((1,), "float32"),
+    "dense": dtf.FixedLenFeature((), "int64"),
+    "text": dtf.TextFeature(),
+    "padded": dtf.FixedLenSequenceFeature((), "int64", length=3, allow_missing=True),
+    "raw": dtf.RawFeature((2,), "uint8"),
+    "tensor": dtf.TensorFeature((1,), "float32"),
 }
 COUNTED = {
-    "ints": VarLenFeature("int64"),
-    "small": VarLenFeature("uint8"),
-    "floats": VarLenFeature("float32", shape=(-1, 2)),
-    "words": VarLenFeature("bytes"),
-    "bytes": FixedLenFeature((), "bytes"),
-    "names": FixedLenSequenceFeature((), "bytes", length=3, default_value=b"none", allow_missing=True),
-    "rows": RawFeature((-1, 2), "<f4"),
-    "nested": RaggedFeature("int64", partitions=[RowLengths("lengths")]),
-    "tensors": TensorFeature((-1,), "float32"),
-    "strings": TensorFeature((2,), "bytes"),
+    "ints": dtf.VarLenFeature("int64"),
+    "small": dtf.VarLenFeature("uint8"),
+    "floats": dtf.VarLenFeature("float32", shape=(-1, 2)),
+    "words": dtf.VarLenFeature("bytes"),
+    "bytes": dtf.FixedLenFeature((), "bytes"),
+    "names": dtf.FixedLenSequenceFeature((), "bytes", length=3, default_value=b"none", allow_missing=True),
+    "rows": dtf.RawFeature((-1, 2), "<f4"),
+    "nested": dtf.RaggedFeature("int64", partitions=[RowLengths("lengths")]),
+    "tensors": dtf.TensorFeature((-1,), "float32"),
+    "strings": dtf.TensorFeature((2,), "bytes"),
 }
 SERIALIZED = {
     "tensor": b"\x08\x01\x12\x04\x12\x02\x08\x01\x22\x04\0\0\x80\x3f",
@@ -161,7 +150,7 @@ def test_sparse_values_are_counted_in_the_order_of_their_places(
     dtype: str, already_sorted: bool, tmp_path: Path
 ) -> None:
     values: list[Any] = [b"abc", b"", b"d"] if dtype == "bytes" else [1.0, 2.0, 3.0]
-    schema = Schema({"s": SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
+    schema = Schema({"s": dtf.SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
     payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
     assert not compare_sizes(tmp_path / "x", schema, payloads)
     blocks = blocks_of(tmp_path / "x", Decoder(schema, "sizes"), 3)
@@ -172,13 +161,13 @@ def test_sparse_values_are_counted_in_the_order_of_their_places(
 
 
 def test_bytes_that_are_to_be_booleans_are_looked_at(tmp_path: Path) -> None:
-    schema = Schema({"b": RawFeature((-1,), "bool")})
+    schema = Schema({"b": dtf.RawFeature((-1,), "bool")})
     assert not compare_sizes(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b""])])
     assert compare_sizes(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b"\1\2"])])
 
 
 def test_images_have_their_headers_read(golden: Path) -> None:
-    ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": ImageFeature()})
+    ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": dtf.ImageFeature()})
     assert ds._source is not None
     blocks = ds._source.measure().read(["jpeg"], slice(None))
     assert sizes(blocks["jpeg"]) == sizes(ds._source.read(["jpeg"], slice(None))["jpeg"])
@@ -197,7 +186,7 @@ def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_functions_are_given_values(tmp_path: Path) -> None:
     oracle.write_oracle(tmp_path / "x", [example(i=[row, 9]) for row in range(10)])
-    ds = dtf.read_tfrecord(tmp_path / "x", {"i": VarLenFeature("int64")})
-    ds.map_blocks(repeated, template={"o": VarLenFeature("float64")}).to_zarr(tmp_path / "z")
+    ds = dtf.read_tfrecord(tmp_path / "x", {"i": dtf.VarLenFeature("int64")})
+    ds.map_blocks(repeated, template={"o": dtf.VarLenFeature("float64")}).to_zarr(tmp_path / "z")
     found = dtf.from_zarr(tmp_path / "z")["o"].compute()
     assert [row.tolist() for row in found] == [[1.0] * row for row in range(10)]

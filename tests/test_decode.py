@@ -29,14 +29,7 @@ from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RawFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Feature
 from dask_tfrecord.records.index import Run, scan_shard
 from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.settings import Limits
@@ -246,7 +239,7 @@ def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
         assert by_protobuf(payload) is None
         oracle.write_oracle(tmp_path / "x", [example(k=[1]), payload])
         with pytest.raises(FeatureError, match=r"record 1 .*protobuf can't parse"):
-            read(tmp_path / "x", {"k": FixedLenFeature((), "int64")})
+            read(tmp_path / "x", {"k": dtf.FixedLenFeature((), "int64")})
 
 
 def test_what_is_overridden_has_to_be_legal_too() -> None:
@@ -264,7 +257,7 @@ def test_what_is_overridden_has_to_be_legal_too() -> None:
 # ---- damage
 
 SMALL = [example(i=[row, row + 1], b=[b"bytes"]) for row in range(3)]
-SMALL_SCHEMA: dict[str, Feature] = {"i": FixedLenFeature((2,), "int64"), "b": VarLenFeature("bytes")}
+SMALL_SCHEMA: dict[str, Feature] = {"i": dtf.FixedLenFeature((2,), "int64"), "b": dtf.VarLenFeature("bytes")}
 BORDERS = list(accumulate((len(payload) + 16 for payload in SMALL), initial=0))
 
 
@@ -348,7 +341,7 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
     sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]
     payloads = [example(b=[random.Random(size).randbytes(size)], i=[size]) for size in sizes]
     oracle.write_oracle(tmp_path / "x", payloads, compression)
-    schema = {"b": FixedLenFeature((), "bytes"), "i": FixedLenFeature((), "int64")}
+    schema = {"b": dtf.FixedLenFeature((), "bytes"), "i": dtf.FixedLenFeature((), "int64")}
     for count in (len(sizes), None):
         assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
@@ -356,7 +349,7 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 12, 13, 64, 1000])
 def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[..., Limits]) -> None:
     set_limits(window_nbytes=block, first_window_nbytes=block)
-    schema = {"i": VarLenFeature("int64"), "t": TextFeature(), "r": RawFeature((2,), ">i2")}
+    schema = {"i": dtf.VarLenFeature("int64"), "t": dtf.TextFeature(), "r": dtf.RawFeature((2,), ">i2")}
     payloads = [example(i=[*range(row)], t=[b"\xc3\xa4" * row], r=[bytes(4)]) for row in range(12)]
     oracle.write_oracle(tmp_path / "x", payloads)
     [shard] = find_shards(tmp_path / "x")
@@ -373,11 +366,11 @@ def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[...
 
 STRICT = Schema(
     {
-        "i": FixedLenFeature((2,), "int64"),
-        "v": VarLenFeature("float32", shape=(-1, 2)),
-        "r": RawFeature((2,), "<i2"),
-        "b": RawFeature((2,), "bool"),
-        "t": TextFeature(),
+        "i": dtf.FixedLenFeature((2,), "int64"),
+        "v": dtf.VarLenFeature("float32", shape=(-1, 2)),
+        "r": dtf.RawFeature((2,), "<i2"),
+        "b": dtf.RawFeature((2,), "bool"),
+        "t": dtf.TextFeature(),
     },
     Sampling(records=10, shards=1, present=(), unset=("never",)),
 )
@@ -429,7 +422,7 @@ def test_a_record_that_contradicts_the_schema(case: str, tmp_path: Path) -> None
 )
 def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Path) -> None:
     oracle.write_oracle(tmp_path / "x", [example(i=[1]), payload])
-    for feature in (FixedLenFeature((), "int64"), VarLenFeature("int64")):
+    for feature in (dtf.FixedLenFeature((), "int64"), dtf.VarLenFeature("int64")):
         with pytest.raises(FeatureError, match=f"record 1 .*expected an Example, found ({message})"):
             read(tmp_path / "x", {"i": feature}, 2)
 
@@ -437,7 +430,7 @@ def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Pat
 def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: Path) -> None:
     oracle.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
     with pytest.raises(FeatureError, match=r"'i' is missing .*; another part of the record is damaged"):
-        read(tmp_path / "x", {"i": FixedLenFeature((), "int64")}, 1)
+        read(tmp_path / "x", {"i": dtf.FixedLenFeature((), "int64")}, 1)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +446,7 @@ def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: 
 )
 def test_an_entry_without_a_value_is_a_feature_if_it_has_a_key(inside: bytes, is_example: bool, tmp_path: Path) -> None:
     """protobuf reads such an entry as a feature that is not set, alone in its record or not."""
-    features = {"a": VarLenFeature("int64")}
+    features = {"a": dtf.VarLenFeature("int64")}
     oracle.write_oracle(tmp_path / "one", [delimited(1, delimited(1, inside))])
     oracle.write_oracle(tmp_path / "two", [delimited(1, delimited(1, inside) + entry(b"b", INTS))])
     assert dtf.read_tfrecord(tmp_path / "two", features).compute()["a"][0].tolist() == []
@@ -471,7 +464,7 @@ def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
     for _ in range(steps):
         record.feature_lists.feature_list["s"].feature.add()
     oracle.write_oracle(tmp_path / "x", [record.SerializeToString()] * 2)
-    ds = dtf.read_tfrecord(tmp_path / "x", {}, sequence_features={"s": VarLenFeature("float32")})
+    ds = dtf.read_tfrecord(tmp_path / "x", {}, sequence_features={"s": dtf.VarLenFeature("float32")})
     for compute in (lambda: ds.compute()["s"], lambda: ds["s"].compute(scheduler="synchronous")):
         tracemalloc.start()
         rows = compute()
@@ -483,7 +476,9 @@ def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
 
 
 def test_paddings_keep_the_sign_of_zero_and_sizes_are_those_of_valid_text(tmp_path: Path) -> None:
-    schema = Schema({"s": FixedLenSequenceFeature((), "float32", True, -0.0, length=2), "t": TextFeature(count=-1)})
+    schema = Schema(
+        {"s": dtf.FixedLenSequenceFeature((), "float32", True, -0.0, length=2), "t": dtf.TextFeature(count=-1)}
+    )
     oracle.write_oracle(tmp_path / "x", [example(s=[1.0], t=[b"a", b"bc"])])
     assert np.signbit(read(tmp_path / "x", schema, 1)["s"]).tolist() == [[False, True]]
     oracle.write_oracle(tmp_path / "x", [example(s=[], t=[b"\xff"])])
@@ -499,7 +494,9 @@ def test_paddings_keep_the_sign_of_zero_and_sizes_are_those_of_valid_text(tmp_pa
 @pytest.mark.parametrize(
     "read",
     [
-        lambda paths: dtf.read_tfrecord(paths, {"i": VarLenFeature("int64")}, counts=[8_000] * 4 + [80] * 8).compute(),
+        lambda paths: dtf.read_tfrecord(
+            paths, {"i": dtf.VarLenFeature("int64")}, counts=[8_000] * 4 + [80] * 8
+        ).compute(),
         lambda paths: dtf.infer_schema(paths, sample=None),
     ],
     ids=["compute", "infer_schema"],
@@ -528,16 +525,16 @@ def test_damage_has_a_remedy(damage: str, tmp_path: Path) -> None:
         data[4 * size + (8 if damage == "length" else size - 5)] ^= 1
     path.write_bytes(data[:-5] if damage == "cut" else data + b"more" * (damage == "grown"))
     with pytest.raises(CorruptRecordError, match=r'errors="skip".* and repair ') as caught:
-        dtf.read_tfrecord(path, {"i": VarLenFeature("int64")}).compute()
+        dtf.read_tfrecord(path, {"i": dtf.VarLenFeature("int64")}).compute()
     assert caught.value.place is not None and caught.value.place.record in (4, 8, 9)
-    assert len(dtf.read_tfrecord(path, {"i": VarLenFeature("int64")}, errors="skip").compute()["i"]) in (8, 9)
+    assert len(dtf.read_tfrecord(path, {"i": dtf.VarLenFeature("int64")}, errors="skip").compute()["i"]) in (8, 9)
 
 
 # ---- threads
 
 
 def test_threads_decode_beside_each_other(tmp_path: Path) -> None:
-    schema = {"i": FixedLenFeature((3,), "int64"), "v": VarLenFeature("bytes"), "t": TextFeature()}
+    schema = {"i": dtf.FixedLenFeature((3,), "int64"), "v": dtf.VarLenFeature("bytes"), "t": dtf.TextFeature()}
     paths = [tmp_path / str(number) for number in range(2)]
     expected = []
     for number, path in enumerate(paths):

@@ -19,28 +19,45 @@ from google.protobuf.internal import api_implementation
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle.strategies import CLASSES, ITEMS, STEPS
 from support.bits import bits
-from support.every_class import PARTS, RECORDS, collections
 from support.few import rising
 from test_counting import compare_sizes
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.features import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    RowLengths,
-    SparseFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import RowLengths
 from dask_tfrecord.schema import Schema
 
 pytestmark = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
 )
 Columns = dict[str, NDArray[Any]]
+PARTS: dict[str, tuple[Any, ...]] = {
+    **{f"Example, {cls.__name__}": (cls, None) for cls in CLASSES},
+    **{f"context, {cls.__name__}": (cls, ()) for cls in CLASSES},
+    **{f"feature list, {cls.__name__}": (dtf.VarLenFeature, (cls,)) for cls in STEPS},
+    **{f"item, {cls.__name__}": (dtf.VarLenFeature, None, (cls,)) for cls in ITEMS},
+}
+RECORDS = 5  # Per hypothesis example.
+
+
+@st.composite
+def collections(
+    draw: st.DrawFn, of: type[Any], steps: Sequence[type[Any]] | None, items: Sequence[type[Any]] | None = None
+) -> tuple[Schema, list[bytes]]:
+    """Draw a schema of one or two features of a class, and records in any encoding that mostly fit it."""
+    most = 1 if steps or items else 2
+    schema = draw(oracle.schemas(min_size=1, max_size=most, of=[of], steps=steps or None, items=items))
+    if steps == ():
+        schema = Schema(schema, sequence_features={})
+    records = {"SequenceExample": oracle.sequence_examples, "ExampleListWithContext": oracle.example_lists}.get(
+        schema.message, oracle.examples
+    )
+    misfits = draw(st.integers(0, 3)) > 0
+    some = [draw(records(schema, others=True, misfits=misfits)) for _ in range(RECORDS)]
+    return schema, [draw(oracle.wire_encodings(one))[1] for one in some]
 
 
 class Shards:
@@ -73,7 +90,7 @@ def read(paths: Sequence[str], schema: Schema, rng: random.Random) -> Columns:
 
 
 def is_open(feature: Any) -> bool:
-    return isinstance(feature, FixedLenSequenceFeature) and feature.length is None
+    return isinstance(feature, dtf.FixedLenSequenceFeature) and feature.length is None
 
 
 def check(folder: Path, schema: Schema, payloads: Sequence[bytes], rng: random.Random) -> set[int]:
@@ -130,11 +147,11 @@ def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str,
 # Keys that several features read, and one that two partitions use.
 SHARED = Schema(
     {
-        "one": SparseFeature("i", "v", "float32", 4),
-        "two": SparseFeature(("i", "i"), "w", "bytes", (4, 3)),
-        "i": VarLenFeature("int64"),
-        "rows": RaggedFeature("float32", "v", (RowLengths("p"),)),
-        "levels": RaggedFeature("bytes", "w", (RowLengths("p"), RowLengths("p"))),
+        "one": dtf.SparseFeature("i", "v", "float32", 4),
+        "two": dtf.SparseFeature(("i", "i"), "w", "bytes", (4, 3)),
+        "i": dtf.VarLenFeature("int64"),
+        "rows": dtf.RaggedFeature("float32", "v", (RowLengths("p"),)),
+        "levels": dtf.RaggedFeature("bytes", "w", (RowLengths("p"), RowLengths("p"))),
     }
 )
 
@@ -165,14 +182,14 @@ def test_keys_that_features_share(tmp_path: Path) -> None:
     "payload", [b"\xff", b"\x0a\x05", b"\x18\x01", b"\x0a\x03\x18\x01\x01", b"\x12\x00"], ids=bytes.hex
 )
 def test_payloads_of_other_types(tmp_path: Path, payload: bytes, message: str) -> None:
-    schema = Schema({"x": VarLenFeature("int64")}, sequence_features=None if message == "Example" else {})
+    schema = Schema({"x": dtf.VarLenFeature("int64")}, sequence_features=None if message == "Example" else {})
     bad = {1} if (payload, message) != (b"\x12\x00", "SequenceExample") else set()
     assert check(tmp_path, schema, [b"", payload, b""], random.Random(0)) == bad
 
 
 @pytest.mark.parametrize("default", [[], b"x"])
 def test_defaults_without_bytes_values(tmp_path: Path, default: Any) -> None:
-    schema = Schema({"x": FixedLenFeature((0,), "bytes", default), "y": FixedLenFeature((0,), "bytes")})
+    schema = Schema({"x": dtf.FixedLenFeature((0,), "bytes", default), "y": dtf.FixedLenFeature((0,), "bytes")})
     both, one = messages.Example(), messages.Example()
     for record in (both, one):
         record.features.feature["y"].bytes_list.SetInParent()
@@ -184,5 +201,5 @@ def test_defaults_without_bytes_values(tmp_path: Path, default: Any) -> None:
 
 @pytest.mark.parametrize("default", [0.0, -0.0, None, math.nan])
 def test_steps_are_padded_with_the_default_to_the_bit(tmp_path: Path, default: float | None) -> None:
-    schema = Schema({"x": FixedLenSequenceFeature((), "float32", True, default, length=2)})
+    schema = Schema({"x": dtf.FixedLenSequenceFeature((), "float32", True, default, length=2)})
     assert check(tmp_path, schema, [b""], random.Random(0)) == set()

@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import dask_tfrecord as dtf
 from dask_tfrecord import messages
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    KeyedPartition,
-    RaggedFeature,
-    RawFeature,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Encoded, Feature, KeyedPartition
 from dask_tfrecord.schema import Schema
-from oracle.assembly import column_of, columns_of
 from oracle.partitions import cut, objects
 from oracle.tensors import tensor_of
 from oracle.values import Mismatch, oracle_dtype, values_of
@@ -147,7 +136,7 @@ def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
             raise SchemaError(f"feature {name!r}: the oracle reads no {feature} in items")
         return lambda record: _items(record, key, feature, of_item)
     rule = (_OF_LISTS if is_list else _OF_RECORDS).get(type(feature))
-    needs_lists = isinstance(feature, FixedLenSequenceFeature) and not (feature.allow_missing or is_list)
+    needs_lists = isinstance(feature, dtf.FixedLenSequenceFeature) and not (feature.allow_missing or is_list)
     if rule is None or needs_lists:
         raise SchemaError(f"feature {name!r}: the oracle reads no {feature} here")
     return lambda record: rule(record, name, feature)
@@ -156,7 +145,7 @@ def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
 # ---- rows of Examples and contexts
 
 
-def _fixed(record: _Record, key: str, feature: FixedLenFeature) -> NDArray[Any]:
+def _fixed(record: _Record, key: str, feature: dtf.FixedLenFeature) -> NDArray[Any]:
     values = record.values(key, feature.dtype)
     if not len(values) and feature.default_value is not None:
         return _spread(feature.default_value, oracle_dtype(feature.dtype), feature.shape)
@@ -184,21 +173,21 @@ def _multiple(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return values.reshape(-1, *shape)
 
 
-def _variable(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
+def _variable(record: _Record, key: str, feature: dtf.VarLenFeature) -> NDArray[Any]:
     return _multiple(record.values(key, feature.dtype), feature.shape[1:])
 
 
-def _sequence(record: _Record, key: str, feature: FixedLenSequenceFeature) -> NDArray[Any]:
+def _sequence(record: _Record, key: str, feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
     return _bounded(_multiple(record.values(key, feature.dtype), feature.shape), feature)
 
 
-def _bounded(steps: NDArray[Any], feature: FixedLenSequenceFeature) -> NDArray[Any]:
+def _bounded(steps: NDArray[Any], feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
     if feature.length is not None and len(steps) > feature.length:
         raise Mismatch(f"holds {len(steps)} steps, more than {feature.length}")
     return steps
 
 
-def _sparse(record: _Record, key: str, feature: SparseFeature) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sparse(record: _Record, key: str, feature: dtf.SparseFeature) -> tuple[NDArray[Any], NDArray[Any]]:
     axes = [record.values(index_key, "int64").tolist() for index_key in feature.index_key]
     values = record.values(feature.value_key, feature.dtype)
     if any(len(axis) != len(values) for axis in axes):
@@ -214,7 +203,7 @@ def _sparse(record: _Record, key: str, feature: SparseFeature) -> tuple[NDArray[
     return indices, values[np.array(order, np.int64)]
 
 
-def _ragged(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
+def _ragged(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[Any]:
     values = record.values(key if feature.value_key is None else feature.value_key, feature.dtype)
     if feature.values is not None:
         values = _decoded(values, feature.values)
@@ -225,14 +214,14 @@ def _ragged(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
 
 def _decoded(values: Iterable[bytes], feature: Any) -> NDArray[Any]:
     """Decode each bytes value."""
-    if isinstance(feature, TextFeature):
+    if isinstance(feature, dtf.TextFeature):
         return _texts(values)
-    if isinstance(feature, TensorFeature):
+    if isinstance(feature, dtf.TensorFeature):
         return _tensors(values, feature)
     return _arrays([_raw_array(value, feature) for value in values], feature)
 
 
-def _partition_keys(feature: RaggedFeature) -> list[str]:
+def _partition_keys(feature: dtf.RaggedFeature) -> list[str]:
     return [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
 
 
@@ -254,13 +243,13 @@ def _several_bytes(record: _Record, key: str, count: int) -> list[bytes]:
     return values
 
 
-def _raw(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
+def _raw(record: _Record, key: str, feature: dtf.RawFeature) -> NDArray[Any]:
     if feature.count is None:
         return _raw_array(_one_bytes(record, key), feature)
     return _arrays([_raw_array(value, feature) for value in _several_bytes(record, key, feature.count)], feature)
 
 
-def _arrays(arrays: Sequence[NDArray[Any]], feature: RawFeature | TensorFeature) -> NDArray[Any]:
+def _arrays(arrays: Sequence[NDArray[Any]], feature: dtf.RawFeature | dtf.TensorFeature) -> NDArray[Any]:
     if -1 in feature.shape:
         return objects(arrays)
     result = np.empty((len(arrays), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
@@ -280,7 +269,7 @@ def _inflated(value: bytes, compression_type: str) -> bytes:
     return data
 
 
-def _raw_array(value: bytes, feature: RawFeature) -> NDArray[Any]:
+def _raw_array(value: bytes, feature: dtf.RawFeature) -> NDArray[Any]:
     if feature.compression_type is not None:
         value = _inflated(value, feature.compression_type)
     stored = oracle_dtype(feature.dtype)
@@ -293,7 +282,7 @@ def _raw_array(value: bytes, feature: RawFeature) -> NDArray[Any]:
     return np.frombuffer(bytearray(value), stored).astype(stored.newbyteorder("=")).reshape(feature.shape)
 
 
-def _text(record: _Record, key: str, feature: TextFeature) -> Any:
+def _text(record: _Record, key: str, feature: dtf.TextFeature) -> Any:
     if feature.count is not None:
         return _texts(_several_bytes(record, key, feature.count))
     if not len(record.values(key, "bytes")) and feature.default_value is not None:
@@ -312,20 +301,20 @@ def _string(value: bytes) -> str:
         raise Mismatch(f"is not UTF-8: {error}") from None
 
 
-def _tensor(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
+def _tensor(record: _Record, key: str, feature: dtf.TensorFeature) -> NDArray[Any]:
     if feature.count is None:
         return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
     return _tensors(_several_bytes(record, key, feature.count), feature)
 
 
-def _tensors(values: Iterable[bytes], feature: TensorFeature) -> NDArray[Any]:
+def _tensors(values: Iterable[bytes], feature: dtf.TensorFeature) -> NDArray[Any]:
     return _arrays([tensor_of(value, feature.dtype, feature.shape) for value in values], feature)
 
 
 # ---- rows of feature lists
 
 
-def _fixed_steps(record: _Record, key: str, feature: FixedLenSequenceFeature) -> NDArray[Any]:
+def _fixed_steps(record: _Record, key: str, feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
     if key not in record.lists and not feature.allow_missing:
         raise Mismatch("is missing")
     steps = [_counted(values, feature.shape) for values in record.steps(key, feature.dtype)]
@@ -335,19 +324,19 @@ def _fixed_steps(record: _Record, key: str, feature: FixedLenSequenceFeature) ->
     return _bounded(array, feature)
 
 
-def _variable_steps(record: _Record, key: str, feature: VarLenFeature) -> NDArray[Any]:
+def _variable_steps(record: _Record, key: str, feature: dtf.VarLenFeature) -> NDArray[Any]:
     return objects([_multiple(values, feature.shape[1:]) for values in record.steps(key, feature.dtype)])
 
 
-def _raw_steps(record: _Record, key: str, feature: RawFeature) -> NDArray[Any]:
+def _raw_steps(record: _Record, key: str, feature: dtf.RawFeature) -> NDArray[Any]:
     return _arrays([_raw_array(value, feature) for value in _one_bytes_each(record, key)], feature)
 
 
-def _tensor_steps(record: _Record, key: str, feature: TensorFeature) -> NDArray[Any]:
+def _tensor_steps(record: _Record, key: str, feature: dtf.TensorFeature) -> NDArray[Any]:
     return _tensors(_one_bytes_each(record, key), feature)
 
 
-def _text_steps(record: _Record, key: str, feature: TextFeature) -> NDArray[Any]:
+def _text_steps(record: _Record, key: str, feature: dtf.TextFeature) -> NDArray[Any]:
     return _texts(_one_bytes_each(record, key))
 
 
@@ -355,7 +344,7 @@ def _one_bytes_each(record: _Record, key: str) -> list[bytes]:
     return [_counted(values, ()).item() for values in record.steps(key, "bytes")]
 
 
-def _ragged_steps(record: _Record, key: str, feature: RaggedFeature) -> NDArray[Any]:
+def _ragged_steps(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[Any]:
     steps = record.steps(key if feature.value_key is None else feature.value_key, feature.dtype)
     read = {key: record.steps(key, "int64") for key in _partition_keys(feature)}
     if any(len(other) != len(steps) for other in read.values()):
@@ -382,25 +371,74 @@ def _items(record: _Record, key: str, feature: Any, of_item: _Rule) -> NDArray[A
 
 _Rule = Callable[[_Record, str, Any], Any]
 _OF_RECORDS: dict[type[Any], _Rule] = {
-    FixedLenFeature: _fixed,
-    VarLenFeature: _variable,
-    FixedLenSequenceFeature: _sequence,
-    SparseFeature: _sparse,
-    RaggedFeature: _ragged,
-    RawFeature: _raw,
-    TextFeature: _text,
-    TensorFeature: _tensor,
+    dtf.FixedLenFeature: _fixed,
+    dtf.VarLenFeature: _variable,
+    dtf.FixedLenSequenceFeature: _sequence,
+    dtf.SparseFeature: _sparse,
+    dtf.RaggedFeature: _ragged,
+    dtf.RawFeature: _raw,
+    dtf.TextFeature: _text,
+    dtf.TensorFeature: _tensor,
 }
 _OF_LISTS: dict[type[Any], _Rule] = {
-    FixedLenSequenceFeature: _fixed_steps,
-    VarLenFeature: _variable_steps,
-    RaggedFeature: _ragged_steps,
-    RawFeature: _raw_steps,
-    TensorFeature: _tensor_steps,
-    TextFeature: _text_steps,
+    dtf.FixedLenSequenceFeature: _fixed_steps,
+    dtf.VarLenFeature: _variable_steps,
+    dtf.RaggedFeature: _ragged_steps,
+    dtf.RawFeature: _raw_steps,
+    dtf.TensorFeature: _tensor_steps,
+    dtf.TextFeature: _text_steps,
 }
 # Each item is read as a record of its own.
 _OF_ITEMS = {
     cls: _OF_RECORDS[cls]
-    for cls in (FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature, TensorFeature, TextFeature)
+    for cls in (
+        dtf.FixedLenFeature,
+        dtf.VarLenFeature,
+        dtf.RaggedFeature,
+        dtf.RawFeature,
+        dtf.TensorFeature,
+        dtf.TextFeature,
+    )
 }
+
+
+# ---- columns of rows
+
+
+def columns_of(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of the rows of a feature, or of a feature list."""
+    if isinstance(feature, dtf.SparseFeature):
+        return {
+            f"{name}.indices": objects([indices for indices, _ in rows]),
+            f"{name}.values": objects([values for _, values in rows]),
+            f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
+        }
+    lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
+    if isinstance(feature, Encoded) and (is_list or feature.count == -1):
+        return {name: objects(rows), **lengths}
+    return {name: column_of(feature, rows), **lengths}
+
+
+def column_of(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
+    """Return the array of the rows of a feature."""
+    if isinstance(feature, dtf.TextFeature):
+        return np.array(rows, np.dtypes.StringDType()).reshape(len(rows), *feature.shape)
+    if isinstance(feature, dtf.FixedLenSequenceFeature):
+        return _padded(feature, rows)
+    if -1 not in feature.shape:
+        several = () if getattr(feature, "count", None) is None else (feature.count,)  # type: ignore[attr-defined]
+        column = np.empty((len(rows), *several, *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
+        for number, row in enumerate(rows):
+            column[number, ...] = row
+        return column
+    return objects(rows)
+
+
+def _padded(feature: dtf.FixedLenSequenceFeature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    length = max(map(len, rows), default=0) if feature.length is None else feature.length
+    column = np.empty((len(rows), length, *feature.shape), oracle_dtype(feature.dtype))
+    padding = b"" if feature.dtype == "bytes" else 0
+    column[...] = padding if feature.default_value is None else feature.default_value
+    for number, row in enumerate(rows):
+        column[number, : len(row)] = row
+    return column

@@ -11,19 +11,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+import dask_tfrecord as dtf
 from dask_tfrecord import features as classes
 from dask_tfrecord import messages
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    RawFeature,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from oracle.strategies import NAMES, STORED, values_that_fit
 from oracle.tensors import LISTS
@@ -91,9 +82,9 @@ def _keys(schema: Mapping[str, Feature]) -> list[str]:
     """List the keys that features read."""
     keys: list[str] = []
     for name, feature in schema.items():
-        if isinstance(feature, SparseFeature):
+        if isinstance(feature, dtf.SparseFeature):
             keys += [*feature.index_key, feature.value_key]
-        elif isinstance(feature, RaggedFeature):
+        elif isinstance(feature, dtf.RaggedFeature):
             keys.append(name if feature.value_key is None else feature.value_key)
             keys += [part.key for part in feature.partitions if isinstance(part, classes.KeyedPartition)]
         else:
@@ -110,7 +101,7 @@ def _fill(message: messages.Feature, kind: str, values: Iterable[Any]) -> None:
 
 def _fill_map(draw: st.DrawFn, held: Any, schema: Mapping[str, Feature], *, others: bool) -> None:
     for name, feature in schema.items():
-        needed = isinstance(feature, FixedLenFeature) and feature.default_value is None
+        needed = isinstance(feature, dtf.FixedLenFeature) and feature.default_value is None
         for key, (kind, values) in _draw_held(draw, name, feature).items():
             form = "list" if values or needed else draw(st.sampled_from(("list", "missing", "unset")))
             if form == "list":
@@ -124,7 +115,7 @@ def _fill_map(draw: st.DrawFn, held: Any, schema: Mapping[str, Feature], *, othe
 
 def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> None:
     count = draw(st.integers(0, min(_longest(feature), 3)))
-    needed = isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing
+    needed = isinstance(feature, dtf.FixedLenSequenceFeature) and not feature.allow_missing
     if not count and not needed and draw(st.booleans()):
         return
     for key in _keys({name: feature}):
@@ -138,26 +129,26 @@ def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> Non
 
 def _longest(feature: Feature) -> int:
     """Return the maximum number of steps, or 3 if it is unlimited."""
-    length = feature.length if isinstance(feature, FixedLenSequenceFeature) else None
+    length = feature.length if isinstance(feature, dtf.FixedLenSequenceFeature) else None
     return 3 if length is None else length
 
 
 def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) -> _Held:
     """Draw the content of a record or step for one feature."""
-    if isinstance(feature, SparseFeature):
+    if isinstance(feature, dtf.SparseFeature):
         return _draw_sparse(draw, feature)
-    if isinstance(feature, RaggedFeature):
+    if isinstance(feature, dtf.RaggedFeature):
         return _draw_ragged(draw, name, feature)
-    if isinstance(feature, TextFeature) and feature.default_value is not None and draw(st.booleans()):
+    if isinstance(feature, dtf.TextFeature) and feature.default_value is not None and draw(st.booleans()):
         return {name: ("bytes", [])}
-    if isinstance(feature, RawFeature | TextFeature | TensorFeature) and feature.count is not None:
+    if isinstance(feature, dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature) and feature.count is not None:
         count = draw(st.integers(0, 3)) if feature.count < 0 else feature.count
         return {name: ("bytes", [_draw_bytes(draw, feature) for _ in range(count)])}
-    if isinstance(feature, RawFeature | TextFeature | TensorFeature):
+    if isinstance(feature, dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature):
         return {name: ("bytes", [_draw_bytes(draw, feature)])}
-    if isinstance(feature, VarLenFeature):
+    if isinstance(feature, dtf.VarLenFeature):
         count = draw(st.integers(0, 3)) * math.prod(feature.shape[1:])
-    elif isinstance(feature, FixedLenSequenceFeature):
+    elif isinstance(feature, dtf.FixedLenSequenceFeature):
         count = math.prod(feature.shape) * (1 if step else draw(st.integers(0, min(_longest(feature), 3))))
     else:
         takes_default = feature.default_value is not None and draw(st.booleans())
@@ -169,7 +160,7 @@ def _draw_values(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
     return draw(st.lists(values_that_fit(dtype), min_size=count, max_size=count))
 
 
-def _draw_sparse(draw: st.DrawFn, feature: SparseFeature) -> _Held:
+def _draw_sparse(draw: st.DrawFn, feature: dtf.SparseFeature) -> _Held:
     count = 0 if 0 in feature.size else draw(st.integers(0, 4))
     held: _Held = {}
     for key, size in zip(feature.index_key, feature.size, strict=True):
@@ -178,7 +169,7 @@ def _draw_sparse(draw: st.DrawFn, feature: SparseFeature) -> _Held:
     return held
 
 
-def _draw_ragged(draw: st.DrawFn, name: str, feature: RaggedFeature) -> _Held:
+def _draw_ragged(draw: st.DrawFn, name: str, feature: dtf.RaggedFeature) -> _Held:
     held: _Held = {}
     rows = draw(st.integers(0, 3))
     for partition in feature.partitions:
@@ -209,11 +200,11 @@ def _encode_partition(partition: classes.KeyedPartition, lengths: list[int]) -> 
     return splits[1:] if isinstance(partition, classes.RowLimits) else lengths
 
 
-def _draw_bytes(draw: st.DrawFn, feature: RawFeature | TextFeature | TensorFeature) -> bytes:
-    if isinstance(feature, TextFeature):
+def _draw_bytes(draw: st.DrawFn, feature: dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature) -> bytes:
+    if isinstance(feature, dtf.TextFeature):
         return draw(NAMES).encode()
     sizes = [draw(st.integers(0, 3)) if size == -1 else size for size in feature.shape]
-    if isinstance(feature, TensorFeature):
+    if isinstance(feature, dtf.TensorFeature):
         return _draw_tensor(draw, feature.dtype, sizes)
     items = _draw_items(draw, feature.dtype, math.prod(sizes))
     if feature.compression_type is None:

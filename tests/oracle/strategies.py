@@ -8,18 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+import dask_tfrecord as dtf
 from dask_tfrecord import features as classes
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    RawFeature,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from oracle.tensors import LISTS
 from oracle.values import oracle_dtype
@@ -72,7 +63,7 @@ def _defaults(dtype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 @st.composite
 def _fixed(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     dtype, shape = draw(_DTYPES), draw(_SHAPES | st.just((0,)))
-    return FixedLenFeature(shape, dtype, draw(_defaults(dtype, shape)))
+    return dtf.FixedLenFeature(shape, dtype, draw(_defaults(dtype, shape)))
 
 
 @st.composite
@@ -80,13 +71,13 @@ def _sequence(draw: st.DrawFn, key: Callable[[], str], missing: st.SearchStrateg
     dtype = draw(_DTYPES)
     length = draw(st.none() | st.integers(0, 6))
     default = draw(st.none() | values_that_fit(dtype))
-    return FixedLenSequenceFeature(draw(_INNER), dtype, draw(missing), default, length=length)
+    return dtf.FixedLenSequenceFeature(draw(_INNER), dtype, draw(missing), default, length=length)
 
 
 @st.composite
 def _sparse(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     size = draw(st.lists(st.integers(0, 6) | st.just(2**63 - 1), min_size=1, max_size=3))
-    return SparseFeature(tuple(key() for _ in size), key(), draw(_DTYPES), tuple(size), draw(st.booleans()))
+    return dtf.SparseFeature(tuple(key() for _ in size), key(), draw(_DTYPES), tuple(size), draw(st.booleans()))
 
 
 @st.composite
@@ -96,53 +87,57 @@ def _ragged(draw: st.DrawFn, key: Callable[[], str], *, decoded: bool) -> Featur
         partitions.append(cls(draw(st.integers(1, 3))) if cls is classes.UniformRowLength else cls(key()))
     values = draw(_VALUES) if decoded and draw(st.booleans()) else None
     dtype = draw(_DTYPES) if values is None else "bytes"
-    return RaggedFeature(dtype, key() if draw(st.booleans()) else None, tuple(partitions), values=values)
+    return dtf.RaggedFeature(dtype, key() if draw(st.booleans()) else None, tuple(partitions), values=values)
 
 
 @st.composite
 def _tensor(draw: st.DrawFn, key: Callable[[], str]) -> Feature:
     sizes = draw(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=3))
     count = draw(st.none() | (st.just(-1) if -1 in sizes else _COUNTS))
-    return TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES), count=count)
+    return dtf.TensorFeature(tuple(sizes), draw(_TENSOR_DTYPES), count=count)
 
 
 _VALUES = st.one_of(
-    st.builds(RawFeature, _SHAPES, _RAW_DTYPES, compression_type=_COMPRESSION),
-    st.builds(TensorFeature, _SHAPES, _TENSOR_DTYPES),
-    st.just(TextFeature()),
+    st.builds(dtf.RawFeature, _SHAPES, _RAW_DTYPES, compression_type=_COMPRESSION),
+    st.builds(dtf.TensorFeature, _SHAPES, _TENSOR_DTYPES),
+    st.just(dtf.TextFeature()),
 )
 _Maker = Callable[[Callable[[], str]], st.SearchStrategy[Feature]]
-_VARLEN = st.builds(VarLenFeature, _DTYPES, shape=_INNER.map(lambda inner: (-1, *inner)))
+_VARLEN = st.builds(dtf.VarLenFeature, _DTYPES, shape=_INNER.map(lambda inner: (-1, *inner)))
 # Functions that return the strategy of a feature class. Their argument draws a new key.
 _OF_RECORDS: dict[type[Feature], _Maker] = {
-    FixedLenFeature: lambda key: _fixed(key),
-    VarLenFeature: lambda key: _VARLEN,
-    FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
-    SparseFeature: lambda key: _sparse(key),
-    RaggedFeature: lambda key: _ragged(key, decoded=True),
-    RawFeature: lambda key: st.one_of(
-        st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
-        st.builds(RawFeature, _SHAPES, _RAW_DTYPES, count=_COUNTS, compression_type=_COMPRESSION),
-        st.builds(RawFeature, _ONE_OPEN, _RAW_DTYPES, count=st.just(-1), compression_type=_COMPRESSION),
+    dtf.FixedLenFeature: lambda key: _fixed(key),
+    dtf.VarLenFeature: lambda key: _VARLEN,
+    dtf.FixedLenSequenceFeature: lambda key: _sequence(key, st.just(True)),
+    dtf.SparseFeature: lambda key: _sparse(key),
+    dtf.RaggedFeature: lambda key: _ragged(key, decoded=True),
+    dtf.RawFeature: lambda key: st.one_of(
+        st.builds(dtf.RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
+        st.builds(dtf.RawFeature, _SHAPES, _RAW_DTYPES, count=_COUNTS, compression_type=_COMPRESSION),
+        st.builds(dtf.RawFeature, _ONE_OPEN, _RAW_DTYPES, count=st.just(-1), compression_type=_COMPRESSION),
     ),
-    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES) | st.builds(TextFeature, count=_COUNTS),
-    TensorFeature: lambda key: _tensor(key),
+    dtf.TextFeature: lambda key: (
+        st.builds(dtf.TextFeature, st.none() | NAMES) | st.builds(dtf.TextFeature, count=_COUNTS)
+    ),
+    dtf.TensorFeature: lambda key: _tensor(key),
 }
 _OF_LISTS: dict[type[Feature], _Maker] = {
-    FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
-    VarLenFeature: _OF_RECORDS[VarLenFeature],
-    RaggedFeature: lambda key: _ragged(key, decoded=False),
-    RawFeature: lambda key: st.builds(RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION),
-    TensorFeature: lambda key: st.builds(TensorFeature, _SHAPES | _ONE_OPEN, _TENSOR_DTYPES),
-    TextFeature: lambda key: st.just(TextFeature()),
+    dtf.FixedLenSequenceFeature: lambda key: _sequence(key, st.booleans()),
+    dtf.VarLenFeature: _OF_RECORDS[dtf.VarLenFeature],
+    dtf.RaggedFeature: lambda key: _ragged(key, decoded=False),
+    dtf.RawFeature: lambda key: st.builds(
+        dtf.RawFeature, _SHAPES | _ONE_OPEN, _RAW_DTYPES, compression_type=_COMPRESSION
+    ),
+    dtf.TensorFeature: lambda key: st.builds(dtf.TensorFeature, _SHAPES | _ONE_OPEN, _TENSOR_DTYPES),
+    dtf.TextFeature: lambda key: st.just(dtf.TextFeature()),
 }
 _OF_ITEMS: dict[type[Feature], _Maker] = {
-    FixedLenFeature: lambda key: _fixed(key).filter(lambda feature: 0 not in feature.shape),
-    VarLenFeature: _OF_RECORDS[VarLenFeature],
-    RaggedFeature: lambda key: _ragged(key, decoded=False),
-    RawFeature: _OF_LISTS[RawFeature],
-    TensorFeature: _OF_LISTS[TensorFeature],
-    TextFeature: lambda key: st.builds(TextFeature, st.none() | NAMES),
+    dtf.FixedLenFeature: lambda key: _fixed(key).filter(lambda feature: 0 not in feature.shape),
+    dtf.VarLenFeature: _OF_RECORDS[dtf.VarLenFeature],
+    dtf.RaggedFeature: lambda key: _ragged(key, decoded=False),
+    dtf.RawFeature: _OF_LISTS[dtf.RawFeature],
+    dtf.TensorFeature: _OF_LISTS[dtf.TensorFeature],
+    dtf.TextFeature: lambda key: st.builds(dtf.TextFeature, st.none() | NAMES),
 }
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
 ITEMS: tuple[type[Feature], ...] = tuple(_OF_ITEMS)

@@ -13,58 +13,44 @@ from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
-from dask_tfrecord.features import (
-    Encoded,
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    ImageFeature,
-    Partition,
-    RaggedFeature,
-    RawFeature,
-    RowLengths,
-    TensorFeature,
-    TextFeature,
-    UniformRowLength,
-    VarLenFeature,
-)
+from dask_tfrecord.features import Encoded, Feature, Partition, RowLengths, UniformRowLength
 
 # One feature per layout of columns.
 FEATURES: dict[str, Feature] = {
-    "dense": FixedLenFeature((2,), "float32"),
-    "raw": RawFeature((3,), "uint8"),
-    "text": TextFeature(),
-    "bytes": FixedLenFeature((), "bytes"),
-    "pair": FixedLenFeature((2,), "bytes"),
-    "none": FixedLenFeature((0,), "bytes"),
-    "ragged": VarLenFeature("int64"),
-    "boxes": VarLenFeature("float32", shape=(-1, 4)),
-    "words": VarLenFeature("bytes"),
-    "grid": VarLenFeature("bytes", shape=(-1, 2)),
-    "steps": FixedLenSequenceFeature((2,), "bytes", length=3),
-    "padded": FixedLenSequenceFeature((2,), "uint8", length=3),
-    "names": TensorFeature((2, 1), "bytes"),
-    "frames": ImageFeature((-1, 1, 2, 3)),
-    "samples": RawFeature((-1, 2), ">c8"),
-    "views": ImageFeature((2, 1, 2, 3)),
-    "states": RawFeature((2,), ">i2", count=-1),
-    "pairs": RawFeature((3,), "float64", count=2, compression_type="ZLIB"),
-    "columns": RawFeature((2, -1), "uint16"),
-    "phrases": TextFeature(count=-1),
-    "captions": TextFeature(count=2),
-    "grids": TensorFeature((2, 2), "int16", count=-1),
-    "labels": TensorFeature((2,), "bytes", count=3),
-    "crops": ImageFeature((-1, -1, -1, 3)),
-    "blocks": TensorFeature((-1, 2), "float32", count=-1),
-    "tables": RawFeature((-1, 3), "int16", count=-1),
-    "lines": TensorFeature((-1,), "bytes", count=-1),
-    "poses": RaggedFeature("bytes", partitions=(RowLengths("p"),), values=RawFeature((3,), "float64")),
-    "notes": RaggedFeature("bytes", partitions=(RowLengths("n"), RowLengths("m")), values=TextFeature()),
-    "nested": VarLenFeature("int8", shape=(-1, -1, 2)),
-    "deep": RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
-    "image": ImageFeature(),
-    "tensor": TensorFeature((-1, 3), "float64"),
-    "strings": TensorFeature((-1, -1), "bytes"),
+    "dense": dtf.FixedLenFeature((2,), "float32"),
+    "raw": dtf.RawFeature((3,), "uint8"),
+    "text": dtf.TextFeature(),
+    "bytes": dtf.FixedLenFeature((), "bytes"),
+    "pair": dtf.FixedLenFeature((2,), "bytes"),
+    "none": dtf.FixedLenFeature((0,), "bytes"),
+    "ragged": dtf.VarLenFeature("int64"),
+    "boxes": dtf.VarLenFeature("float32", shape=(-1, 4)),
+    "words": dtf.VarLenFeature("bytes"),
+    "grid": dtf.VarLenFeature("bytes", shape=(-1, 2)),
+    "steps": dtf.FixedLenSequenceFeature((2,), "bytes", length=3),
+    "padded": dtf.FixedLenSequenceFeature((2,), "uint8", length=3),
+    "names": dtf.TensorFeature((2, 1), "bytes"),
+    "frames": dtf.ImageFeature((-1, 1, 2, 3)),
+    "samples": dtf.RawFeature((-1, 2), ">c8"),
+    "views": dtf.ImageFeature((2, 1, 2, 3)),
+    "states": dtf.RawFeature((2,), ">i2", count=-1),
+    "pairs": dtf.RawFeature((3,), "float64", count=2, compression_type="ZLIB"),
+    "columns": dtf.RawFeature((2, -1), "uint16"),
+    "phrases": dtf.TextFeature(count=-1),
+    "captions": dtf.TextFeature(count=2),
+    "grids": dtf.TensorFeature((2, 2), "int16", count=-1),
+    "labels": dtf.TensorFeature((2,), "bytes", count=3),
+    "crops": dtf.ImageFeature((-1, -1, -1, 3)),
+    "blocks": dtf.TensorFeature((-1, 2), "float32", count=-1),
+    "tables": dtf.RawFeature((-1, 3), "int16", count=-1),
+    "lines": dtf.TensorFeature((-1,), "bytes", count=-1),
+    "poses": dtf.RaggedFeature("bytes", partitions=(RowLengths("p"),), values=dtf.RawFeature((3,), "float64")),
+    "notes": dtf.RaggedFeature("bytes", partitions=(RowLengths("n"), RowLengths("m")), values=dtf.TextFeature()),
+    "nested": dtf.VarLenFeature("int8", shape=(-1, -1, 2)),
+    "deep": dtf.RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
+    "image": dtf.ImageFeature(),
+    "tensor": dtf.TensorFeature((-1, 3), "float64"),
+    "strings": dtf.TensorFeature((-1, -1), "bytes"),
 }
 _NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", "uint64")
 
@@ -80,31 +66,35 @@ def any_features() -> st.SearchStrategy[Feature]:
     cuts: st.SearchStrategy[Partition] = st.sampled_from([RowLengths("k"), UniformRowLength(2)])
     open_shapes = st.lists(st.sampled_from([-1, 1, 3]), min_size=1, max_size=3).map(tuple)
     return st.one_of(
-        st.builds(FixedLenFeature, shapes, listed),
-        st.builds(RawFeature, shapes, stored),
-        st.sampled_from([TextFeature(), TextFeature(count=-1), TextFeature(count=2)]),
-        st.builds(RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=counts),
-        st.builds(TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
-        st.sampled_from([RawFeature((2, -1), "int8"), RawFeature((-1,), "int8", compression_type="GZIP")]),
-        st.builds(TensorFeature, open_shapes, st.sampled_from(["int16", "bytes"]), count=st.just(-1)),
+        st.builds(dtf.FixedLenFeature, shapes, listed),
+        st.builds(dtf.RawFeature, shapes, stored),
+        st.sampled_from([dtf.TextFeature(), dtf.TextFeature(count=-1), dtf.TextFeature(count=2)]),
+        st.builds(dtf.RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=counts),
+        st.builds(dtf.TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
+        st.sampled_from([dtf.RawFeature((2, -1), "int8"), dtf.RawFeature((-1,), "int8", compression_type="GZIP")]),
+        st.builds(dtf.TensorFeature, open_shapes, st.sampled_from(["int16", "bytes"]), count=st.just(-1)),
         st.builds(
-            lambda of, values: RaggedFeature("bytes", partitions=tuple(of), values=values),
+            lambda of, values: dtf.RaggedFeature("bytes", partitions=tuple(of), values=values),
             st.lists(cuts, max_size=2),
-            st.sampled_from([RawFeature((2,), "<i2"), TensorFeature((1,), "bytes"), TextFeature()]),
+            st.sampled_from([dtf.RawFeature((2,), "<i2"), dtf.TensorFeature((1,), "bytes"), dtf.TextFeature()]),
         ),
-        st.sampled_from([RawFeature((2, -1), "int8", count=-1), ImageFeature((-1, -1, 2, 3))]),
-        st.builds(lambda dtype, shape: VarLenFeature(dtype, shape=shape), listed, rows),
-        st.builds(lambda shape, dtype: RawFeature((-1, *shape), dtype), inner, stored),
+        st.sampled_from([dtf.RawFeature((2, -1), "int8", count=-1), dtf.ImageFeature((-1, -1, 2, 3))]),
+        st.builds(lambda dtype, shape: dtf.VarLenFeature(dtype, shape=shape), listed, rows),
+        st.builds(lambda shape, dtype: dtf.RawFeature((-1, *shape), dtype), inner, stored),
         st.builds(
-            lambda shape, dtype, length: FixedLenSequenceFeature(shape, dtype, length=length),
+            lambda shape, dtype, length: dtf.FixedLenSequenceFeature(shape, dtype, length=length),
             inner,
             listed,
             st.integers(0, 3),
         ),
-        st.builds(lambda dtype, of: RaggedFeature(dtype, partitions=tuple(of)), listed, st.lists(cuts, max_size=3)),
-        st.builds(TensorFeature, open_shapes, st.one_of(stored, st.just("bytes"))),
+        st.builds(lambda dtype, of: dtf.RaggedFeature(dtype, partitions=tuple(of)), listed, st.lists(cuts, max_size=3)),
+        st.builds(dtf.TensorFeature, open_shapes, st.one_of(stored, st.just("bytes"))),
         st.sampled_from(
-            [ImageFeature(), ImageFeature((2, 1, 3)), *(ImageFeature((n, 2, 1, 3), "uint16") for n in (-1, 2))]
+            [
+                dtf.ImageFeature(),
+                dtf.ImageFeature((2, 1, 3)),
+                *(dtf.ImageFeature((n, 2, 1, 3), "uint16") for n in (-1, 2)),
+            ]
         ),
     )
 
@@ -168,7 +158,7 @@ def listed(value: Any) -> Any:
 
 def fitting_rows(feature: Feature, count: int, rng: np.random.Generator) -> Block:
     """Generate rows like `rows_like` that records can store: listed values fit, images have pixels."""
-    if isinstance(feature, ImageFeature) and feature.own_shapes:
+    if isinstance(feature, dtf.ImageFeature) and feature.own_shapes:
         rows = splits_of(rng.choice([0, 0, 1, 3], count)) if feature.ragged_rank else None
         images = count if rows is None else int(rows[-1])
         shapes = np.stack([*rng.integers(1, 5, (2, images)), rng.choice([1, 3, 4], images)], axis=1)
@@ -180,7 +170,7 @@ def fitting_rows(feature: Feature, count: int, rng: np.random.Generator) -> Bloc
     return _listable(block) if isinstance(feature, _LISTED) else block
 
 
-_LISTED = (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature)
+_LISTED = (dtf.FixedLenFeature, dtf.VarLenFeature, dtf.FixedLenSequenceFeature, dtf.RaggedFeature)
 
 
 def _listable(block: Any) -> Any:
@@ -202,13 +192,15 @@ def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
     context: dict[str, Feature] = {}
     lists: dict[str, Feature] = {}
     for name, feature in features.items():
-        if steps and isinstance(feature, FixedLenSequenceFeature):
+        if steps and isinstance(feature, dtf.FixedLenSequenceFeature):
             lists[name] = feature
-        elif steps and isinstance(feature, VarLenFeature) and feature.ragged_rank == 2:
-            lists[name] = VarLenFeature(feature.dtype, shape=feature.shape[1:])
-        elif steps and isinstance(feature, RawFeature | TensorFeature | TextFeature) and feature.count == -1:
+        elif steps and isinstance(feature, dtf.VarLenFeature) and feature.ragged_rank == 2:
+            lists[name] = dtf.VarLenFeature(feature.dtype, shape=feature.shape[1:])
+        elif (
+            steps and isinstance(feature, dtf.RawFeature | dtf.TensorFeature | dtf.TextFeature) and feature.count == -1
+        ):
             lists[name] = replace(feature, count=None)
-        elif steps and isinstance(feature, ImageFeature) and feature.ragged_rank:
+        elif steps and isinstance(feature, dtf.ImageFeature) and feature.ragged_rank:
             lists[name] = replace(feature, shape=feature.value_shape)
         else:
             context[name] = _of_record(name, feature)
@@ -216,11 +208,11 @@ def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
 
 
 def _of_record(name: str, feature: Feature) -> Feature:
-    if isinstance(feature, FixedLenSequenceFeature):
+    if isinstance(feature, dtf.FixedLenSequenceFeature):
         return replace(feature, allow_missing=True)
-    if isinstance(feature, RaggedFeature) or (isinstance(feature, VarLenFeature) and feature.ragged_rank > 1):
+    if isinstance(feature, dtf.RaggedFeature) or (isinstance(feature, dtf.VarLenFeature) and feature.ragged_rank > 1):
         levels = [RowLengths(f"{name} {level}") for level in range(feature.ragged_rank - 1)]
-        values = feature.values if isinstance(feature, RaggedFeature) else None
+        values = feature.values if isinstance(feature, dtf.RaggedFeature) else None
         sizes = feature.item_shape if values is None else feature.uniform_sizes  # type: ignore[union-attr]
-        return RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, sizes)), values=values)
+        return dtf.RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, sizes)), values=values)
     return feature
