@@ -1,6 +1,6 @@
 """TFDS data sets, read by means of their metadata: splits, counts, features, names of classes.
 
-`support/tfds_writer.py` wrote the files with tensorflow-datasets 4.9.10: `data/tfds/every` holds each feature class,
+tensorflow-datasets 4.9.10 wrote and read the files: `data/tfds/every` holds each feature class,
 `every.npz` the values that TFDS reads from it, and `splits.json` the records that TFDS selects for some hundred splits.
 """
 
