@@ -12,9 +12,6 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 from oracle import read_payloads, write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like
 from support.repeating import Repeating
@@ -316,31 +313,6 @@ def test_feature_lists_of_a_public_file(public: Path, padded: bool) -> None:
     assert found["record"].tolist() == np.repeat(np.arange(len(messages)), lengths).tolist()
 
 
-def test_a_public_data_set_becomes_a_store_for_training(corpus: Path, tmp_path: Path) -> None:
-    """The recipe of docs/how-to/items.md: arrays of steps below data/, and the ends of episodes in meta/."""
-    folder = corpus / "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0"
-    store = tmp_path / "replay.zarr"
-
-    ds = dtf.read_tfrecord(folder, split="train")
-    steps = ds.explode("steps")
-    names = {"steps/observation/image_0": "img", "steps/observation/state": "state", "steps/action": "action"}
-    data = steps.map_blocks(lambda blocks: {short: blocks[name] for name, short in names.items()})
-    data.to_zarr(store, component="data")
-    episodes = steps["record"].compute()
-    ends = np.flatnonzero(np.diff(episodes, append=-1)) + 1
-    zarr.open_group(store, path="meta").create_array("episode_ends", data=ends)
-
-    found = zarr.open_group(store, mode="r")
-    picked = steps.rows[[5, 40]]["steps/observation/image_0"].compute()
-    assert (picked == found["data/img"][:][[5, 40]]).all()
-    rows = ds.compute()
-    lengths = [len(row) for row in rows["steps/action"]]
-    assert found["meta/episode_ends"][:].tolist() == np.cumsum(lengths).tolist()
-    assert found["data/img"].shape == (sum(lengths), 64, 64, 3)
-    for name, short in names.items():
-        np.testing.assert_array_equal(found[f"data/{short}"][:], np.concatenate(rows[name]))
-
-
 def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 256, (5, 4, 3, 3), np.uint8)
     features = {"steps/image": dtf.ImageFeature((-1, 4, 3, 3)), "steps/x": dtf.VarLenFeature("int64")}
@@ -366,43 +338,6 @@ def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
             steps.rows[[0, 4, 2]]["steps/image"].compute()
     with pytest.raises(dtf.FeatureError, match="record 1"):
         ds.compute(scheduler="sync")
-
-
-@given(data=st.data())
-def test_any_lengths_chunks_and_spans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    lengths = data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 9]), min_size=0, max_size=12), "lengths")
-    records = [episode(number, steps) for number, steps in enumerate(lengths)]
-    path = tmp_path_factory.mktemp("any") / "a.tfrecord"
-    write_oracle(path, map(payload, records))
-    ds = dtf.read_tfrecord(path, FEATURES_OF_EPISODES, chunks=data.draw(st.integers(1, 13), "rows"))
-    repeat = data.draw(st.lists(st.sampled_from(["id", "name", "tags"]), unique=True), "repeat")
-    steps = ds.explode(GROUP, repeat=repeat)
-    expected = items_of(records, repeat)
-    names = data.draw(st.lists(st.sampled_from(list(steps)), min_size=1, unique=True), "names")
-    wanted = [{name: item[name] for name in names} for item in expected]
-    assert rows_of(steps[names].compute()) == wanted
-    # Chunks of records without items are left out.
-    borders = np.cumsum([0, *ds.chunks]).astype(int).tolist()
-    items = [sum(lengths[start:stop]) for start, stop in pairwise(borders)]
-    assert list(steps.chunks) == ([rows for rows in items if rows] or [0])
-    if not expected:
-        return
-    picked = data.draw(st.lists(st.integers(-len(expected), len(expected) - 1), max_size=8), "picked")
-    assert rows_of(steps[names].rows[picked].compute()) == [wanted[item] for item in picked]
-    # Spans of a writer: ascending, adjacent, some of them within one record.
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(expected)), max_size=6), "cuts"))
-    spans = list(pairwise([0, *cuts, len(expected)]))
-    source = steps._source
-    assert source is not None
-    dense = [name for name in names if steps.schema[name].is_dense]
-    filled = {name: np.zeros_like(steps[name].compute()) for name in dense}
-    read = [
-        row
-        for blocks in source.read_spans(names, iter(spans), filled)
-        for row in rows_of({name: np.asarray(block) for name, block in blocks.items()})
-    ]
-    assert read == wanted
-    assert rows_of(filled) == [{name: item[name] for name in dense} for item in expected] or not dense
 
 
 def test_a_record_that_several_spans_divide_is_decoded_once(tmp_path: Path) -> None:
