@@ -42,6 +42,7 @@ SMALL = {
 LIMITS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in SMALL.items()})
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.sets(NASTY | WORDS, min_size=1, max_size=12), st.data())
 def test_names_can_stand_in_any_store_and_dimensions_are_no_arrays(names: set[str], data: st.DataObject) -> None:
     kinds = {name: data.draw(any_features()) for name in names}
@@ -85,7 +86,7 @@ def test_what_names_become() -> None:
     assert [array.name for array in dtf.plan_zarr({name: [1] for name in NAMES}).arrays] == list(NAMES.values())
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.data())
 def test_any_layout_holds_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Units cut flat arrays anywhere: each reads the rows that hold its entries."""

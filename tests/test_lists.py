@@ -152,7 +152,7 @@ def test_arrays_become_lists_of_examples(tmp_path: Path) -> None:
         dtf.to_tfrecord(arrays, tmp_path / "y.tfrecord", features=context, example_features=features)
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 3)
 @given(st.data())
 def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_size=3, items=ITEMS))

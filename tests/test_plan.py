@@ -98,18 +98,16 @@ def runs_of(collection: Collection, rows: RowNumbers) -> list[tuple[str, int]]:
 
 @given(st.data(), collections())
 def test_runs_read_just_the_rows_wanted(data: st.DataObject, collection: Collection) -> None:
-    rows: RowNumbers = range(collection.nrows)
-    assert runs_of(collection, rows) == records_of(collection, rows)
     start = data.draw(st.integers(0, collection.nrows))
-    rows = range(start, data.draw(st.integers(start, collection.nrows)))
-    assert runs_of(collection, rows) == records_of(collection, rows)
     some = data.draw(st.sets(st.sampled_from(range(collection.nrows))) if collection.nrows else st.just(set()))
-    rows = np.array(sorted(some), np.int64)
-    assert runs_of(collection, rows) == records_of(collection, rows)
-    steps = data.draw(st.integers(1, 5))
-    assert runs_of(collection, range(0, collection.nrows, steps)) == records_of(
-        collection, range(0, collection.nrows, steps)
-    )
+    picks: list[RowNumbers] = [
+        range(collection.nrows),
+        range(start, data.draw(st.integers(start, collection.nrows))),
+        np.array(sorted(some), np.int64),
+        range(0, collection.nrows, data.draw(st.integers(1, 5))),
+    ]
+    for rows in picks:
+        assert runs_of(collection, rows) == records_of(collection, rows)
 
 
 @given(collections())
@@ -123,34 +121,15 @@ def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
         assert run.stop_offset == (later[0] * 10 if later else collection.nbytes[shard])
 
 
-@given(st.data(), st.integers(0, 40))
-def test_rows_are_picked_as_numpy_picks(data: st.DataObject, size: int) -> None:
-    rows: RowNumbers = range(size)
-    array = np.arange(size)
-    # Selections of selections, as in `ds.rows[...].rows[...]`.
-    for _ in range(3):
-        key = data.draw(keys(len(rows)))
-        rows = pick_rows(rows, key)
-        array = array[np.asarray(key, int) if isinstance(key, list) else key]
-        assert np.asarray(rows, np.int64).tolist() == array.tolist()
-        assert len(rows) == len(array)
+MASK = np.ones(4, bool)
+OUTSIDE: list[Any] = [[3], [-4], np.array([0, 3]), MASK]
+NO_PICKS: list[Any] = [[1.5], ["a"], [[1, 2]], "label", None, ..., [None], np.ones((3, 1), bool), [slice(2)]]
 
 
-@given(st.data(), st.integers(0, 40))
-def test_wrong_rows_are_refused_as_numpy_refuses(data: st.DataObject, size: int) -> None:
-    array = np.arange(size)
-    outside = data.draw(st.integers(size, size + 5) | st.integers(-size - 5, -size - 1))
-    mask = np.ones(data.draw(st.integers(1, 50).filter(lambda length: length != size)), bool)
-    for key in [[outside], np.array([0, outside]) if size else np.array([outside]), mask]:
-        with pytest.raises(IndexError):
-            array[key]
-        with pytest.raises(IndexError, match=r"out of bounds|a mask for"):
-            pick_rows(range(size), key)
-
-
-@pytest.mark.parametrize("key", [[1.5], ["a"], [[1, 2]], "label", None, ..., [None], np.ones((3, 1), bool), [slice(2)]])
+@pytest.mark.parametrize("key", [*OUTSIDE, *NO_PICKS], ids=str)
 def test_what_is_no_pick_of_rows(key: Any) -> None:
-    with pytest.raises(IndexError, match=r"rows are picked by|a mask for 3 rows"):
+    """`test_dataset_states` picks rows of every kind."""
+    with pytest.raises(IndexError, match=r"rows are picked by|out of bounds|a mask for 3 rows"):
         pick_rows(range(3), key)
 
 

@@ -15,7 +15,7 @@ import dask
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from rich.cells import cell_len
@@ -304,6 +304,7 @@ def test_any_rows(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ds.preview(-1)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_any_columns(data: st.DataObject) -> None:
     features = data.draw(st.dictionaries(st.text(max_size=6), any_features(), min_size=1, max_size=4))
