@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import os
 import pickle
 import random
@@ -13,9 +12,9 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ import oracle
 import pytest
 from distributed import Client
 from distributed.utils import key_split
-from hypothesis import given
-from hypothesis import strategies as st
 from support.notebooks import executed, needs_jupyter
 from support.terminals import Terminal
 from support.waiting import in_background, wait_until
@@ -38,9 +35,9 @@ from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.runtime import progress
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
-from dask_tfrecord.settings import replaced_limits
+from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.stores.output import WriteSummary, collect_summaries
+from dask_tfrecord.stores.output import WriteSummary, collect_summaries, peak_memory
 
 ROWS = 600
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
@@ -104,46 +101,31 @@ def touch_when_shown(terminal: Terminal, text: str, flag: Path) -> None:
         flag.touch()
 
 
+@contextmanager
+def waiting(ds: dtf.Dataset, folder: Path, terminal: Terminal, text: str) -> Iterator[dtf.Dataset]:
+    """Yield the rows, of which all but the first wait until a terminal shows a text."""
+    function = partial(first_then_wait, folder / "flag")
+    with in_background(touch_when_shown, terminal, text, folder / "flag"):
+        yield ds.map_blocks(function, {"label": ds.schema["label"]})
+
+
+def check_summary(terminal: Terminal, store: Path) -> None:
+    last = terminal.close().rstrip().splitlines()[-1]
+    assert last.startswith(f"Wrote {store}: 600 rows of 1 feature in ")
+
+
 # -- seen, or not ------------------------------------------------------------------------------------------------------
 
 
 @POSIX
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_the_bar_moves_and_leaves_a_summary(
-    scheduler: str, shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
-) -> None:
-    terminal = looking()
-    ds = dtf.read_tfrecord(shards, columns=["label"])
-    # The bar appears after a delay: rows wait for it.
-    waiting = partial(first_then_wait, tmp_path / "flag")
-    shown = in_background(touch_when_shown, terminal, "100 of 600 rows", tmp_path / "flag")
-    with shown, dask.config.set(scheduler=scheduler):
-        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
-    assert re.search(r"Writing .* \d+% .*\s100 of 600 rows, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
-    last = terminal.close().rstrip().splitlines()[-1]
-    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
-
-
-def check_bar_within_a_task(terminal: Terminal, shards: Path, folder: Path) -> None:
-    """Convert all rows by one task, whose second span waits until the bar shows the first one."""
-    ds = dtf.read_tfrecord(shards, columns=["label"], chunks=100)
-    waiting = partial(first_then_wait, folder / "flag")
-    shown = in_background(touch_when_shown, terminal, "42%", folder / "flag")
+def test_the_bar_moves_within_a_task(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    """One task converts all rows; its second span waits until the bar shows the first one."""
+    terminal, ds = looking(), dtf.read_tfrecord(shards, columns=["label"], chunks=100)
     # Rows of label take 8 bytes: a span is as many rows as a write unit of this size holds.
-    with replaced_limits(write_unit_nbytes=2000), shown, show_immediately():
-        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(folder / "some.zarr", chunks=100, shards=ROWS)
-    last = terminal.close().rstrip().splitlines()[-1]
-    assert last.startswith(f"Wrote {folder}/some.zarr: 600 rows of 1 feature in ")
+    with replaced_limits(write_unit_nbytes=2000), show_immediately(), waiting(ds, tmp_path, terminal, "42%") as rows:
+        rows.to_zarr(tmp_path / "some.zarr", chunks=100, shards=ROWS)
+    check_summary(terminal, tmp_path / "some.zarr")
     assert not progress._followers
-
-
-@POSIX
-@pytest.mark.parametrize("scheduler", ["threads"])
-def test_the_bar_moves_within_a_task(
-    scheduler: str, shards: Path, tmp_path: Path, looking: Callable[[], Terminal]
-) -> None:
-    with dask.config.set(scheduler=scheduler):
-        check_bar_within_a_task(looking(), shards, tmp_path)
 
 
 @POSIX
@@ -278,36 +260,6 @@ def test_tasks_of_others_are_not_counted() -> None:
 # -- the numbers -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("compression", "scheduler"), [(None, "sync"), ("gzip", "threads"), ("zlib", "sync")])
-def test_the_summary_equals_the_written_files(
-    compression: str | None, scheduler: str, shards: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "in").mkdir()
-    for path in shards.iterdir():
-        (tmp_path / "in" / path.name).write_bytes(COMPRESS[compression](path.read_bytes()))
-    ds = dtf.read_tfrecord(tmp_path / "in")
-    out = tmp_path / "out"
-    with dask.config.set(scheduler=scheduler), collect_summaries() as found:
-        ds.to_zarr(tmp_path / "some.zarr", chunks=70)
-        ds.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr", component="a/b")
-        ds.to_tfrecord(out / "a-{shard}-{shards}", compression=compression)
-        dtf.copy_tfrecord(tmp_path / "in", out / "b-{shard}-{shards}", records_per_shard=170)
-        dtf.copy_tfrecord(tmp_path / "in", out / "c", columns=["label"], index=compression != "zlib")
-    first, mapped, written, resharded, picked = found
-    assert [each.nbytes_in for each in found] == [size(tmp_path / "in")] * 5
-    assert [each.records for each in found] == [ROWS] * 5
-    assert first.nbytes_out == chunks_size(tmp_path / "some.zarr")
-    assert mapped.nbytes_out == chunks_size(tmp_path / "mapped.zarr")
-    assert written.nbytes_out == size(out, "a-*")
-    assert resharded.nbytes_out == size(out, "b-*")
-    assert picked.nbytes_out == (out / "c").stat().st_size
-    assert (first.features, written.features, picked.features) == (2, 2, None)
-    assert (written.units, resharded.units, picked.units) == (3, 4, 1)
-    assert first.decoded == sum(array.nbytes for array in ds.plan_zarr(chunks=70).arrays)
-    assert all(each.seconds > 0 and each.before == 0 for each in found)
-    assert all(each.rate == pytest.approx((each.nbytes_in or 0) / each.seconds) for each in found)
-
-
 def test_the_summary_of_arrays_counts_decoded_bytes(tmp_path: Path) -> None:
     with collect_summaries() as found:
         dtf.to_zarr({"x": np.zeros((100, 8))}, tmp_path / "some.zarr", chunks=30)
@@ -392,44 +344,6 @@ print(peak_memory() - before)
     assert os.name == "nt" or (200 << 20) < int(done.stdout) < (300 << 20)
 
 
-# -- stored bytes of rows ----------------------------------------------------------------------------------------------
-
-
-@st.composite
-def collections(draw: st.DrawFn) -> tuple[list[list[bytes]], str | None]:
-    lengths = draw(st.lists(st.lists(st.integers(0, 300), max_size=9), min_size=1, max_size=4))
-    return [[bytes(length) for length in shard] for shard in lengths], draw(st.sampled_from(list(COMPRESS)))
-
-
-@given(made=collections(), data=st.data())
-def test_stored_bytes_of_rows_add_up_to_the_shards(
-    made: tuple[list[list[bytes]], str | None], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    payloads, compression = made
-    folder = tmp_path_factory.mktemp("any")
-    for number, shard in enumerate(payloads):
-        oracle.write_oracle(folder / f"{number}", shard)
-        (folder / f"{number}").write_bytes(COMPRESS[compression]((folder / f"{number}").read_bytes()))
-    found, indexes = index_shards(find_shards(folder, compression=compression), sidecars=False)
-    collection = Collection.from_indexes(found, indexes)
-    source = RecordSource(collection, None, range(collection.nrows), True, "")  # type: ignore[arg-type]
-    nrows = collection.nrows
-    cuts = sorted({0, nrows, *data.draw(st.lists(st.integers(0, nrows)))})
-    spans = np.array([*pairwise(cuts), (0, 0)])
-    nbytes = source.cost(spans)
-    assert (nbytes >= 0).all()
-    if nrows:
-        assert nbytes.sum() == pytest.approx(size(folder))
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=nrows, max_size=nrows)), bool)
-    halves = [
-        RecordSource(collection, None, np.flatnonzero(kept), True, "").cost(  # type: ignore[arg-type]
-            np.array([[0, kept.sum()]])
-        )
-        for kept in (mask, ~mask)
-    ]
-    assert sum(half[0] for half in halves) == pytest.approx(nbytes.sum())
-
-
 def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
     lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
     oracle.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
@@ -440,7 +354,20 @@ def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
     assert nbytes.tolist() == [1000 * 116 + large, large, large + 2 * 23]
 
 
-# -- on a cluster ------------------------------------------------------------------------------------------------------
+# -- on every scheduler ------------------------------------------------------------------------------------------------
+
+CLUSTER = pytest.mark.integration
+
+
+@pytest.fixture
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Activate a scheduler."""
+    if request.param == "cluster":
+        request.getfixturevalue("client")
+        yield request.param
+    else:
+        with dask.config.set(scheduler=request.param):
+            yield request.param
 
 
 def listeners(dask_scheduler: Any) -> int:
@@ -448,35 +375,72 @@ def listeners(dask_scheduler: Any) -> int:
 
 
 @POSIX
-@pytest.mark.integration
-def test_a_cluster_reports_progress(
-    shards: Path, tmp_path: Path, client: Client, looking: Callable[[], Terminal]
+@pytest.mark.parametrize("scheduler", ["sync", "threads", pytest.param("cluster", marks=CLUSTER)], indirect=True)
+def test_the_bar_moves_and_leaves_a_summary(
+    scheduler: str,
+    shards: Path,
+    tmp_path: Path,
+    looking: Callable[[], Terminal],
+    set_limits: Callable[..., Limits],
+    request: pytest.FixtureRequest,
 ) -> None:
-    terminal = looking()
-    ds = dtf.read_tfrecord(shards, columns=["label"])
-    waiting = partial(first_then_wait, tmp_path / "flag")
-    shown = in_background(touch_when_shown, terminal, "100 of 600 rows", tmp_path / "flag")
-    with shown, show_immediately():
-        ds.map_blocks(waiting, {"label": ds.schema["label"]}).to_zarr(tmp_path / "some.zarr", chunks=100)
-    last = terminal.close().rstrip().splitlines()[-1]
-    assert last.startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
-    wait_until(lambda: client.run_on_scheduler(listeners) == 0)
-    assert not progress._followers and not progress._listening
+    terminal, ds = looking(), dtf.read_tfrecord(shards, columns=["label"])
+    # The bar appears after a delay: rows wait for it.
+    set_limits(display_delay=0.2)
+    with waiting(ds, tmp_path, terminal, "100 of 600 rows") as rows:
+        rows.to_zarr(tmp_path / "some.zarr", chunks=100)
+    assert re.search(r"Writing .* \d+% .*\s100 of 600 rows, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
+    check_summary(terminal, tmp_path / "some.zarr")
+    assert not progress._followers
+    if scheduler == "cluster":
+        client = request.getfixturevalue("client")
+        wait_until(lambda: client.run_on_scheduler(listeners) == 0)
+        assert not progress._listening
 
 
-@pytest.mark.integration
-def test_the_summary_of_a_cluster_equals_the_written_files(shards: Path, tmp_path: Path, client: Client) -> None:
-    ds = dtf.read_tfrecord(shards)
+@pytest.mark.parametrize(
+    ("compression", "scheduler"),
+    [
+        (None, "sync"),
+        ("gzip", "threads"),
+        pytest.param("zlib", "sync", marks=pytest.mark.slow),
+        pytest.param("gzip", "cluster", marks=CLUSTER),
+    ],
+    indirect=["scheduler"],
+)
+def test_the_summary_equals_the_written_files(
+    compression: str | None, scheduler: str, shards: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "in").mkdir()
+    for path in shards.iterdir():
+        (tmp_path / "in" / path.name).write_bytes(COMPRESS[compression](path.read_bytes()))
+    ds, out = dtf.read_tfrecord(tmp_path / "in"), tmp_path / "out"
     with collect_summaries() as found:
         ds.to_zarr(tmp_path / "some.zarr", chunks=70)
-        ds.to_tfrecord(tmp_path / "a-{shard}-{shards}")
-        dtf.copy_tfrecord(shards, tmp_path / "b-{shard}-{shards}", compression="gzip")
-    sizes = [chunks_size(tmp_path / "some.zarr"), size(tmp_path, "a-*"), size(tmp_path, "b-*")]
-    assert [each.nbytes_out for each in found] == sizes
-    assert [(each.records, each.nbytes_in) for each in found] == [(ROWS, size(shards))] * 3
-    rss = client.run(importlib.import_module("dask_tfrecord.stores.output").peak_memory)
+        ds.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr", component="a/b")
+        ds.to_tfrecord(out / "a-{shard}-{shards}", compression=compression)
+        dtf.copy_tfrecord(tmp_path / "in", out / "b-{shard}-{shards}", records_per_shard=170)
+        dtf.copy_tfrecord(tmp_path / "in", out / "c", columns=["label"], index=compression != "zlib")
+        for number in range(2):
+            ds.rows[number::2].to_zarr(tmp_path / f"half-{number}.zarr")
+    *found, even, odd = found
+    first, mapped, written, resharded, picked = found
+    assert [each.nbytes_in for each in found] == [size(tmp_path / "in")] * 5
+    assert (even.nbytes_in or 0) + (odd.nbytes_in or 0) == pytest.approx(size(tmp_path / "in"), abs=2)
+    assert [each.records for each in found] == [ROWS] * 5
+    assert first.nbytes_out == chunks_size(tmp_path / "some.zarr")
+    assert mapped.nbytes_out == chunks_size(tmp_path / "mapped.zarr")
+    assert written.nbytes_out == size(out, "a-*")
+    assert resharded.nbytes_out == size(out, "b-*")
+    assert picked.nbytes_out == (out / "c").stat().st_size
+    assert (first.features, written.features, picked.features) == (2, 2, None)
+    assert (written.units, resharded.units, picked.units) == (3, 4, 1)
+    assert first.decoded == sum(array.nbytes for array in ds.plan_zarr(chunks=70).arrays)
+    assert all(each.seconds > 0 and each.before == 0 for each in found)
+    assert all(each.rate == pytest.approx((each.nbytes_in or 0) / each.seconds) for each in found)
+    peaks = request.getfixturevalue("client").run(peak_memory).values() if scheduler == "cluster" else [peak_memory()]
     # Linux counts pages per processor and adds them up occasionally: a later peak may be lower.
-    assert all(0 < each.peak <= max(rss.values()) + (4 << 20) for each in found)
+    assert all(0 < each.peak <= max(peaks) + (4 << 20) for each in found)
 
 
 def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
