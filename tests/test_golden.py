@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from oracle import read_payloads
 from support.few import mostly_slow
 from support.golden import CASES, check, expected, shard, spec
 
@@ -166,6 +166,13 @@ def test_damage_is_reported_when_it_is_read(golden: Path, features: dict[str, An
     place = Location(str(path), record, offset)
     if name in AT_OPEN:
         assert_reported(place, message, lambda: dtf.read_tfrecord(path, features))
+    records: list[bytes] = []
+    assert_reported(place, message, lambda: records.extend(dtf.read_records(path)))
+    assert records == read_payloads(golden / "damaged_none.tfrecord")[:record]
+    if "length" in name and name != "length_crc":
+        # Without CRCs, a wrong length is detected only at the next header.
+        with pytest.raises(CorruptRecordError, match=r"CRC of the length does not hold|truncated"):
+            list(dtf.read_records(path, check_crc=False))
     ways: list[Callable[[dtf.Dataset], object]] = [
         lambda ds: ds.compute(),
         lambda ds: ds[next(iter(features))].compute(),
@@ -190,6 +197,9 @@ def test_damaged_payloads_affect_only_tasks_that_read_them(
         check(ds.rows[rows].compute(), {key: array[rows] for key, array in whole.items()})
     for part in (ds, ds.rows[record : record + 1], ds.rows[[0, record, 19]]):
         assert_reported(Location(str(path), record, offset), message, part.compute)
+    unchecked = list(dtf.read_records(path, check_crc=False))
+    intact = read_payloads(golden / "damaged_none.tfrecord")
+    assert [row for row in range(20) if unchecked[row] != intact[row]] == ([] if name == "payload_crc" else [record])
     if name == "payload_crc":
         # Only the stored CRC is wrong here.
         check(dtf.read_tfrecord(path, features, check_crc=False).compute(), whole)
@@ -223,18 +233,12 @@ def test_no_tail_is_dropped_silently(
 @pytest.mark.parametrize("counts", ["scan", None])
 def test_other_files_are_refused(golden: Path, tmp_path: Path, counts: str | None) -> None:
     (tmp_path / "png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(200)))
-    (tmp_path / "gzip").write_bytes(gzip.compress(b"a text, and no records at all" * 10))
-    (tmp_path / "zeros").write_bytes(bytes(1000))
     ints: dict[str, Any] = {"id": dtf.FixedLenFeature((), "int64")}
-    for name, message in {
-        "png": "a PNG image",
-        "gzip": "inflated from gzip, begins with text",
-        "zeros": "zero",
-    }.items():
-        for given in (None, ints):
-            with pytest.raises(CorruptRecordError, match=message) as caught:
-                dtf.read_tfrecord(tmp_path / name, given, counts=counts).compute()
-            assert caught.value.place == Location(str(tmp_path / name), 0, 0)
+    place = Location(str(tmp_path / "png"), 0, 0)
+    for given in (None, ints):
+        with pytest.raises(CorruptRecordError, match="a PNG image") as caught:
+            dtf.read_tfrecord(tmp_path / "png", given, counts=counts).compute()
+        assert caught.value.place == place
     path = shard(golden, "sequence_example")
     for given in (None, ints, {"id": dtf.VarLenFeature("int64")}):
         with pytest.raises(FeatureError, match="expected an Example, found a SequenceExample"):
@@ -318,8 +322,11 @@ def test_invalid_utf8_is_refused(golden: Path) -> None:
     assert ds.rows[:bad]["b"].compute().tolist() == [text.decode() for text in texts[:bad]]
 
 
-def test_counts_that_are_wrong(golden: Path, tmp_path: Path) -> None:
-    paths = [shutil.copy(shard(golden, "fixed_shapes"), tmp_path / name) for name in "abc"]
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_counts_that_are_wrong(golden: Path, tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_bytes(compress(shard(golden, "fixed_shapes").read_bytes()))
     features = spec(golden, "fixed_shapes")["features"]
     wanted = {name: np.concatenate([array] * 3) for name, array in expected(golden, "fixed_shapes").items()}
     check(dtf.read_tfrecord(paths, features, counts=[41, 41, 41], chunks=10).compute(), wanted)
@@ -337,6 +344,15 @@ def test_counts_that_are_wrong(golden: Path, tmp_path: Path) -> None:
                 ds.compute() if column is None else ds[column].compute()
             assert caught.value.place is not None
             assert (caught.value.place.file, caught.value.place.record) == (str(paths[1]), record)
+    for wrong in ([41, 40, 41], [41, 42, 41]):
+        ds = dtf.read_tfrecord(paths, features, counts=wrong)
+        for part in (ds.rows[44], ds.rows[[46, 42]], ds.rows[43:50], ds["v"][43:50], ds.rows[41:81:10]):
+            with pytest.raises(CorruptRecordError, match=r"b: .*the counts given are wrong"):
+                part.compute()
+        with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
+            ds.rows[43:50].to_zarr(tmp_path / "s.zarr")
+        # Other shards are intact.
+        check(ds.rows[[5, 1]].compute(), {name: array[[5, 1]] for name, array in wanted.items()})
     (tmp_path / "none").write_bytes(gzip.compress(b""))
     check(dtf.read_tfrecord([*paths, tmp_path / "none"], features, counts=[41, 41, 41, 0]).compute(), wanted)
 

@@ -159,7 +159,7 @@ def test_commands_that_write_escape_names(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / HOSTILE
     for arguments in (
         ["to-zarr", "--plan", copied, f"{target}.zarr"],
-        ["to-zarr", copied, f"{target}.zarr"],
+        ["-vv", "to-zarr", copied, f"{target}.zarr"],
         ["to-zarr", copied, f"{target}.zarr"],
         ["to-zarr", "--columns", f"{HOSTILE}x", copied, f"{target}2.zarr"],
         ["copy", copied, f"{target}.tfrecord"],

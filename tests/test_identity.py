@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, ResumeError, StorageError
+from dask_tfrecord.errors import ResumeError, StorageError
 
 FEATURES = {"x": dtf.FixedLenFeature((), "int64")}
 ROWS = 400
@@ -149,23 +149,3 @@ def test_links_at_outputs_are_replaced(tmp_path: Path) -> None:
     assert victim.read_text() == "untouched"
     assert not any((tmp_path / name).is_symlink() for name in names)
     assert dtf.read_tfrecord(tmp_path / "x", FEATURES).nrows == ROWS
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("wrong", [-1, 1])
-def test_wrong_counts_are_detected_when_a_part_of_a_shard_is_read(
-    tmp_path: Path, wrong: int, compression: str | None
-) -> None:
-    for number in range(2):
-        write(tmp_path / f"x{number}", ROWS * number, compression=compression)
-    paths = [tmp_path / "x0", tmp_path / "x1"]
-    dataset = dtf.read_tfrecord(paths, FEATURES, counts=[ROWS + wrong, ROWS])
-    for part in (dataset.rows[3], dataset.rows[[5, 1]], dataset.rows[2:9], dataset.rows[::50]):
-        with pytest.raises(CorruptRecordError, match=r"x0: .*the counts given are wrong"):
-            part.compute()
-    with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
-        dataset["x"][:5].compute()
-    with pytest.raises(CorruptRecordError, match="the counts given are wrong"):
-        dataset.rows[:5].to_zarr(tmp_path / "s.zarr")
-    right = dtf.read_tfrecord(paths, FEATURES, counts=[ROWS, ROWS])
-    assert right.rows[[5, 1, ROWS + 7]]["x"].compute().tolist() == [5, 1, ROWS + 7]

@@ -20,7 +20,7 @@ from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes, rows_of, take_rows
+from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.messages import Example
@@ -218,18 +218,6 @@ def test_blocks_pickle_as_their_buffers(name: str) -> None:
         assert block_nbytes(block) == weight
         assert weight <= sys.getsizeof(block) < weight + 1000
         assert weight <= sys.getsizeof(Chunk({name: block})) < weight + 2000
-
-
-@pytest.mark.parametrize("name", FEATURES)
-def test_rows_are_taken_in_any_order(name: str) -> None:
-    rng = np.random.default_rng(2)
-    block = rows_like(FEATURES[name], 30, rng)
-    rows = listed(np.asarray(block))
-    for first, count in ((0, 30), (9, 15)):
-        view = rows_of(block, first, first + count)
-        for index in (rng.integers(0, count, 50), np.arange(count)[::-3], np.zeros(0, np.int64)):
-            taken = take_rows(view, index)
-            assert repr(listed(np.asarray(taken))) == repr([rows[first + row] for row in index.tolist()])
 
 
 def test_computed_rows_share_memory_without_overlap(tmp_path: Path) -> None:

@@ -28,19 +28,6 @@ from dask_tfrecord.storage.shard import Shard
 
 PACK = {None: bytes, "gzip": lambda data: gzip.compress(data, 1), "zlib": lambda data: zlib.compress(data, 1)}
 UNPACK = {None: bytes, "gzip": gzip.decompress, "zlib": zlib.decompress}
-# Records and bytes that TensorFlow read before its error (from `damaged.json`), and the error of this library.
-DAMAGED = {
-    "huge_length": (7, 5723, "the CRC of the length does not hold"),
-    "length_bit": (7, 5723, "the CRC of the length does not hold"),
-    "length_crc": (7, 5723, "the CRC of the length does not hold"),
-    "not_a_tfrecord": (0, 0, "not a TFRecord file.*zip archive"),
-    "payload_bit": (7, 5723, "the CRC of the payload does not hold"),
-    "payload_crc": (7, 5723, "the CRC of the payload does not hold"),
-    "trailing_garbage": (20, 6789, "truncated header: expected 12 bytes, found 8"),
-    "truncated_footer": (12, 6120, "truncated footer: expected 4 bytes, found 2"),
-    "truncated_header": (12, 6120, "truncated header: expected 12 bytes, found 5"),
-    "truncated_payload": (12, 6120, "truncated payload: expected 74 bytes, found 3"),
-}
 SIZES = {
     "small": [random.Random(0).randrange(300) for _ in range(30_000)],
     "large": [random.Random(0).randrange(200_000, 900_000) for _ in range(20)],
@@ -141,33 +128,6 @@ def test_entries_lead_to_their_records(tmp_path: Path) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_golden_damage(golden: Path, name: str) -> None:
-    path = golden / f"damaged_{name}.tfrecord"
-    record, offset, said = DAMAGED[name]
-    count, error = failure(path)
-    assert (count, error.place) == (record, Location(str(path), record, offset))
-    assert re.search(said, error.message)
-    assert isinstance(error, ValueError)
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.place) == (str(error), error.place)
-    [shard] = find_shards(path)
-    if name.startswith("payload"):
-        assert scan_shard(shard).count == 20
-    else:
-        assert scan_failure(shard).place == error.place
-    payloads = read_payloads(golden / "damaged_none.tfrecord")
-    if name in ("payload_crc", "length_crc", "payload_bit"):
-        unchecked = list(read_records(path, check_crc=False))
-        different = [row for row in range(20) if unchecked[row] != payloads[row]]
-        assert different == ([7] if name == "payload_bit" else [])
-    elif name in ("huge_length", "length_bit"):
-        # Without CRCs, a wrong length is detected only at the next header.
-        count, error = failure(path, check_crc=False)
-        assert count >= 7
-        assert "CRC of the length does not hold" in error.message
-
-
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
     payloads = [b"", b"a", b"some bytes", bytes(40), b"end"]
@@ -191,7 +151,7 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
             part, expected, found = "footer", 4, there - 12 - length
         noun = "byte" if expected == 1 else "bytes"
         assert f"truncated {part}: expected {expected} {noun}, found {found} before" in error.message
-        assert str(scan_failure(shard)) == str(error)
+        assert str(scan_failure(shard)) == str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize("compression", [None, "zlib"])
