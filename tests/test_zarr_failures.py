@@ -1,8 +1,9 @@
-"""Failing conversions to Zarr: no store seems complete after a failure, and no other file is removed."""
+"""Failing conversions to Zarr: no store seems complete, no other file is removed, and `resume` completes what began."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -15,15 +16,21 @@ from typing import Any
 
 import dask
 import numpy as np
+import oracle
 import pytest
 import zarr
 import zarr.storage
+from support.numbered_shards import example
+from support.store_round_trip import files_of
 from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, SchemaError, ShardChangedError
+from dask_tfrecord.stores.zarr import store as store_module
+from dask_tfrecord.stores.zarr import write
 
-ROWS = 40
+ROWS = 120
+LABEL = {"label": dtf.FixedLenFeature((), "int64")}
 
 
 def damage(shards: Path) -> None:
@@ -35,7 +42,7 @@ def damage(shards: Path) -> None:
     os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -44,15 +51,17 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def test_an_existing_group_is_refused_before_a_row_is_read(ds: dtf.Dataset, store: Path, shards: Path) -> None:
     ds.to_zarr(store)
-    before = tree(store)
+    before = files_in(store)
     ds.rows[:3].to_zarr(store.with_name("three"), mode="w")
+    with pytest.raises(ValueError, match="counts='auto'"):
+        dtf.read_tfrecord(shards, counts=None).to_zarr(store, mode="w")
     damage(shards)
     with pytest.raises(FileExistsError, match=r"store\.zarr exists: mode='w' replaces it"):
         ds.to_zarr(store)
     for compressors in ("no codec", 5, {"label": {"name": "zstdd"}}):
         with pytest.raises(ValueError, match=r"zarr cannot create array 'label' of .* with compressors="):
             ds[["label"]].to_zarr(store, mode="w", compressors=compressors)
-    assert tree(store) == before
+    assert files_in(store) == before
     dtf.from_zarr(store.with_name("three")).to_zarr(store, mode="w")
     assert dtf.from_zarr(store).nrows == 3
 
@@ -60,7 +69,7 @@ def test_an_existing_group_is_refused_before_a_row_is_read(ds: dtf.Dataset, stor
 @pytest.mark.parametrize("mode", ["w", "w-"])
 def test_paths_that_are_not_groups_are_refused(ds: dtf.Dataset, shards: Path, store: Path, mode: Any) -> None:
     zarr.create_array(store, data=np.full(3, 5))
-    before = tree(shards.parent)
+    before = files_in(shards.parent)
     for path in (shards, shards / "part-0.tfrecord", store):
         with pytest.raises(FileExistsError, match="exists and is not a Zarr group: pass another path"):
             ds.to_zarr(path, mode=mode)
@@ -70,7 +79,7 @@ def test_paths_that_are_not_groups_are_refused(ds: dtf.Dataset, shards: Path, st
     (store / "zarr.json").write_bytes(before["store.zarr/zarr.json"])
     with pytest.raises((NotADirectoryError, FileExistsError), match="part-0"):
         ds.to_zarr(shards / "part-0.tfrecord" / "store.zarr", mode=mode)
-    assert tree(shards.parent) == before
+    assert files_in(shards.parent) == before
 
 
 def test_groups_with_other_files_are_refused(ds: dtf.Dataset, shards: Path) -> None:
@@ -88,22 +97,30 @@ def test_groups_with_other_files_are_refused(ds: dtf.Dataset, shards: Path) -> N
 def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store: Path, component: str | None) -> None:
     store.mkdir()  # an empty directory is accepted
     ds.to_zarr(store, component=component)
-    before = tree(store)
+    before = files_in(store)
     back = dtf.from_zarr(store, component=component)
     store.with_name("link").symlink_to(store)
     for dataset in (back, back.rows[:3], back.map_blocks(dict), back.assign(x=np.arange(ROWS))):
         for path in (store, store.with_name("link"), store / ".." / store.name):
             with pytest.raises(ValueError, match=r"cannot replace .*: the rows are read from it"):
                 dataset.to_zarr(path, mode="w")
-    assert tree(store) == before
+    assert files_in(store) == before
 
 
-def test_a_store_in_memory_is_replaced_completely(ds: dtf.Dataset) -> None:
-    memory = zarr.storage.MemoryStore()
+@pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://failing/failing.zarr"])
+def test_a_store_in_memory_is_replaced_completely(ds: dtf.Dataset, shards: Path, make: Callable[[], Any]) -> None:
+    memory = make()
     zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")
     with pytest.raises(FileExistsError, match="exists: mode='w' replaces it"):
         ds.to_zarr(memory, component="a")
-    ds.to_zarr(memory, component="a", mode="w")
+    damage(shards)
+    with pytest.raises(CorruptRecordError):
+        ds[["label"]].to_zarr(memory, component="a", mode="w", chunks=3)
+    # What cannot be removed stays marked incomplete.
+    with pytest.raises((IncompleteStoreError, FileNotFoundError)):
+        dtf.from_zarr(memory, component="a")
+    ds.rows[:30].to_zarr(memory, component="a", mode="w")
+    assert dtf.from_zarr(memory, component="a").nrows == 30
     assert "other" not in zarr.open_group(memory, mode="r", path="a")
 
 
@@ -129,38 +146,35 @@ def test_a_delayed_store_is_incomplete_until_it_is_computed(ds: dtf.Dataset, sto
 def test_a_delayed_store_does_not_write_into_another(ds: dtf.Dataset, store: Path) -> None:
     written = ds.to_zarr(store, chunks=7, compute=False)
     ds.rows[:20].to_zarr(store, chunks=3, mode="w")
-    before = tree(store)
+    before = files_in(store)
     with pytest.raises(IncompleteStoreError, match="another conversion has replaced this group"):
         written.compute()  # type: ignore[union-attr]
-    assert tree(store) == before
+    assert files_in(store) == before
 
 
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
+def fail_late(blocks: dict[str, Any]) -> dict[str, Any]:
+    if (blocks["label"] == ROWS - 1).any():
+        raise RuntimeError("the last row is no good")
+    return blocks
+
+
 @pytest.mark.parametrize("scheduler", ["sync", "threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_a_damaged_record_leaves_no_store_behind(ds: dtf.Dataset, store: Path, shards: Path, scheduler: str) -> None:
-    damage(shards)
+def test_a_failure_leaves_no_store_behind(ds: dtf.Dataset, store: Path, shards: Path, scheduler: str) -> None:
+    mapped = [ds.map_blocks(fail_late), ds.map_blocks(fail_late)[["label"]], ds[["label"]].map_blocks(fail_late, LABEL)]
     with dask.config.set(scheduler=scheduler, num_workers=2):
+        for dataset in mapped:
+            with pytest.raises(RuntimeError, match="the last row is no good"):
+                dataset.to_zarr(store, chunks=50)
+            assert not store.exists()
+        damage(shards)
         for columns in (["label"], ["tokens", "label"]):  # found when it is written, found when it is counted
-            with pytest.raises(CorruptRecordError, match=r"part-3\.tfrecord: record 9"):
-                ds[columns].to_zarr(store, chunks=3)
+            with pytest.raises(CorruptRecordError, match=r"part-3\.tfrecord: record 29"):
+                ds[columns].to_zarr(store, chunks=50)
             assert not store.exists()
     assert {path.name for path in shards.parent.iterdir()} == {"shards"}
-
-
-@pytest.mark.parametrize("template", [None, {"label": dtf.FixedLenFeature((), "int64")}])
-def test_a_function_that_raises_leaves_no_store_behind(ds: dtf.Dataset, store: Path, template: Any) -> None:
-    def fail_late(blocks: dict[str, Any]) -> dict[str, Any]:
-        if (blocks["label"] == ROWS - 1).any():
-            raise RuntimeError("row 39 is no good")
-        return blocks
-
-    mapped = ds.map_blocks(fail_late, template)
-    for written in (mapped, mapped[["label"]]):
-        with pytest.raises(RuntimeError, match="row 39 is no good"):
-            written.to_zarr(store, chunks=3)
-        assert not store.exists()
 
 
 def test_a_function_with_varying_results_is_reported(ds: dtf.Dataset, store: Path) -> None:
@@ -178,7 +192,7 @@ def test_a_function_with_varying_results_is_reported(ds: dtf.Dataset, store: Pat
 
 def test_only_new_directories_are_removed(ds: dtf.Dataset, tmp_path: Path, shards: Path) -> None:
     ds.to_zarr(tmp_path / "old" / "store.zarr", component="train")
-    before = tree(tmp_path)
+    before = files_in(tmp_path)
     damage(shards)
     for path, component in (
         ("new/folder/store.zarr", "a/b"),
@@ -190,24 +204,10 @@ def test_only_new_directories_are_removed(ds: dtf.Dataset, tmp_path: Path, shard
         with pytest.raises(CorruptRecordError):
             ds[["label"]].to_zarr(tmp_path / path, component=component)
     assert {path.name for path in tmp_path.iterdir()} == {"shards", "old"}
-    assert {name for name, data in tree(tmp_path).items() if before[name] != data} == {"shards/part-3.tfrecord"}
+    assert {name for name, data in files_in(tmp_path).items() if before[name] != data} == {"shards/part-3.tfrecord"}
     with pytest.raises(CorruptRecordError):
         ds[["label"]].to_zarr(tmp_path / "old" / "store.zarr", component="train", mode="w")
-    assert [*tree(tmp_path / "old")] == ["store.zarr/zarr.json"]
-
-
-@pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://failing/failing.zarr"])
-def test_a_store_that_cannot_be_removed_stays_marked_incomplete(
-    ds: dtf.Dataset, shards: Path, make: Callable[[], Any]
-) -> None:
-    memory = make()
-    damage(shards)
-    with pytest.raises(CorruptRecordError):
-        ds[["label"]].to_zarr(memory, chunks=3)
-    with pytest.raises((IncompleteStoreError, FileNotFoundError)):
-        dtf.from_zarr(memory)
-    ds.rows[:30].to_zarr(memory, mode="w")
-    assert dtf.from_zarr(memory).nrows == 30
+    assert [*files_in(tmp_path / "old")] == ["store.zarr/zarr.json"]
 
 
 @pytest.mark.slow
@@ -269,26 +269,25 @@ def test_a_failure_waits_for_threads_that_write(ds: dtf.Dataset, store: Path, sl
         return blocks
 
     with dask.config.set(scheduler="threads", num_workers=3), pytest.raises(RuntimeError, match="while another"):
-        ds[["label"]].map_blocks(fail, {"label": ds.schema["label"]}).to_zarr(store, chunks=10)
+        ds[["label"]].map_blocks(fail, LABEL).to_zarr(store, chunks=30)
     assert not slow_disk.left and not store.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
-@pytest.mark.parametrize("name", [pytest.param("sync", marks=pytest.mark.slow), "threads"])
-def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk, name: str) -> None:
+def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
     def interrupt() -> None:
         assert slow_disk.writing.wait(PATIENCE)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         slow_disk.happened.set()
 
-    config = dask.config.set(scheduler=name, num_workers=2)
+    config = dask.config.set(scheduler="threads", num_workers=2)
     with in_background(interrupt), config, pytest.raises(KeyboardInterrupt) as caught:
-        ds[["label", "tokens"]].to_zarr(store, chunks=10)
+        ds[["label", "tokens"]].to_zarr(store, chunks=30)
     assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
     assert not slow_disk.left
     with pytest.raises(IncompleteStoreError, match="resume=True"):
         dtf.from_zarr(store)
-    ds[["label", "tokens"]].to_zarr(store, chunks=10, resume=True)
+    ds[["label", "tokens"]].to_zarr(store, chunks=30, resume=True)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
 
 
@@ -332,6 +331,12 @@ def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
         dtf.to_zarr({"noise": NOISE}, store, chunks=chunks)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(store))
     assert not list(small_disk.iterdir())
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "ballast").write_bytes(bytes(2 << 20))
+    with pytest.raises(OSError, match="No space left"):
+        dtf.to_zarr({"x": np.arange(3)}, store)
+    with pytest.raises(FileNotFoundError):
+        dtf.from_zarr(store)
 
 
 @pytest.mark.integration
@@ -345,11 +350,345 @@ def test_a_file_that_gets_too_large(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.integration
-def test_a_full_disk_before_the_group_exists(small_disk: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        (small_disk / "ballast").write_bytes(bytes(2 << 20))
-    with pytest.raises(OSError, match="No space left"):
-        dtf.to_zarr({"x": np.arange(3)}, small_disk / "store.zarr")
-    with pytest.raises(FileNotFoundError):
-        dtf.from_zarr(small_disk / "store.zarr")
+# ------------------------------------------------------------------------------------------------------- going on
+
+GRIDS: list[dict[str, Any]] = [
+    {"chunks": 7},
+    {"chunks": 4, "shards": 16},
+    {"chunks": {"tokens.values": 50, "label": 30}},
+]
+
+
+def arrays(store: Any, **where: Any) -> dict[str, Any]:
+    """Read what zarr itself finds."""
+    return {name: array[:] for name, array in zarr.open_group(store, mode="r", **where).arrays()}
+
+
+def marked_by(mark: Path) -> list[str]:
+    return [name for unit in json.loads(mark.read_text()).values() for name in unit["objects"]]
+
+
+def times(store: Path) -> dict[str, int]:
+    files = (path for path in store.rglob("*") if path.is_file() and "c" in path.relative_to(store).parts)
+    return {str(path.relative_to(store)): path.stat().st_mtime_ns for path in files}
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """A disk that is full after the number of chunks in the list."""
+    from zarr.storage import _local
+
+    put, left = _local._put, [10**9]
+
+    def limited(path: Path, value: Any, exclusive: bool = False) -> int:
+        if "c" in path.parts[-3:-1]:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return put(path, value, exclusive)
+
+    monkeypatch.setattr(_local, "_put", limited)
+    yield left
+
+
+def cut_short(ds: dtf.Dataset, store: Path, broken: list[int], after: int, **options: Any) -> None:
+    """Convert until the disk is full, then free space."""
+    broken[0] = after
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
+        ds.to_zarr(store, resume=True, **options)
+    assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
+    broken[0] = 10**9
+    with pytest.raises(IncompleteStoreError, match="never finished"):
+        dtf.from_zarr(store)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_a_full_disk(ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], grid: dict[str, Any]) -> None:
+    ds.to_zarr(tmp_path / "whole.zarr", **grid)
+    with dask.config.set(scheduler="threads", num_workers=3):
+        for after in (0, 1, 9):
+            cut_short(ds, store, broken, after, **grid)
+            assert (store / ".dask_tfrecord").is_dir()
+        ds.to_zarr(store, resume=True, **grid)
+    assert files_of(store) == files_of(tmp_path / "whole.zarr")
+    assert sorted(path.name for path in store.iterdir()) == sorted(["zarr.json", *arrays(store)])
+
+
+@pytest.mark.parametrize("resume", ["to_zarr", "plan", "delayed"])
+def test_only_what_is_missing_is_written_and_nothing_is_counted_again(
+    ds: dtf.Dataset, store: Path, broken: list[int], monkeypatch: pytest.MonkeyPatch, resume: str
+) -> None:
+    with dask.config.set(scheduler="sync"):
+        cut_short(ds, store, broken, 20, chunks=7)
+        before, plan = times(store), ds.plan_zarr(chunks=7)
+        assert len(before) == 20
+        marked = {name for path in store.rglob("units/*.json") for name in marked_by(path)}
+        # So a process that is killed leaves a file that it was writing.
+        torn = store / "label" / "c" / f"3.{'0' * 32}.partial"
+        torn.write_bytes(b"half")
+        monkeypatch.delattr("dask_tfrecord.stores.units.count_items")
+        if resume == "delayed":
+            written = ds.to_zarr(store, resume=True, chunks=7, compute=False)
+            with pytest.raises(IncompleteStoreError, match="never finished"):
+                dtf.from_zarr(store)
+            written.compute()
+        elif resume == "plan":
+            plan.to_zarr(store, resume=True)
+        else:
+            ds.to_zarr(store, resume=True, chunks=7)
+    after = times(store)
+    assert {name for name, written in before.items() if after[name] == written} == marked
+    assert 0 < len(marked) < len(after)
+    assert not torn.exists()
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("harm", "grid"),
+    [*((harm, GRIDS[0]) for harm in ("cut", "gone", "empty", "mark cut", "mark gone")), ("cut", GRIDS[1])],
+)
+def test_damaged_units_are_written_again(
+    ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], harm: str, grid: dict[str, Any]
+) -> None:
+    ds.to_zarr(tmp_path / "whole.zarr", **grid)
+    with dask.config.set(scheduler="sync"):
+        cut_short(ds, store, broken, 20, **grid)
+        mark = min(store.rglob("units/*.json"))
+        torn = mark if "mark" in harm else store / marked_by(mark)[0]
+        if harm.endswith("cut"):
+            torn.write_bytes(torn.read_bytes()[:-3])
+        elif harm == "empty":
+            torn.write_bytes(b"")
+        else:
+            torn.unlink()
+        # zarr reads the last object of an array, which is not full, before it writes it.
+        last = store / "label" / "c" / str((ROWS - 1) // grid.get("shards", grid["chunks"]))
+        last.parent.mkdir(parents=True, exist_ok=True)
+        last.write_bytes(b"torn")
+        ds.to_zarr(store, resume=True, **grid)
+    assert files_of(store) == files_of(tmp_path / "whole.zarr")
+
+
+def test_a_complete_group_is_not_changed(ds: dtf.Dataset, store: Path) -> None:
+    ds.to_zarr(store, resume=True)
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    ds.to_zarr(store, resume=True)
+    ds.plan_zarr().to_zarr(store, resume=True)
+    delayed = ds.to_zarr(store, resume=True, compute=False)
+    assert delayed.compute() is None
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+def test_units_lost_during_the_conversion_are_reported(ds: dtf.Dataset, store: Path) -> None:
+    def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
+        if blocks["label"][0] == 91 and not (store.parent / "spoiled").exists():
+            (store.parent / "spoiled").touch()
+            (store / "label/c/2").unlink()
+        return blocks
+
+    spoiled = ds[["label"]].map_blocks(spoil, LABEL)
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(IncompleteStoreError, match="1 of 18 write units differ from what was written"):
+            spoiled.to_zarr(store, chunks=7, resume=True)
+        spoiled.to_zarr(store, chunks=7, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+
+
+def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(zarr.AsyncArray, "setitem", lose)
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is missing"),
+    ):
+        ds[["label"]].to_zarr(store, chunks=7)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [
+        (store_module.Checkpoint, "begin"),
+        (store_module.Checkpoint, "close"),
+        *((store_module.TargetGroup, step) for step in ("remove_torn", "consolidate")),
+    ],
+)
+def test_an_interrupted_first_or_last_task_is_resumed(
+    ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, step, stop)
+        patch.setattr(write.GroupOutput, "abort", lambda output: None)
+        # Nothing is written before there is a plan: another one may take the place.
+        ds.to_zarr(store, chunks=11 if step == "begin" else 7)
+    with pytest.raises(IncompleteStoreError, match="never finished"):
+        dtf.from_zarr(store)
+    before = times(store)
+    ds.to_zarr(store, resume=True, chunks=7)
+    assert step == "begin" or times(store) == before
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+    assert not (store / ".dask_tfrecord").exists()
+
+
+def test_a_store_in_memory(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, write = zarr.storage.MemoryStore(), zarr.Array.__setitem__
+
+    def fail(array: zarr.Array, *arguments: Any) -> None:
+        if array.basename == "tokens.values":
+            raise OSError("no room")
+        write(array, *arguments)
+
+    with dask.config.set(scheduler="sync"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
+            patch.setattr(zarr.Array, "__setitem__", fail)
+            ds.to_zarr(store, chunks=7, resume=True)
+        with pytest.raises(IncompleteStoreError, match="never finished"):
+            dtf.from_zarr(store)
+        ds.to_zarr(store, chunks=7, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+    np.testing.assert_array_equal(arrays(store)["tokens.values"], ds.ragged("tokens")[0])
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_an_interrupted_conversion_is_not_overwritten_by_default(
+    ds: dtf.Dataset, store: Path, broken: list[int]
+) -> None:
+    cut_short(ds, store, broken, 5, chunks=7)
+    with pytest.raises(FileExistsError, match="resume=True continues it, mode='w' replaces it"):
+        ds.to_zarr(store, chunks=7)
+    ds.to_zarr(store, chunks=9, mode="w")
+    assert dtf.from_zarr(store).chunks[0] == 9
+    zarr.open_group(store, mode="w").create_array("x", shape=(3,), dtype="i4")
+    with pytest.raises(FileExistsError, match="exists"):
+        ds.to_zarr(store, resume=True)
+
+
+OTHERS: dict[str, tuple[Callable[[dtf.Dataset], dtf.Dataset], str]] = {
+    "columns": (lambda ds: ds[["label", "name"]], "feature 'tokens' was removed"),
+    "dtype": (
+        lambda ds: dtf.read_tfrecord(ds.origin["files"], {**ds.schema, "label": dtf.FixedLenFeature((), "int32")}),
+        r"feature 'label' was FixedLenFeature\(.*int64\) and now is .*int32\)",
+    ),
+    "rows": (lambda ds: ds.rows[:-1], "the number of records was 120 and now is 119"),
+    "order": (lambda ds: ds.rows[::-1], r"other rows are read, or in another way: rows\[…\]"),
+    "function": (lambda ds: ds.map_blocks(dict), "0 functions were passed to map_blocks and now are 1"),
+    "kept": (lambda ds: ds.persist(), "other rows"),
+}
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"chunks": 8}, "chunks was 7 and now is 8"),
+    ({"chunks": None}, "chunks was 7 and now is null"),
+    ({"chunks": "1 MiB"}, 'chunks was 7 and now is "1048576 B"'),
+    ({"compressors": None}, 'compressors was "auto" and now is null'),
+    ({"dimension_names": {"tokens": ()}}, "dimension_names was null"),
+    ({"fill_values": {"label": 5}}, "fill_values was null"),
+    ({"consolidated": False}, "consolidated was true"),
+]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_inputs_are_refused(
+    ds: dtf.Dataset, shards: Path, store: Path, broken: list[int], finished: bool
+) -> None:
+    cut_short(ds, store, broken, 20, chunks=7)
+    if finished:
+        ds.to_zarr(store, chunks=7, resume=True)
+    before = files_of(store)
+
+    def refused(dataset: dtf.Dataset, said: str, **options: Any) -> None:
+        with pytest.raises(ResumeError, match=said) as caught:
+            dataset.to_zarr(store, resume=True, **({"chunks": 7} | options))
+        assert str(store) in str(caught.value) and "mode='w'" in str(caught.value)
+        assert files_of(store) == before
+
+    for options, said in OPTIONS:
+        refused(ds, said, **options)
+    for change, said in OTHERS.values():
+        refused(change(ds), said)
+    path, away = shards / "part-2.tfrecord", shards.parent / "away"
+    known, whole = path.stat(), path.read_bytes()
+    for number in range(10):
+        oracle.write_oracle(shards / f"part-{number + 4}.tfrecord", [])
+    refused(dtf.read_tfrecord(shards), r"part-4\.tfrecord was added.*… 10 files are new in all")
+    for number in range(10):
+        (shards / f"part-{number + 4}.tfrecord").unlink()
+    path.rename(away)
+    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord is missing from the files")
+    oracle.write_oracle(path, map(example, range(31)))
+    refused(dtf.read_tfrecord(shards), rf"part-2\.tfrecord had {len(whole):,} bytes and now has")
+    path.write_bytes(whole)
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns + 1_000_000_000))
+    refused(dtf.read_tfrecord(shards), r"part-2\.tfrecord was written again or replaced since")
+    # The original file, not only a file of the same size and time.
+    away.replace(path)
+    dtf.read_tfrecord(shards).to_zarr(store, chunks=7, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
+
+
+def test_a_changed_function_is_refused(ds: dtf.Dataset, store: Path) -> None:
+    def scaled(factor: int) -> Any:
+        return lambda blocks: {"label": blocks["label"] * factor}
+
+    for _ in range(2):
+        ds.map_blocks(scaled(2)).to_zarr(store, resume=True)
+    for function, said in (
+        (scaled(3), "its variable 'factor' of a function passed to map_blocks has changed"),
+        (lambda blocks: {"label": blocks["label"] * 2}, "its code of a function passed to map_blocks has changed"),
+    ):
+        with pytest.raises(ResumeError, match=said):
+            ds.map_blocks(function).to_zarr(store, resume=True)
+
+
+# ------------------------------------------------------------------------------------- sources that change midway
+
+
+@pytest.mark.parametrize("change", ["grows", "shrinks", "vanishes", "is written again"])
+def test_a_source_that_changes_midway(shards: Path, store: Path, tmp_path: Path, change: str) -> None:
+    ds = dtf.read_tfrecord(shards)
+    ds.to_zarr(tmp_path / "whole.zarr", chunks=7)
+    path = shards / "part-2.tfrecord"
+    whole, known = path.read_bytes(), path.stat()
+
+    def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
+        if blocks["label"][0] == 28 and not (tmp_path / "spoiled").exists():
+            (tmp_path / "spoiled").touch()
+            if change == "vanishes":
+                path.rename(shards.parent / "away")
+            else:
+                path.write_bytes({"grows": whole * 2, "shrinks": whole[:-100], "is written again": whole}[change])
+                os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns + 1_000_000_000))
+        return blocks
+
+    spoiled = ds.map_blocks(spoil, dict(ds.schema))
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises((CorruptRecordError, FileNotFoundError), match=r"part-2\.tfrecord") as caught,
+    ):
+        spoiled.to_zarr(store, chunks=7, resume=True)
+    assert isinstance(caught.value, FileNotFoundError if change == "vanishes" else ShardChangedError)
+    with pytest.raises(IncompleteStoreError):
+        dtf.from_zarr(store)
+
+    def go_on() -> None:
+        dtf.read_tfrecord(shards, ds.schema).map_blocks(spoil, dict(ds.schema)).to_zarr(store, chunks=7, resume=True)
+
+    if change == "shrinks":
+        with pytest.raises(CorruptRecordError, match=r"part-2\.tfrecord: record 28 .* truncated"):
+            go_on()
+    else:
+        with pytest.raises(ResumeError, match=r"part-2\.tfrecord (had|was written again|is missing from the files)"):
+            go_on()
+    # Another file in its place would be another source.
+    if change == "vanishes":
+        (shards.parent / "away").rename(path)
+    else:
+        path.write_bytes(whole)
+        os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    go_on()
+    assert files_of(store) == files_of(tmp_path / "whole.zarr")

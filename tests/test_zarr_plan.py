@@ -210,16 +210,16 @@ def test_a_codec_may_be_a_mapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "name"),
+    ("options", "said"),
     [
-        *((option, "lable") for option in ("chunks", "shards", "compressors", "filters")),
-        ("chunks", "tokens.row_splits"),
-        ("shards", "tokens.row_splits"),
+        *(({option: {"lable": 4}}, f"{option}: .*lable") for option in ("chunks", "shards", "compressors", "filters")),
+        *(({option: {"tokens.row_splits": 4}}, f"{option}: .*tokens.row_splits") for option in ("chunks", "shards")),
+        ({"dimension_names": {"vektor": ("x",)}}, "dimension_names: unknown feature 'vektor'; did you mean 'vector'"),
+        ({"fill_values": {"lable": 1}}, "fill_values: unknown feature or flat array 'lable'; did you mean 'label'"),
     ],
 )
-def test_unknown_names_in_options(ds: dtf.Dataset, option: str, name: str) -> None:
-    options: dict[str, Any] = {option: {name: 4}}
-    with pytest.raises(UnknownFeatureError, match=rf"{option}: .*{name}"):
+def test_unknown_names_in_options(ds: dtf.Dataset, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnknownFeatureError, match=said):
         ds.plan_zarr(**options)
 
 
