@@ -324,9 +324,9 @@ def read_all(stream: streams.ByteStream, length: int | None = None) -> bytes:
 
 
 @pytest.mark.usefixtures("dense", "inflater")
-@pytest.mark.parametrize(("members", "level"), [(1, 1), (1, 6), (3, 6), (3, 9)])
+@pytest.mark.parametrize(("members", "level"), [(1, 6), (3, 9)])
 def test_any_offset_is_reached(tmp_path: Path, members: int, level: int) -> None:
-    data = text_like(1_500_000)
+    data = text_like(900_000)
     cut = len(data) // members + 1
     (tmp_path / "x").write_bytes(b"".join(gzip.compress(data[at : at + cut], level) for at in range(0, len(data), cut)))
     [shard] = find_shards(tmp_path / "x", compression="gzip")

@@ -50,7 +50,7 @@ CORPUS = [
 ]
 FEATURES = {"id": dtf.FixedLenFeature((), "int64"), "inner": dtf.FixedLenFeature((), "bytes", default_value=b"")}
 # Distance of the cuts that are tried.
-STEPS = rising(11, 3, 1)
+STEPS = rising(29, 5, 1)
 IO = Path("/proc/self/io")
 counts_reads = pytest.mark.skipif(not IO.exists(), reason="the system does not count the bytes that are read")
 
@@ -142,7 +142,7 @@ def check_joined(path: Path, nbytes: int) -> None:
     assert (np.diff(index.records) > 0).all()
 
 
-@pytest.mark.parametrize("step", rising(37, 5, 1))
+@pytest.mark.parametrize("step", rising(97, 11, 1))
 @pytest.mark.parametrize("name", CORPUS)
 def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str, step: int) -> None:
     check_cuts(corpus / name, step)

@@ -301,7 +301,7 @@ class TestInflate:
         touch("x.gz", data=plain)
         assert read("x.gz") == plain
 
-    @pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
+    @pytest.mark.parametrize("size", [7, 1 << 20])
     @pytest.mark.parametrize("padding", [0, 1, 100_000])
     def test_members_in_a_row(self, here: Path, size: int, padding: int) -> None:
         data = [b"first", b"", bytes(1000), random.Random(0).randbytes(3000), b"last"]
@@ -329,7 +329,7 @@ class TestInflate:
             with pytest.raises(CorruptRecordError, match=r"/x: .*the file is truncated"):
                 read("x", compression=compression)
 
-    @pytest.mark.parametrize("step", rising(397, 37, 5))
+    @pytest.mark.parametrize("step", rising(797, 37, 5))
     @pytest.mark.parametrize("compression", PACKED)
     def test_a_flipped_bit_is_found_or_changes_nothing(
         self, golden: Path, here: Path, compression: str, step: int
@@ -379,6 +379,8 @@ def test_seeking_forward(golden: Path, here: Path, memory: Callable[..., str], n
         with zipfile.ZipFile("z.zip", "w") as archive:
             archive.writestr("x", stored)
         url = f"zip://x::file://{here}/z.zip"
+    touch("empty")
+    assert read("empty") == b""
     for start in (0, 1, 5000, len(whole) - 1, len(whole)):
         assert read(url, start=start) == whole[start:]
     [shard] = find_shards(url)
@@ -396,11 +398,6 @@ def test_a_memory_file_is_read_by_many_at_once(memory: Callable[..., str]) -> No
             second.seek(start + 500)
             assert first.readinto(one) == second.readinto(other) == 1000
             assert one[500:] == other[:500]
-
-
-def test_empty(here: Path, memory: Callable[..., str]) -> None:
-    touch("x")
-    assert read("x") == read(memory(x=b"") + "/x") == b""
 
 
 @pytest.mark.parametrize("where", ["local", "memory"])

@@ -18,7 +18,7 @@ import pytest
 import zarr
 from click.testing import CliRunner, Result
 from fsspec.implementations.reference import LazyReferenceMapper
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
@@ -161,6 +161,7 @@ def encodings(draw: st.DrawFn) -> list[bytes]:
     return [draw(oracle.wire_encodings(one))[1] for one in drawn]
 
 
+@settings(max_examples=max(8, settings().max_examples // 4))
 @given(payloads=encodings())
 def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[bytes]) -> None:
     schema = {"f": FEATURES["vector"], "r": FEATURES["raw/big"]}
@@ -201,6 +202,14 @@ def test_a_part_of_a_split() -> None:
     for split in ("train", "test+train[1:4]"):
         virtual = dtf.virtual_zarr(folder, split=split, columns=names)
         check(virtual, dtf.read_tfrecord(folder, split=split, columns=names).compute())
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_zeros_are_values_and_no_records_are_arrays(tmp_path: Path, rows: int) -> None:
+    features: Any = {"f": dtf.FixedLenFeature((), "float32"), "i": dtf.RawFeature((), "int32")}
+    columns = {"f": np.zeros(rows, "f4"), "i": np.zeros(rows, "i4")}
+    dtf.to_tfrecord(columns, tmp_path / "x", features=features)
+    check(dtf.virtual_zarr(tmp_path / "x", features), columns)
 
 
 def test_contexts_of_sequence_examples(tmp_path: Path) -> None:
@@ -284,21 +293,18 @@ def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) ->
         dtf.TFRecordParser(FEATURES)(str(tmp_path / "x#1"), registry)
 
 
-def test_zeros_are_values_and_no_records_are_arrays(tmp_path: Path) -> None:
-    features: Any = {"f": dtf.FixedLenFeature((), "float32"), "i": dtf.RawFeature((), "int32")}
-    for rows in (0, 1):
-        columns = {"f": np.zeros(rows, "f4"), "i": np.zeros(rows, "i4")}
-        dtf.to_tfrecord(columns, tmp_path / "x", features=features, mode="w")
-        check(dtf.virtual_zarr(tmp_path / "x", features), columns)
-
-
-def test_memory(urlpath: str, wanted: dict[str, NDArray[Any]]) -> None:
+def test_memory(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any]]) -> None:
     for path in Path(urlpath).parent.iterdir():
         fsspec.filesystem("memory").pipe_file(f"/virtual/{path.name}", path.read_bytes())
     virtual = dtf.virtual_zarr("memory://virtual/x-*", FEATURES)
     check(virtual, wanted)
     virtual.to_json("memory://virtual/refs.json")
     assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
+    write_oracle(tmp_path / "x", [example(0)])
+    with pytest.raises(ValueError, match="one file system"):
+        dtf.virtual_zarr([tmp_path / "x", "memory://virtual/x-0.tfrecord"], FEATURES)
+    with pytest.raises(ValueError, match="a URL of one file system"):
+        dtf.virtual_zarr("simplecache::memory://virtual/x-0.tfrecord", FEATURES)
 
 
 @pytest.mark.integration
@@ -333,10 +339,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "t": (dtf.TextFeature(), "text varies"),
     "n": (dtf.TensorFeature((2,), "float32"), "serialized tensor"),
     "p": (dtf.ImageFeature((2, 2, 3)), "images are encoded"),
+    "h": (dtf.RawFeature((2,), "bfloat16"), "Zarr has no name for bfloat16: RawFeature"),
 }
 
 
 def test_features_without_a_byte_range_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes")
     write_oracle(tmp_path / "x", [])
     features = {**FEATURES, **{name: feature for name, (feature, _) in REFUSED.items()}}
     with pytest.raises(SchemaError) as raised:
@@ -349,13 +357,6 @@ def test_features_without_a_byte_range_are_named(tmp_path: Path) -> None:
         dtf.virtual_zarr(tmp_path / "x", {"i": REFUSED["i"][0]})
     with pytest.raises(SchemaError, match="feature 'i': integers"):
         Decoder(dtf.Schema({"i": REFUSED["i"][0]}), "offsets")
-
-
-def test_bfloat16_has_no_name_in_zarr(tmp_path: Path) -> None:
-    pytest.importorskip("ml_dtypes")
-    write_oracle(tmp_path / "x", [])
-    with pytest.raises(SchemaError, match="'h': Zarr has no name for bfloat16: RawFeature"):
-        dtf.virtual_zarr(tmp_path / "x", {"h": dtf.RawFeature((2,), "bfloat16")})
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"counts": [1]}], ids=str)
@@ -393,17 +394,13 @@ def test_records_that_do_not_fit_are_named(tmp_path: Path, payload: bytes, featu
         dtf.virtual_zarr(tmp_path / "x", {"k": feature})
     assert raised.value.place is not None
     assert raised.value.place.record == 1
-
-
-def test_every_crc_is_checked(tmp_path: Path) -> None:
-    write_oracle(tmp_path / "x", [example(0), example(1)])
     stored = bytearray((tmp_path / "x").read_bytes())
-    stored[-10] ^= 1
+    stored[-5] ^= 1
     (tmp_path / "x").write_bytes(stored)
-    with pytest.raises(CorruptRecordError, match="CRC of the payload") as raised:
-        dtf.virtual_zarr(tmp_path / "x", FEATURES)
-    assert raised.value.place is not None
-    assert raised.value.place.record == 1
+    with pytest.raises(CorruptRecordError, match="CRC of the payload") as damaged:
+        dtf.virtual_zarr(tmp_path / "x", {"k": feature})
+    assert damaged.value.place is not None
+    assert damaged.value.place.record == 1
 
 
 def test_arguments(tmp_path: Path, urlpath: str, virtual: VirtualZarr) -> None:
@@ -422,15 +419,6 @@ def test_arguments(tmp_path: Path, urlpath: str, virtual: VirtualZarr) -> None:
     (tmp_path / "refs.parquet").mkdir()
     with pytest.raises(FileExistsError, match=r"refs.parquet exists"):
         virtual.to_parquet(tmp_path / "refs.parquet")
-
-
-def test_shards_outside_one_file_system_are_refused(tmp_path: Path) -> None:
-    write_oracle(tmp_path / "x", [example(0)])
-    fsspec.filesystem("memory").pipe_file("/reach/x", (tmp_path / "x").read_bytes())
-    with pytest.raises(ValueError, match="one file system"):
-        dtf.virtual_zarr([tmp_path / "x", "memory://reach/x"], FEATURES)
-    with pytest.raises(ValueError, match="a URL of one file system"):
-        dtf.virtual_zarr("simplecache::memory://reach/x", FEATURES)
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,14 +454,11 @@ def test_the_command(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any
     assert f"Wrote {target}: references to 15 records of 2 features in " in result.stdout
     found = read_zarr(str(target) if suffix == "json" else by_pyarrow(target))
     assert bits_of(found) == bits_of({name: wanted[name] for name in ("vector", "flag")})
-
-
-def test_the_command_refuses_a_target_before_it_reads(tmp_path: Path, urlpath: str) -> None:
-    (tmp_path / "refs.json").touch()
-    for target, said in (("refs", "ends in .json or .parquet or .parq"), ("refs.json", "refs.json exists")):
-        result = run(tmp_path / "nothing", tmp_path / target)
+    # A target is refused before shards are read.
+    for name, said in (("refs", "ends in .json or .parquet or .parq"), (target.name, f"{target.name} exists")):
+        result = run(tmp_path / "nothing", tmp_path / name)
         assert result.exit_code == 1
         assert said in result.stderr
-    result = run(urlpath, tmp_path / "more.json")
+    result = run(urlpath, tmp_path / f"more.{suffix}")
     assert "'label': integers are stored as varints" in result.stderr
-    assert not (tmp_path / "more.json").exists()
+    assert not (tmp_path / f"more.{suffix}").exists()
