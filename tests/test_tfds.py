@@ -6,7 +6,6 @@ tensorflow-datasets 4.9.10 wrote and read the files: `data/tfds/every` holds eac
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +15,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from PIL import Image
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import read
@@ -617,22 +615,3 @@ def test_metadata_and_records_on_another_file_system() -> None:
                 dtf.read_tfrecord(url)
     finally:
         fs.rm("/tfds-read", recursive=True)
-
-
-def test_corpus_episodes(corpus: Path) -> None:
-    """The metadata give the values that are inferred without them other shapes and dtypes; images are decoded."""
-    ds = dtf.read_tfrecord(corpus / OCTO, split="train[5:]")
-    file = corpus / OCTO / "1.0.0" / "bridge_dataset-train.tfrecord-00000-of-00001"
-    inferred, columns = dtf.read_tfrecord(file).rows[5:].compute(), ds.compute()
-    assert (ds.nrows, len(columns)) == (20, 20)
-    for name, feature in ds.schema.items():
-        for row, values in zip(columns[name], map(np.ravel, inferred[name]), strict=True):
-            if isinstance(feature, ImageFeature):
-                wanted = np.stack([np.asarray(Image.open(io.BytesIO(value))) for value in values])
-                assert row.shape == (len(values), 64, 64, 3) and np.abs(row.astype(int) - wanted).max() <= 2
-            elif isinstance(feature, TextFeature):
-                assert [text.encode() for text in np.ravel(row).tolist()] == values.tolist()
-            else:
-                assert np.array_equal(np.ravel(row), values.astype(row.dtype)), name
-    assert columns["steps/action"][0].shape[1:] == (7,)
-    assert columns["episode_metadata/has_language"].dtype == bool
