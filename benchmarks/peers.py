@@ -36,6 +36,9 @@ BATCHES = {
     "png": 32,
 }
 
+# Keeps 1 % of the rows of `tabular`.
+FILTER = [("int_2", "<", 10)]
+
 BATCHES |= {f"{name}.label": BATCHES[name] for name in LABELLED}
 
 
@@ -165,13 +168,14 @@ def run_tensorflow() -> None:
     """Pipelines of TensorFlow for `read.py`: read the files into NumPy arrays with the two fastest known pipelines.
 
     `sequential` reads one file after the other and parses batches on all cores. `interleave` reads and parses two
-    files at once, a whole batch at a time. With `gather` the batches are joined into one array per feature;
-    otherwise each is made and dropped. The obvious `TFRecordDataset(files, num_parallel_reads=…)` is several times
-    slower than both, because it passes single records from thread to thread. TensorFlow checks both CRCs of every
-    record.
+    files at once, a whole batch at a time. With `gather` the batches are joined into one array per feature; with
+    `filter` only the rows of `FILTER`, which are taken from parsed batches: `Dataset.filter`, record by record, is
+    slower. Otherwise each batch is made and dropped. The obvious `TFRecordDataset(files, num_parallel_reads=…)` is
+    several times slower than both, because it passes single records from thread to thread. TensorFlow checks both CRCs
+    of every record.
 
-        TENSORFLOW_PYTHON benchmarks/peers.py tensorflow DATA NAME {sequential,interleave} [touch|gather] [--passes
-        3]
+        TENSORFLOW_PYTHON benchmarks/peers.py tensorflow DATA NAME {sequential,interleave} [touch|gather|filter]
+        [--passes 3]
 
     Prints one line of JSON: the records of a pass, and the seconds of each pass after an untimed first pass.
     """
@@ -181,16 +185,23 @@ def run_tensorflow() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=BATCHES)
     parser.add_argument("mode", choices=["sequential", "interleave"])
-    parser.add_argument("task", nargs="?", choices=["touch", "gather"], default="touch")
+    parser.add_argument("task", nargs="?", choices=["touch", "gather", "filter"], default="touch")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     arguments = parser.parse_args()
     files = [str(path) for path in files_of(arguments.data, arguments.name)]
     label = label_of(arguments.name)
 
+    def kept(columns: dict[str, Any]) -> dict[str, Any]:
+        ((name, _, most),) = FILTER
+        return {each: tf.boolean_mask(values, columns[name] < most) for each, values in columns.items()}
+
     def records() -> int:
-        batches = pipeline(files, arguments.name, arguments.mode).as_numpy_iterator()
-        if arguments.task == "gather":
+        parsed = pipeline(files, arguments.name, arguments.mode)
+        if arguments.task == "filter":
+            parsed = parsed.map(kept, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = parsed.as_numpy_iterator()
+        if arguments.task != "touch":
             return len(join(batches)[label])
         return sum(len(batch[label]) for batch in batches)
 

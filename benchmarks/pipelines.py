@@ -23,7 +23,7 @@ import dask
 import numpy as np
 from harness import GATHERED, HERE, LABELLED, NAMES, dispatch, files_of, label_of, parser_of, resident, run
 from numpy.typing import NDArray
-from peers import totals
+from peers import FILTER, totals
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import Feature
@@ -98,14 +98,39 @@ def ragged(ds: dtf.Dataset) -> int:
     return len(labels)
 
 
+def filtered(ds: dtf.Dataset) -> int:
+    """Decode the rows that a filter keeps into one array per feature."""
+    return len(next(iter(ds.where(FILTER).compute().values())))
+
+
+def masked_rows(ds: dtf.Dataset) -> int:
+    """Decode all rows into one array per feature, and take those of a mask."""
+    arrays = ds.compute()
+    ((name, _, most),) = FILTER
+    mask = arrays[name] < most
+    return len({name: array[mask] for name, array in arrays.items()}[name])
+
+
+WORK: dict[str, Callable[[dtf.Dataset], int]] = {
+    "touch": touch,
+    "gather": gather,
+    "ragged": ragged,
+    "filter": filtered,
+    "filter-uncounted": filtered,
+    "mask": masked_rows,
+}
+
+
 def run_passes() -> None:
     """Pipelines of this library for `read.py`: read the files into NumPy arrays through dask.
 
     `touch` decodes and drops every block and returns a number per block. `gather` calls `Dataset.compute`, for one
-    array per feature. `ragged` decodes tokens to flat values and row splits. `sums` prints the sum of every feature
-    for `read.py --peers`, without times. Both CRCs of every record are checked.
+    array per feature. `ragged` decodes tokens to flat values and row splits. `filter` calls `where` and `compute` for
+    1 % of the rows, `filter-uncounted` the same with ``counts=None``, and `mask` takes these rows from the arrays of
+    `compute`. `sums` prints the sum of every feature for `read.py --peers`, without times. Both CRCs of every record
+    are checked.
 
-        python benchmarks/pipelines.py passes DATA NAME [touch|gather|ragged|sums] [--passes 3] [--workers 2]
+        python benchmarks/pipelines.py passes DATA NAME [TASK] [--passes 3] [--workers 2]
 
     Prints one line of JSON: the records of a pass, the seconds of opening (a scan of the headers for the record
     count), and the seconds of each pass after an untimed first pass.
@@ -113,7 +138,7 @@ def run_passes() -> None:
     parser = parser_of(run_passes)
     parser.add_argument("data", type=Path)
     parser.add_argument("name", choices=FEATURES)
-    parser.add_argument("task", nargs="?", choices=["touch", "gather", "ragged", "sums"], default="touch")
+    parser.add_argument("task", nargs="?", choices=[*WORK, "sums"], default="touch")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--workers", type=int, default=2, help="threads of dask's scheduler")
@@ -128,6 +153,7 @@ def run_passes() -> None:
         FEATURES[arguments.name],
         sequence_features=SEQUENCE_FEATURES.get(arguments.name),
         chunks=arguments.chunks,
+        counts=None if arguments.task == "filter-uncounted" else "auto",
     )
     opening = time.perf_counter() - start
 
@@ -135,7 +161,7 @@ def run_passes() -> None:
         arrays = ds.compute()
         print(json.dumps({"records": len(arrays[label_of(arguments.name)]), "sums": totals([arrays])}))
         return
-    work = {"touch": touch, "gather": gather, "ragged": ragged}[arguments.task]
+    work = WORK[arguments.task]
     clock = {"wall": time.perf_counter, "cpu": time.process_time}[arguments.clock]
     count, seconds = work(ds), []
     for _ in range(arguments.passes):

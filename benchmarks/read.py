@@ -1,7 +1,8 @@
 """Compare this library with TensorFlow on the same files: speed and peak memory.
 
-Two tables. In the first, each block is decoded, read and dropped: batches of TensorFlow, blocks of this library through
-dask. In the second, all rows are gathered into one NumPy array per feature. Both libraries check both CRCs of every
+Three tables. In the first, each block is decoded, read and dropped: batches of TensorFlow, blocks of this library
+through dask. In the second, all rows are gathered into one NumPy array per feature. In the third, 1 % of the rows of
+`tabular` are, chosen by a filter, and by a mask of all rows. Both libraries check both CRCs of every
 record and use the same cores. They alternate, each run in its own process: TensorFlow's first pipeline, this library,
 TensorFlow's second pipeline, this library again. The ratio is to the faster pipeline of TensorFlow.
 
@@ -32,7 +33,10 @@ from peers import KINDS, PEERS
 TASKS = {
     "touch": "Each block decoded, read and dropped",
     "gather": "Everything gathered into NumPy arrays",
+    "filter": "1 % of the rows, chosen by a filter",
 }
+# Sets with the column of the filter.
+FILTERED = ("tabular", "tabular_gz")
 
 HEADER = "data             pipeline                   records     records/s     MB/s   peak RSS MB   ratio   open s"
 
@@ -82,6 +86,8 @@ def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]
     if (task, name) == ("gather", "tokens"):
         # TensorFlow's batches hold flat values and splits; compute() makes an array of every record.
         work[f"{OURS} ragged()"] = "ragged"
+    if task == "filter":
+        work |= {f"{OURS} uncounted": "filter-uncounted", f"{OURS} mask": "mask"}
     results = {pipeline: Result(task, name, pipeline, nbytes) for pipeline in work}
     for mode in ("sequential", "interleave"):
         pipeline = f"tensorflow {mode}"
@@ -94,9 +100,18 @@ def compare(task: str, name: str, arguments: argparse.Namespace) -> list[Result]
         for ours, what in work.items():
             command = [sys.executable, str(HERE / "pipelines.py"), "passes", *where, what, *passes]
             results[ours].add(*run([*command, "--workers", str(arguments.cores)]))
+    if task == "filter":
+        print_masked(results)
     if len({result.records for result in results.values()}) > 1:
         raise SystemExit(f"{name}: the pipelines disagree on the records: {results}")
     return list(results.values())
+
+
+def print_masked(results: dict[str, Result]) -> None:
+    """Print the speed of filters relative to a mask of all rows, by the medians of the processes of a round."""
+    mask = statistics.median(results[f"{OURS} mask"].seconds)
+    for pipeline in (OURS, f"{OURS} uncounted"):
+        print(f"{pipeline}: {mask / statistics.median(results[pipeline].seconds):.2f} times the speed of a mask")
 
 
 def ratio(result: Result, others: list[Result]) -> float | None:
@@ -124,7 +139,8 @@ def tables(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, An
     """Print the tables of both tasks; return the results."""
     report = []
     for task in arguments.tasks:
-        chosen = names if task == "touch" else [name for name in names if name in GATHERED]
+        of_task = {"gather": GATHERED, "filter": FILTERED}.get(task, names)
+        chosen = [name for name in names if name in of_task]
         if not chosen:
             continue
         print(f"\n{TASKS[task]}, {arguments.cores} cores, {arguments.clock} time")

@@ -267,10 +267,12 @@ class FilteredSource(Source):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read a chunk, and keep the rows for which the mask is true."""
-        blocks = self.source.read(tuple(dict.fromkeys([*self.tested, *names])), key)
-        with located(lambda: self.describe(key), "where"):
-            kept = np.flatnonzero(self.mask({name: blocks[name] for name in self.tested}))
-        return fill({name: take_rows(blocks[name], kept) for name in names}, out)
+
+        def mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
+            with located(lambda: self.describe(key), "where"):
+                return self.mask(blocks)
+
+        return fill(self.source.read_where(names, key, (self.tested, mask)), out)
 
 
 def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...]) -> Rows:

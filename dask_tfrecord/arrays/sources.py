@@ -47,7 +47,15 @@ from dask_tfrecord.columns.blocks import (
     to_array,
     zero_rows,
 )
-from dask_tfrecord.columns.decoder import ColumnDecoder, Decoder, decode, decode_blocks, locate_record, located_error
+from dask_tfrecord.columns.decoder import (
+    ColumnDecoder,
+    Decoder,
+    Where,
+    decode,
+    decode_blocks,
+    locate_record,
+    located_error,
+)
 from dask_tfrecord.columns.encoded_values import image_values
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
@@ -161,6 +169,13 @@ class Source(ABC):
         Arrays of `out` are filled span by span from their start. An `OutputBuffer` is called before each span.
         """
         return (self.read(names, key, into) for key, into in parts(spans, out))
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows of `key` that a mask of tested columns keeps."""
+        tested, mask = where
+        blocks = self.read(tuple(dict.fromkeys([*tested, *names])), key)
+        kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
+        return {name: take_rows(blocks[name], kept) for name in names}
 
     def measure(self) -> Source:
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
@@ -529,10 +544,19 @@ class UncountedSource(Source):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read all rows of chunk number `key`."""
+        return self._read(names, key, None)
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Decode the tested columns, and the others for the records that are kept, in one pass."""
+        if set(names) <= set(where[0]):
+            return Source.read_where(self, names, key, where)
+        return self._read(names, key, where)
+
+    def _read(self, names: Sequence[str], key: Any, where: Where | None) -> dict[str, Block]:
         ranges = list(self.chunks.byte_ranges(key))
         entries = [_entry(shard, split, self.check_crc) for shard, split in ranges]
         try:
-            return self._decode(names, ranges, entries)
+            return self._decode(names, ranges, entries, where)
         except ShardChangedError:
             raise
         except (CorruptRecordError, FeatureError):
@@ -541,7 +565,7 @@ class UncountedSource(Source):
         # The first header that was found may lie in a payload, and record numbers are unknown. A walk from the start of
         # the shard determines both.
         certain = [SplitEntry(0, 0) if split is None else find_entry_by_walk(shard, split) for shard, split in ranges]
-        return self._decode(names, ranges, certain)
+        return self._decode(names, ranges, certain, where)
 
     def first(self, names: Sequence[str], rows: int) -> dict[str, Block]:
         """Read the first rows, or all if there are fewer; only the headers of their shards up to there are walked."""
@@ -565,13 +589,15 @@ class UncountedSource(Source):
         names: Sequence[str],
         ranges: Sequence[tuple[Shard, ByteSplit | None]],
         entries: Sequence[SplitEntry | None],
+        where: Where | None,
     ) -> dict[str, Block]:
         runs = [
             _run(shard, split, entry)
             for (shard, split), entry in zip(ranges, entries, strict=True)
             if entry is not None and (split is None or entry.offset < split.stop)
         ]
-        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+        limit = memory_limit()
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None

@@ -6,6 +6,7 @@ functions, so that a command passes them on.
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
@@ -168,6 +169,28 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
+# The shortest column: an operator in a name is found first.
+_CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
+
+
+def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str, Any]]:
+    """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python."""
+    conditions = []
+    for text in texts:
+        found = _CONDITION.fullmatch(text)
+        try:
+            value = ast.literal_eval(found[3].strip()) if found else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found = None
+        if found is None:
+            raise click.BadParameter(
+                f'{plain(text)!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
+                f'"label in [1, 2]".'
+            )
+        conditions.append((found[1], " ".join(found[2].split()), value))
+    return conditions
+
+
 def _cores() -> int:
     from dask.system import CPU_COUNT
 
@@ -217,6 +240,14 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "columns": click.option(
         "--columns", multiple=True, metavar="NAME,…", callback=_split_names, help="Features to keep; may be repeated."
+    ),
+    "where": click.option(
+        "--where",
+        multiple=True,
+        metavar="CONDITION",
+        callback=_conditions,
+        help="Keep the records for which this holds, such as \"label == 3\", \"name in ['a', 'b']\" or "
+        '"len(tokens) > 5"; may be repeated, and then all hold.',
     ),
     "chunks": click.option(
         "--chunks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 
 if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.storage.shard import Shards
@@ -83,6 +84,22 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
     """Refuse --features with --sample."""
     if features is not None and sample is not None:
         raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+
+
+def keep_where(dataset: Dataset, conditions: Sequence[tuple[str, str, Any]], columns: list[str] | None) -> Dataset:
+    """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
+    if conditions:
+        dataset = dataset.where([(name, *_as_stored(dataset, name, *rest)) for name, *rest in conditions])
+    return dataset if columns is None else dataset[columns]
+
+
+def _as_stored(dataset: Dataset, name: str, comparison: str, value: Any) -> tuple[str, Any]:
+    feature = dataset.schema.get(name) or dataset.schema.get(name.partition("(")[2].removesuffix(")"))
+    if feature is None or feature.item_dtype.kind != "O":
+        return comparison, value
+    if isinstance(value, list | tuple | set):
+        return comparison, [each.encode() if isinstance(each, str) else each for each in value]
+    return comparison, value.encode() if isinstance(value, str) else value
 
 
 def find_schema(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -27,8 +27,8 @@ _HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks lik
 _MOST_NAMES = 5
 
 
-def print_facts(shards: Shards, indexes: Sequence[ShardIndex]) -> None:
-    """Print the numbers of shards, records and bytes, and the compression."""
+def print_facts(shards: Shards, indexes: Sequence[ShardIndex], more: Mapping[str, str]) -> None:
+    """Print the numbers of shards, records and bytes, the compression, and more facts."""
     counts = [index.count for index in indexes]
     stored, inflated = int(shards.sizes.sum()), sum(index.nbytes for index in indexes)
     found = Counter(index.compression or "none" for index in indexes).most_common()
@@ -39,6 +39,7 @@ def print_facts(shards: Shards, indexes: Sequence[ShardIndex]) -> None:
         "compression": ", ".join(
             f"{name} ({plural(number, 'shard')})" if found[1:] else name for name, number in found
         ),
+        **more,
     }
     lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
     _print(_console(), Text("\n").join(lines))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,14 @@ from dask_tfrecord.cli.command_options import (
     plain_lines,
     write_arguments,
 )
-from dask_tfrecord.cli.common import Commands, check_one_source_of_features, find_schema, inspect_sample, writing
+from dask_tfrecord.cli.common import (
+    Commands,
+    check_one_source_of_features,
+    find_schema,
+    inspect_sample,
+    keep_where,
+    writing,
+)
 from dask_tfrecord.errors import SchemaError, plural
 
 if TYPE_CHECKING:
@@ -51,12 +59,13 @@ def main() -> None:
 
 @tfrecord.command()
 @pattern_argument()
-@options("split", "sample", "spec", "as_json", "compression", "threads")
+@options("split", "sample", "where", "spec", "as_json", "compression", "threads")
 def info(
     *,
     pattern: str | list[str],
     split: str | None,
     sample: int | str | None,
+    where: list[tuple[str, str, Any]],
     spec: bool,
     as_json: bool,
     compression: str | None,
@@ -67,10 +76,12 @@ def info(
     With --split, only shards that contain records of the split. Groups are features that share their row lengths by the
     metadata of TFDS. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
     Records are counted from their headers; features are inferred from the first records of some shards. The last column
-    names the detected content of bytes features.
+    names the detected content of bytes features. With --where, records that meet the conditions are counted as well.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
+    if spec and where:
+        raise click.UsageError("--spec prints features, which --where does not change: give one of them.")
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.arrays.read import resolve_collection
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
@@ -92,13 +103,19 @@ def info(
     with computing(threads):
         indexes = index_shards(shards, sidecars=False)[1]
     has_records = any(index.count for index in indexes)
+    matching = None
+    if where and has_records:
+        with computing(threads):
+            opened = _open(pattern, threads, features=None, sample=sample, split=split, compression=compression)
+            matching = keep_where(opened, where, None).nrows
     if as_json:
         found = inspect_sample(shards, sample, threads) if has_records else None
         metadata = _metadata(resolved)
         groups = None if metadata is None else {group: list(names) for group, names in metadata.groups.items()}
-        click.echo(json_line({**document(shards, indexes, found), "groups": groups}))
+        counted = {"matching": matching or 0} if where else {}
+        click.echo(json_line({**document(shards, indexes, found), **counted, "groups": groups}))
         return
-    print_facts(shards, indexes)
+    print_facts(shards, indexes, {"matching": f"{matching or 0:,}"} if where else {})
     nested: list[str] = []
     if has_records:
         report = inspect_sample(shards, sample, threads)
@@ -259,7 +276,7 @@ def schema(
 
 @tfrecord.command()
 @pattern_argument()
-@options("number", "rows_json", "split", "features", "sample", "columns", "compression", "threads")
+@options("number", "rows_json", "split", "features", "sample", "columns", "where", "compression", "threads")
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
     """Print the first records.
 
@@ -309,19 +326,28 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     click.echo(f"Wrote {plain(target)}: {plural(found.nrows, 'record')} of {plural(len(found.columns), 'feature')}")
 
 
-def _open(pattern: str | list[str], threads: int, **reading: Any) -> Dataset:
-    """Open shards with the features that the options describe; `reading` has options of `read_tfrecord`, too."""
+def _open(
+    pattern: str | list[str],
+    threads: int,
+    *,
+    where: Sequence[tuple[str, str, Any]] = (),
+    columns: list[str] | None = None,
+    **reading: Any,
+) -> Dataset:
+    """Open shards with the features and rows that the options describe; `reading` has options of `read_tfrecord`."""
     from dask_tfrecord.arrays.read import read_tfrecord
 
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
-    return read_tfrecord(pattern, schema, **reading)
+    if not where:
+        return read_tfrecord(pattern, schema, columns=columns, **reading)
+    return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
 
 @tfrecord.command("to-zarr")
 @pattern_argument()
 @click.argument("store")
 @options(
-    *("split", "features", "sample", "columns", "chunks", "shards"),
+    *("split", "features", "sample", "columns", "where", "chunks", "shards"),
     *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
     *("errors", "threads"),
 )
@@ -377,9 +403,16 @@ def to_zarr(
 @tfrecord.command("to-tfrecord")
 @click.argument("store")
 @click.argument("target")
-@options("component", "columns", "records_per_shard", "written_compression", "index", "overwrite", "threads")
+@options("component", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite", "threads")
 def to_tfrecord(
-    *, store: str, target: str, component: str | None, columns: list[str] | None, threads: int, **arguments: Any
+    *,
+    store: str,
+    target: str,
+    component: str | None,
+    columns: list[str] | None,
+    where: list[tuple[str, str, Any]],
+    threads: int,
+    **arguments: Any,
 ) -> None:
     """Write a Zarr store of to-zarr to TFRecord shards.
 
@@ -389,9 +422,7 @@ def to_tfrecord(
     from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
-        dataset = from_zarr(store, component=component)
-        if columns is not None:
-            dataset = dataset[columns]
+        dataset = keep_where(from_zarr(store, component=component), where, columns)
         dataset.to_tfrecord(target, **write_arguments(**arguments))
 
 
@@ -427,7 +458,10 @@ def virtual(
 @tfrecord.command("to-parquet")
 @pattern_argument()
 @click.argument("target")
-@options("split", "features", "sample", "columns", "file_chunks", "overwrite", "parquet_compression", "threads")
+@options(
+    *("split", "features", "sample", "columns", "where"),
+    *("file_chunks", "overwrite", "parquet_compression", "threads"),
+)
 def to_parquet(
     *,
     pattern: str | list[str],

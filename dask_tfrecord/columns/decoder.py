@@ -459,6 +459,9 @@ def _why(feature: Feature) -> str | None:
 
 _log = logging.getLogger(__name__)
 
+# Columns, and a function from their blocks to a mask of the records that are kept.
+Where = tuple[Sequence[str], Callable[[dict[str, Block]], NDArray[np.bool_]]]
+
 
 def decode(
     runs: Iterable[Run],
@@ -469,10 +472,11 @@ def decode(
     check_crc: bool = True,
     out: Mapping[str, NDArray[Any]] | None = None,
     limit: MemoryLimit | None = None,
+    where: Where | None = None,
 ) -> dict[str, Block]:
-    """Decode columns of runs of records in one pass."""
+    """Decode columns of runs of records in one pass; with `where`, of the records that it keeps."""
     chunk = runs, rows, dict(out or {})
-    with closing(decode_blocks([chunk], decoder, names, check_crc=check_crc, limit=limit)) as decoded:
+    with closing(decode_blocks([chunk], decoder, names, check_crc=check_crc, limit=limit, where=where)) as decoded:
         return next(decoded)
 
 
@@ -483,9 +487,13 @@ def decode_blocks(
     *,
     check_crc: bool = True,
     limit: MemoryLimit | None = None,
+    where: Where | None = None,
 ) -> Generator[dict[str, Block], None, None]:
     """Decode chunks one after another; a shard stays open while consecutive chunks read from it."""
-    job = _DecodeJob(decoder, names, check_crc, limit)
+    if where is None:
+        job = _DecodeJob(decoder, names, check_crc, limit)
+    else:
+        job = _FilteredJob(decoder, names, check_crc, limit, where)
     reader: _Reader | None = None
     try:
         for runs, rows, out in chunks:
@@ -583,6 +591,17 @@ class _DecodeJob:
             self.native.preallocate(factor * 1.05)
             self.nbytes = 0
 
+    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> _native.Walk:
+        """Decode the records of a window; its first one has the number `record`."""
+        walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
+        self.learn(walk.records, walk.consumed)
+        return walk
+
+    @property
+    def refusing(self) -> _DecodeJob:
+        """Job that refused the last record."""
+        return self
+
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
         specs = self.key_specs
@@ -621,6 +640,43 @@ class _DecodeJob:
         """Return the run that a row comes from, and its record number in the shard."""
         first, run = next((first, run) for first, run in reversed(self.runs) if first <= row)
         return run, run.record_number(row - first)
+
+
+class _FilteredJob(_DecodeJob):
+    """Columns of records that a mask keeps. Each window is decoded twice: tested columns, then records to keep."""
+
+    def __init__(
+        self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None, where: Where
+    ) -> None:
+        super().__init__(decoder, names, check_crc, limit)
+        tested, self.mask = where
+        self.tested = _DecodeJob(decoder, tested, check_crc, limit)
+        self._refusing: _DecodeJob = self
+
+    @property
+    def refusing(self) -> _DecodeJob:
+        """Job that refused the last record."""
+        return self._refusing
+
+    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> _native.Walk:
+        """Test the records of a window, and decode those that are kept."""
+        tested, self._refusing = self.tested, self.tested
+        tested.begin([], None, {})
+        tested.runs.append((0, replace(run, first=record)))
+        walk = tested.feed(window, end, limit, run, record)
+        if walk.stop in (Stop.FEATURE, Stop.FRAMING) or not walk.records:
+            return walk
+        kept = record + np.flatnonzero(self.mask(tested.blocks()))
+        if not len(kept):
+            return walk
+        self._refusing = self
+        first, current = self.runs[-1]
+        before = [] if current.selected is None else [current.selected]
+        self.runs[-1] = first, replace(current, selected=np.concatenate([*before, kept]))
+        stop = window.begin + walk.consumed
+        found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept, window.offset)
+        self.learn(len(kept), walk.consumed)
+        return found if found.stop is Stop.FEATURE else walk
 
 
 class _Reader:
@@ -669,12 +725,11 @@ class _Reader:
                 limit = 1
             elif run.split is not None:
                 end = min(end, window.begin + run.split.stop - window.offset)
-            walk = job.native.feed(window.buffer, window.begin, end, limit, window.offset)
+            walk = job.feed(window, end, limit, run, self.record)
             window.advance(walk.consumed)
             self.record += walk.records
             left -= walk.records if left > 0 else 0
-            job.learn(walk.records, walk.consumed)
-            self._check(walk, job)
+            self._check(walk, job.refusing)
             if walk.stop is Stop.MORE:
                 # The last record of a split reaches beyond it.
                 crossing = run.split is not None and window.offset + walk.need > run.split.stop
