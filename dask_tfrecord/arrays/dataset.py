@@ -823,6 +823,39 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
         return to_dataframe(self)
 
+    def to_polars(self) -> Any:
+        """Return a polars LazyFrame of the rows, which polars and DuckDB query.
+
+        A query reads the columns that it needs. Comparisons with literals, ``is_in``, lengths of lists, and their
+        combinations are tested first, and the other columns are decoded for the rows that they keep; polars applies all
+        other predicates to the decoded rows. Each chunk is one or more frames, decoded ahead as by `to_arrow_batches`.
+        The extra ``polars`` is needed.
+
+        Returns
+        -------
+        polars.LazyFrame
+            Columns have the types of `to_arrow_batches`, with nested arrays of fixed sizes for shapes of several axes.
+
+        Raises
+        ------
+        ImportError
+            If polars or pyarrow is not installed.
+        SchemaError
+            If the data set has rows and no columns.
+        TFRecordError
+            When a query is run, as `compute` raises it; polars raises it as its `ComputeError`.
+
+        Examples
+        --------
+        >>> import polars as pl  # doctest: +SKIP
+        >>> frame = dtf.read_tfrecord("train-*.tfrecord").to_polars()  # doctest: +SKIP
+        >>> frame.filter(pl.col("label") == 1).select("tokens").collect().height  # doctest: +SKIP
+        2
+        """
+        from dask_tfrecord.interop.polars import to_polars
+
+        return to_polars(self)
+
     def to_xarray(
         self,
         coords: Sequence[str] = (),

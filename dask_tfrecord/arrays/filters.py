@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
@@ -47,7 +47,10 @@ MaskFunction = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Comparison of a column with a value, or of the lengths, any or all of its values."""
+    """Comparison of a column with a value, or of the lengths, any or all of its values.
+
+    A comparison may begin with "not", which NaN makes differ from the opposite one.
+    """
 
     column: str
     reduction: str | None
@@ -65,16 +68,17 @@ class Condition:
         return held > 0 if self.reduction == "any" else held == np.diff(row_splits)
 
     def _compare(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        if self.comparison in _COMPARISONS:
+        comparison = self.comparison.removeprefix("not ")
+        if comparison in _COMPARISONS:
             # A Python float takes the dtype of the values, like 0.1 of float32.
             with np.errstate(over="ignore"):
-                found = _COMPARISONS[self.comparison](values, self.value)
+                found = _COMPARISONS[comparison](values, self.value)
         elif values.dtype.kind in "OT":
             found = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
         else:
             found = np.isin(values, np.asarray(self.value, values.dtype if values.dtype.kind == "f" else None))
         mask = np.asarray(found, bool).reshape(values.shape)
-        return ~mask if self.comparison == "not in" else mask
+        return ~mask if comparison != self.comparison else mask
 
 
 def _lengths(block: Block) -> NDArray[np.int64]:
@@ -223,14 +227,15 @@ class UserMask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredSource(Source):
-    """Rows of an uncounted source for which a mask is true."""
+    """Rows for which a mask is true, in uncounted chunks: those of the source, or chunks of counted rows."""
 
     source: Source
     mask: Filters | UserMask
     tested: tuple[str, ...]
+    borders: NDArray[np.int64] | None
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested))
+        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested, self.borders))
 
     @property
     def schema(self) -> Schema:
@@ -259,11 +264,18 @@ class FilteredSource(Source):
 
     def with_memory_limit(self, nbytes: int) -> FilteredSource:
         """Limit the blocks that are chosen from."""
-        return FilteredSource(self.source.with_memory_limit(nbytes), self.mask, self.tested)
+        return replace(self, source=self.source.with_memory_limit(nbytes))
 
     def select(self, key: Any) -> Source:
         """Raise the error of the source: rows are not counted."""
         return self.source.select(key)
+
+    def describe(self, key: Any) -> str:
+        """Return the rows of a chunk as text, for errors."""
+        return self.source.describe(self._key(key))
+
+    def _key(self, chunk: int) -> Any:
+        return chunk if self.borders is None else slice(*self.borders[chunk : chunk + 2].tolist())
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read a chunk, and keep the rows for which the mask is true."""
@@ -272,17 +284,18 @@ class FilteredSource(Source):
             with located(lambda: self.describe(key), "where"):
                 return self.mask(blocks)
 
-        return fill(self.source.read_where(names, key, (self.tested, mask)), out)
+        return fill(self.source.read_where(names, self._key(key), (self.tested, mask)), out)
 
 
-def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...]) -> Rows:
-    """Choose the rows of a mask; counted rows are tested now, in a task for each chunk."""
-    if rows.borders is None and rows.source is not None:
-        return Rows.of_source(FilteredSource(rows.source, mask, tested), None, rows.nchunks)
+def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...], *, count: bool = True) -> Rows:
+    """Choose the rows of a mask; counted rows are tested now, in a task for each chunk, unless `count` is False."""
+    count = count and rows.borders is not None
+    if not count and rows.source is not None:
+        return Rows.of_source(FilteredSource(rows.source, mask, tested, rows.borders), None, rows.nchunks)
     option = mask, tested, rows.sizes, files_of(rows.origin)
-    if rows.borders is None:
+    if not count:
         chunks = each_chunk(_kept, option, rows.chunks(tuple(rows.schema)))
-        return Rows.of_chunks(chunks, rows.schema, rows.sizes, rows.origin, rows.rechunked)
+        return Rows.of_chunks(chunks, rows.schema, (np.nan,) * rows.nchunks, rows.origin, rows.rechunked)
     chunks = rows.chunks(tested)
     name = f"tfrecord-mask-{tokenize(chunks.name, option)}"
     numbers = da.arange(rows.nchunks, chunks=1)

@@ -319,6 +319,14 @@ class RecordSource(Source):
             return blocks
         return fill({name: take_rows(block, order) for name, block in blocks.items()}, out)
 
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Decode the tested columns, and the others for the records that are kept, in one pass."""
+        rows = pick_rows(self.rows, key)
+        if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
+            return Source.read_where(self, names, key, where)
+        runs, limit = self._runs(rows), memory_limit(self.most_nbytes)
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
+
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
     ) -> Iterator[dict[str, Block]]:
