@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -71,6 +72,43 @@ def uneven_chunks(array: Any, sizes: list[int]) -> da.Array:
     return da.from_array(array, chunks=((*np.diff(cuts).tolist(), len(array) - cuts[-1]),))
 
 
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, values: value in values,
+    "not in": lambda value, values: value not in values,
+}
+
+
+@st.composite
+def conditions(draw: st.DrawFn, schema: dtf.Schema) -> tuple[tuple[str, str, Any], Callable[[Record], bool]]:
+    """Draw a condition of a column of a schema, and what it means for one row."""
+    name = draw(st.sampled_from(sorted(schema)))
+    feature, comparison = schema[name], draw(st.sampled_from(sorted(COMPARISONS)))
+    values: st.SearchStrategy[Any] = st.sampled_from(["", "ä", "ää"]) if name == "name" else st.integers(-1, 40)
+    reduction = None
+    if feature.ragged_rank > 1:
+        reduction = "len"
+    elif feature.ragged_rank or feature.block_shape:
+        reduction = draw(st.sampled_from(["len", "any", "all"]))
+    operand = draw(st.lists(values, max_size=3) if comparison in ("in", "not in") else values)
+    holds = COMPARISONS[comparison]
+
+    def meaning(row: Record) -> bool:
+        if reduction is None:
+            return holds(row[name], operand)
+        if reduction == "len":
+            return holds(len(row[name]), operand)
+        flat = np.array(row[name]).reshape(-1).tolist()
+        return (any if reduction == "any" else all)(holds(value, operand) for value in flat)
+
+    return (name if reduction is None else f"{reduction}({name})", comparison, operand), meaning
+
+
 class DatasetStates(RuleBasedStateMachine):
     """A data set, and the list of the rows that it must have."""
 
@@ -135,6 +173,19 @@ class DatasetStates(RuleBasedStateMachine):
         names = data.draw(st.lists(st.sampled_from(self.names), min_size=1, unique=True), "columns")
         self.ds = self.ds[names]
         self.rows = [{name: row[name] for name in names} for row in self.rows]
+
+    @precondition(lambda self: self.names)
+    @rule(data=st.data(), negated=st.booleans())
+    def where(self, data: st.DataObject, negated: bool) -> None:
+        pairs = st.lists(conditions(self.ds.schema), min_size=1, max_size=2)
+        drawn = data.draw(st.lists(pairs, min_size=1, max_size=2), "alternatives")
+        chosen = [any(all(meaning(row) for _, meaning in every) for every in drawn) for row in self.rows]
+        with dask.config.set(scheduler="sync"):
+            self.ds = self.ds.where([[condition for condition, _ in every] for every in drawn])
+            self.rows = [row for row, kept in zip(self.rows, chosen, strict=True) if kept]
+            if negated and "id" in self.ds:
+                self.ds = self.ds.where(lambda blocks: blocks["id"] % 3 != 0, columns=["id"])
+                self.rows = [row for row in self.rows if row["id"] % 3]
 
     @rule(data=st.data())
     def explode(self, data: st.DataObject) -> None:
@@ -303,7 +354,7 @@ def test_rows_that_an_array_lacks_are_noticed(scheduler: str, tmp_path: Path) ->
 
 # Columns of assigned arrays are divided anew where they are stored.
 @pytest.mark.filterwarnings("ignore::dask.array.PerformanceWarning")
-@pytest.mark.parametrize("examples", rising(15, 60, 300))
+@pytest.mark.parametrize("examples", rising(15, 60, 1000))
 def test_operations_give_the_rows_that_lists_give(tmp_path: Path, examples: int) -> None:
     class InFolder(DatasetStates):
         folder = tmp_path

@@ -843,7 +843,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         SchemaError
             If the data set has rows and no columns.
         TFRecordError
-            When a query is run, as `compute` raises it; polars raises it as its `ComputeError`.
+            When a query is run, as `compute` raises it.
 
         Examples
         --------

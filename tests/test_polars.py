@@ -1,0 +1,223 @@
+"""`Dataset.to_polars`: queries of polars and DuckDB give the answers that they give for the computed rows."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.wire import example
+
+import dask_tfrecord as dtf
+
+pl = pytest.importorskip("polars")
+duckdb = pytest.importorskip("duckdb")
+testing = pytest.importorskip("polars.testing")
+
+ROWS = 60
+FEATURES = {
+    "label": dtf.FixedLenFeature((), "int64"),
+    "small": dtf.FixedLenFeature((), "uint8"),
+    "score": dtf.FixedLenFeature((), "float32"),
+    "half": dtf.FixedLenFeature((), "float16"),
+    "pair": dtf.FixedLenFeature((2, 2), "int64"),
+    "name": dtf.FixedLenFeature((), "bytes"),
+    "word": dtf.TextFeature(),
+    "tokens": dtf.VarLenFeature("int64"),
+}
+TABLE: list[dict[str, Any]] = [
+    {
+        "label": number % 5,
+        "small": number,
+        "score": float("nan") if number % 9 == 4 else number / 10,
+        "half": number / 10,
+        "pair": [number, 1, 2, number % 3],
+        "name": b"ab"[: number % 3],
+        "word": "xyz"[number % 3],
+        "tokens": [*range(number % 4)],
+    }
+    for number in range(ROWS)
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("polars")
+    for number, start in enumerate(range(0, ROWS, 20)):
+        with dtf.RecordWriter(folder / f"p-{number:05d}-of-00003.tfrecord") as writer:
+            for row in TABLE[start : start + 20]:
+                listed = {name: value if isinstance(value, list) else [value] for name, value in row.items()}
+                writer.write(example(**{**listed, "word": [row["word"].encode()]}))
+    return folder
+
+
+def expected() -> Any:
+    """Return the rows as a DataFrame that polars makes from lists."""
+    types = {
+        "label": pl.Int64,
+        "small": pl.UInt8,
+        "score": pl.Float32,
+        "half": pl.Float16,
+        "pair": pl.Array(pl.Int64, (2, 2)),
+        "name": pl.Binary,
+        "word": pl.String,
+        "tokens": pl.List(pl.Int64),
+    }
+    rows = [{**row, "pair": [row["pair"][:2], row["pair"][2:]]} for row in TABLE]
+    return pl.DataFrame(rows, schema=types)
+
+
+OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {
+    "counted": lambda files: dtf.read_tfrecord(files, FEATURES, chunks=7),
+    "uncounted": lambda files: dtf.read_tfrecord(files, FEATURES, counts=None),
+    "persisted": lambda files: dtf.read_tfrecord(files, FEATURES, chunks=7).persist(),
+    "reversed": lambda files: dtf.read_tfrecord(files, FEATURES).rows[::-1].rows[::-1],
+    "mapped": lambda files: dtf.read_tfrecord(files, FEATURES).map_blocks(lambda blocks: blocks, FEATURES),
+}
+
+
+@cache
+def open_once(files: Path, opened: str) -> dtf.Dataset:
+    return OPENED[opened](files)
+
+
+OPERANDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "label": (pl.col("label"), st.integers(-1, 6) | st.sampled_from([0.5, 2.0])),
+    "small": (pl.col("small"), st.integers(0, 255)),
+    "score": (pl.col("score"), st.sampled_from([0.1, 0.5, 2.5, float("nan"), 1e300]) | st.integers(0, 6)),
+    "half": (pl.col("half"), st.sampled_from([0.1, 0.5, 2.5])),
+    "name": (pl.col("name"), st.sampled_from([b"", b"a", b"ab", b"c"])),
+    "word": (pl.col("word"), st.sampled_from(["x", "y", "zz", ""])),
+    "tokens": (pl.col("tokens").list.len(), st.integers(0, 4)),
+    "sum": (pl.col("label") + pl.col("small"), st.integers(0, 60)),
+}
+OPERATORS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> Any:
+    """Draw a comparison, written in either order, or a membership."""
+    column, values = OPERANDS[draw(st.sampled_from(sorted(OPERANDS)))]
+    if draw(st.booleans()):
+        wanted = draw(st.lists(values, min_size=1, max_size=3))
+        try:
+            return column.is_in(pl.Series(wanted))
+        except TypeError:  # integers and floats
+            return column.is_in(pl.Series(list(map(float, wanted))))
+    compare, value = draw(st.sampled_from(OPERATORS)), draw(values)
+    return compare(pl.lit(value), column) if draw(st.booleans()) else compare(column, pl.lit(value))
+
+
+PREDICATES = st.recursive(
+    leaves(),
+    lambda inner: (
+        st.tuples(inner, inner).map(lambda two: two[0] & two[1])
+        | st.tuples(inner, inner).map(lambda two: two[0] | two[1])
+        | inner.map(lambda one: ~one)
+    ),
+    max_leaves=4,
+)
+
+
+def agrees(frame: Any, predicate: Any, query: Callable[[Any], Any]) -> None:
+    """Compare the result of a query of the lazy rows with the result for the DataFrame, or their refusals."""
+    try:
+        wanted = query(expected().lazy().filter(predicate)).collect()
+    except pl.exceptions.PolarsError as error:
+        with pytest.raises(type(error)):
+            query(frame.filter(predicate)).collect()
+        return
+    testing.assert_frame_equal(query(frame.filter(predicate)).collect(), wanted)
+
+
+@pytest.mark.parametrize("opened", OPENED)
+@given(predicate=PREDICATES, columns=st.lists(st.sampled_from(sorted(FEATURES)), min_size=1, unique=True))
+def test_any_predicate(files: Path, opened: str, predicate: Any, columns: list[str]) -> None:
+    frame = open_once(files, opened).to_polars()
+    with dask.config.set(scheduler="sync"):
+        agrees(frame, predicate, lambda rows: rows)
+        agrees(frame, predicate, lambda rows: rows.select(columns).head(3))
+        agrees(frame, predicate, lambda rows: rows.group_by("word").agg(pl.len()).sort("word"))
+
+
+def decoded(caplog: pytest.LogCaptureFixture, query: Callable[[], Any]) -> tuple[Any, set[str]]:
+    """Return the result of a query, and the columns that were decoded for it, by the log."""
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "dask_tfrecord"):
+        result = query()
+    reads = [record.args[0] for record in caplog.records if record.args and "decode %s" in record.msg]
+    assert reads
+    return result, {name for names in reads for name in names}
+
+
+def test_queries_read_what_they_need(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = dtf.read_tfrecord(files, FEATURES, chunks=20).to_polars()
+    assert frame.collect_schema() == expected().schema
+    query = frame.filter(pl.col("label") == 3).select(pl.col("small").sum())
+    total, columns = decoded(caplog, lambda: query.collect().item())
+    assert (total, columns) == (sum(row["small"] for row in TABLE if row["label"] == 3), {"label", "small"})
+    rows, columns = decoded(caplog, lambda: frame.select("word").head(3).collect().rows())
+    assert (rows, columns) == ([("x",), ("y",), ("z",)], {"word"})
+    assert len([record for record in caplog.records if record.args and "decode %s" in record.msg]) == 1
+    assert frame.select(pl.len()).collect().item() == ROWS
+    with duckdb.connect() as database:
+        database.register("rows", frame.drop("half"))
+        query = "SELECT sum(small) FROM rows WHERE label = 3"
+        found, columns = decoded(caplog, lambda: database.sql(query).fetchall())
+    assert (found, columns) == ([(total,)], {"label", "small"})
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+@pytest.mark.parametrize(
+    "wrong", [dtf.TensorFeature((2,), "int64"), dtf.RawFeature((2,), "uint8", compression_type="ZLIB")], ids=str
+)
+def test_kept_rows_alone_are_decoded(files: Path, counts: Any, wrong: Any) -> None:
+    """Bytes that cannot be decoded are an error of the first record that is kept."""
+    ds = dtf.read_tfrecord(files, {**FEATURES, "name": wrong}, counts=counts, chunks="shard")
+    frame = ds.to_polars()
+    assert frame.filter(pl.col("label") > 9).collect().height == 0
+    with pytest.raises(dtf.TFRecordError, match=r"p-00001-of-00003.tfrecord: record 13 \(byte \d+\): feature 'name'"):
+        frame.filter(pl.col("small") == 33).collect()
+
+
+SQL = [
+    "label = 3 AND score > 0.5",
+    "label IN (1, 2) OR name = 'a'::BLOB",
+    "word NOT IN ('x', 'y')",
+    "score BETWEEN 0.5 AND 2.5",
+    "len(tokens) > 1 AND NOT (label < 2)",
+    "label + small > 20",
+    "score >= 0.1 AND small <> 7",
+]
+
+
+@pytest.mark.parametrize("condition", SQL)
+@pytest.mark.parametrize("opened", OPENED)
+def test_duckdb(files: Path, opened: str, condition: str) -> None:
+    # DuckDB has no float16.
+    ds = open_once(files, opened)[[name for name in FEATURES if name != "half"]]
+    query = f"SELECT label, small, word, len(tokens) FROM shown WHERE {condition} ORDER BY small"
+    with duckdb.connect() as database:
+        database.register("shown", expected().drop("half"))
+        wanted = database.sql(query).fetchall()
+        assert 0 < len(wanted) < ROWS
+        for rows in (ds.to_polars(), ds):
+            database.unregister("shown")
+            database.register("shown", rows)
+            assert database.sql(query).fetchall() == wanted
+
+
+def test_several_frames_at_once(files: Path) -> None:
+    """Queries of polars wait for threads of dask, which must not wait for polars."""
+    frame = dtf.read_tfrecord(files, FEATURES, chunks=3).to_polars()
+    parts = [frame.filter(pl.col("label") == label).select("small") for label in range(5)]
+    joined = reduce(lambda one, other: one.join(other, on="small", how="full", coalesce=True), parts)
+    assert sorted(joined.collect().get_column("small")) == [*range(ROWS)]
+    assert [each.height for each in pl.collect_all(parts)] == [12] * 5
