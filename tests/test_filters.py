@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import operator
+import os
+import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,13 +14,16 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
 from support.any_columns import listed
+from support.golden import shard, spec
 from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example
 
@@ -81,6 +87,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, start in enumerate(range(0, ROWS, 20)):
         write_oracle(folder / f"f-{number:05d}-of-00003.tfrecord", map(payload, TABLE[start : start + 20]))
     return folder
+
+
+def run(*arguments: object) -> Result:
+    """Run a command."""
+    return CliRunner(env={"COLUMNS": "200"}).invoke(tfrecord, list(map(str, arguments)), prog_name="dask-tfrecord")
 
 
 def holds(values: Mapping[str, Any], condition: tuple[str, str, Any]) -> bool:
@@ -258,3 +269,144 @@ def test_refused_functions(files: Path) -> None:
     with pytest.raises(KeyError) as caught:
         ds.where(lambda blocks: blocks["x"], columns=["label"])
     assert "where: the function failed on" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_functions_of_uncounted_rows(files: Path, counts: Any) -> None:
+    ds = dtf.read_tfrecord(files, FEATURES, counts=counts)
+    kept = ds.where(lambda blocks: blocks["label"] % 2 == 1, columns=["label"])
+    for names in (["label"], ["tokens"], ["word", "label"]):
+        assert rows_of(kept[names].compute()) == [
+            {name: each[name] for name in names} for each in TABLE if each["label"] % 2
+        ]
+    again = kept.where([("score", "<", 3.0)]).where(lambda blocks: blocks["label"] == 3)
+    assert rows_of(again.compute()) == [each for each in TABLE if each["label"] == 3 and each["score"] < 3]
+
+
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_errors_of_tested_columns_name_the_record(files: Path, counts: Any) -> None:
+    wrong = {**FEATURES, "name": dtf.RawFeature((2,), "uint8")}
+    ds = dtf.read_tfrecord(files / "f-00000-of-00003.tfrecord", wrong, counts=counts, chunks="shard")
+    with pytest.raises(dtf.FeatureError, match=r"f-00000-of-00003.tfrecord: record 0 \(byte 0\): feature 'name'"):
+        ds.where(lambda blocks: blocks["name"][:, 0] > 0, columns=["name"])[["label"]].compute()
+
+
+def test_commands(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "features.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
+    texts = ["label in [1, 3]", "len(tokens)>0", "name != 'a'", " word  not in ('x',) "]
+    wanted = expected_rows(
+        [("label", "in", [1, 3]), ("len(tokens)", ">", 0), ("name", "!=", b"a"), ("word", "not in", ["x"])]
+    )
+    options = [word for text in texts for word in ("--where", text)]
+    reading = [files, "--features", tmp_path / "features.json", *options]
+    shown = run("head", *reading, "-n", 99, "--json", "--columns", "label,score").stdout.splitlines()
+    assert list(map(json.loads, shown)) == [{name: each[name] for name in ("label", "score")} for each in wanted]
+    assert run("to-zarr", files, tmp_path / "a.zarr", *reading[1:]).exit_code == 0
+    assert rows_of(dtf.from_zarr(tmp_path / "a.zarr").compute()) == wanted
+    written = [tmp_path / "a.zarr", tmp_path / "a-{shard}.tfrecord", "--where", "score < 3", "--columns", "label"]
+    assert run("to-tfrecord", *written).exit_code == 0
+    found = dtf.read_tfrecord(tmp_path / "a-*.tfrecord").compute()["label"].tolist()
+    assert found == [each["label"] for each in wanted if each["score"] < 3]
+    done = run("info", files, *options)
+    assert f"matching     {len(wanted)}" in done.stdout
+    assert json.loads(run("info", files, "--json", *options).stdout)["matching"] == len(wanted)
+    pandas = pytest.importorskip("pandas")
+    assert run("to-parquet", files, tmp_path / "a", *reading[1:]).exit_code == 0
+    assert pandas.read_parquet(tmp_path / "a")["score"].tolist() == [each["score"] for each in wanted]
+
+
+@pytest.mark.parametrize("text", ["label", "label = 3", "label == three", "== 3", "label ==", "label == [", ""])
+def test_conditions_that_are_none(files: Path, text: str) -> None:
+    done = run("head", files, "--where", text)
+    assert done.exit_code == 2
+    assert "is not COLUMN OP VALUE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("labl == 3", "did you mean 'label'"), ("label == 'a'", "is compared as int64"), ("label in 3", "list of values")],
+)
+def test_conditions_that_do_not_fit(files: Path, text: str, message: str) -> None:
+    done = run("head", files, "--where", text)
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+# Golden files, a column, and values to compare it with.
+WITH_TENSORFLOW: list[tuple[str, str, list[Any]]] = [
+    ("scalars", "i", [0, -1, 7, 2**40]),
+    # Not 0: kernels of TensorFlow take subnormal numbers for 0.
+    ("scalars", "f", [0.1, -1.5, 1e30]),
+    ("scalars", "b", [b"", b"a", b"\x00"]),
+    ("scalars_gzip", "i", [0, 3]),
+    ("varlen", "row", [40]),
+    ("varlen", "len(i)", [0, 1, 9]),
+    ("varlen", "any(i)", [0]),
+    ("fixed_shapes", "all(m)", [-2.0]),
+    ("unicode_names", "größe", [4]),
+    ("defaults", "i", [-7]),
+]
+SCRIPT = """
+import json, operator, sys
+import tensorflow as tf
+
+OPERATORS = {"==": tf.equal, "!=": tf.not_equal}
+OPERATORS |= {"<": tf.less, "<=": tf.less_equal, ">": tf.greater, ">=": tf.greater_equal}
+
+def feature(given):
+    name, given = given.pop("class"), dict(given)
+    if isinstance(given.get("default_value"), dict):
+        given["default_value"] = given["default_value"]["bytes"]
+    return getattr(tf.io, name)(**given)
+
+answers = []
+for path, kind, spec, column, comparison, value in json.load(sys.stdin):
+    reduction, _, name = column.rpartition("(")
+    name = name.removesuffix(")")
+    features = {key: feature(given) for key, given in spec.items()}
+
+    def keeps(number, record):
+        values = tf.io.parse_single_example(record, features)[name]
+        values = values.values if isinstance(values, tf.SparseTensor) else values
+        if reduction == "len":
+            return OPERATORS[comparison](tf.size(values), value)
+        operand = value.encode("latin-1") if values.dtype == tf.string else value
+        held = OPERATORS[comparison](values, tf.constant(operand, values.dtype))
+        return tf.reduce_any(held) if reduction == "any" else tf.reduce_all(held)
+
+    records = tf.data.TFRecordDataset(path, compression_type=kind).enumerate()
+    answers.append([int(number) for number, _ in records.filter(keeps)])
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_keeps_the_same_rows(tensorflow: str, golden: Path) -> None:
+    cases = [
+        (case, column, comparison, value)
+        for case, column, values in WITH_TENSORFLOW
+        for value in values
+        # TensorFlow has no order of strings.
+        for comparison in (["==", "!="] if isinstance(value, bytes) else ["==", "!=", "<", "<=", ">", ">="])
+    ]
+    requests = []
+    for case, column, comparison, value in cases:
+        stored = json.loads((golden / f"{case}.json").read_text("utf-8"))
+        operand = value.decode("latin-1") if isinstance(value, bytes) else value
+        requests.append(
+            [str(shard(golden, case)), stored["compression"], stored["features"], column, comparison, operand]
+        )
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [tensorflow, "-c", SCRIPT]
+    done = subprocess.run(
+        command, input=json.dumps(requests), capture_output=True, text=True, env=os.environ | quiet, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    sizes = set()
+    for (case, column, comparison, value), numbers in zip(cases, json.loads(done.stdout), strict=True):
+        for counts in ("auto", None):
+            ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), counts=counts)
+            kept = ds.where([(column, comparison, value)]).compute()
+            assert_same(kept, {name: each[numbers] for name, each in ds.compute().items()})
+        sizes.add(len(numbers))
+    assert len(sizes) > 10
