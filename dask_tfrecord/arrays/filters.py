@@ -70,9 +70,11 @@ class Condition:
     def _compare(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         comparison = self.comparison.removeprefix("not ")
         if comparison in _COMPARISONS:
+            # NumPy would drop zero bytes at the end of bytes and text.
+            value = np.array(self.value, values.dtype) if values.dtype.kind in "OT" else self.value
             # A Python float takes the dtype of the values, like 0.1 of float32.
             with np.errstate(over="ignore"):
-                found = _COMPARISONS[comparison](values, self.value)
+                found = _COMPARISONS[comparison](values, value)
         elif values.dtype.kind in "OT":
             found = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
         else:
