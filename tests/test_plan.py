@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -119,18 +118,6 @@ def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
         assert run.entry_record == max(mark for mark in marks.tolist() if mark <= run.first)
         later = [mark for mark in marks.tolist() if mark > run.first]
         assert run.stop_offset == (later[0] * 10 if later else collection.nbytes[shard])
-
-
-MASK = np.ones(4, bool)
-OUTSIDE: list[Any] = [[3], [-4], np.array([0, 3]), MASK]
-NO_PICKS: list[Any] = [[1.5], ["a"], [[1, 2]], "label", None, ..., [None], np.ones((3, 1), bool), [slice(2)]]
-
-
-@pytest.mark.parametrize("key", [*OUTSIDE, *NO_PICKS], ids=str)
-def test_what_is_no_pick_of_rows(key: Any) -> None:
-    """`test_dataset_states` picks rows of every kind."""
-    with pytest.raises(IndexError, match=r"rows are picked by|out of bounds|a mask for 3 rows"):
-        pick_rows(range(3), key)
 
 
 def check_borders(borders: NDArray[np.int64], rows: int) -> None:

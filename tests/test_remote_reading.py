@@ -1,9 +1,11 @@
-"""Data sets on stores: requests and bytes of whole reads, of single rows and of opening, with and without failures."""
+"""Data sets on stores: requests and bytes of reading, with and without failures; and Google Cloud Storage."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -13,7 +15,8 @@ from support.object_stores import Store, make_store
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.settings import Limits, read_nbytes
+from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError, StoreInUseError
+from dask_tfrecord.settings import Limits, read_nbytes, replaced_limits
 
 pytestmark = pytest.mark.integration
 RECORDS = 3_000
@@ -151,3 +154,94 @@ def test_an_index_is_written_next_to_objects(request: pytest.FixtureRequest, sha
 
         fs = s3fs.S3FileSystem(**store.options)
         assert fs.cat_file("bucket/d/x.idx") == Path(local).read_bytes()
+
+
+# -- Google Cloud Storage by gcsfs and an emulator ---------------------------------------------------------------------
+
+ROWS = 40
+COLUMNS = {"x": np.arange(ROWS), "text": [f"row {row}" * (row % 3) for row in range(ROWS)]}
+COLUMN_FEATURES = {"x": dtf.FixedLenFeature((), "int64"), "text": dtf.TextFeature()}
+
+
+@pytest.fixture
+def gcs_store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Store with two shards that the library wrote."""
+    with ExitStack() as stack, replaced_limits(first_retry_wait=0.001), dask.config.set(scheduler="sync"):
+        store = make_store("gcs", request, stack)
+        path = f"{store.url}/a-{{shard:05d}}-of-{{shards:05d}}.tfrecord"
+        shards = {"records_per_shard": ROWS // 2, "storage_options": store.options}
+        dtf.to_tfrecord(COLUMNS, path, features=COLUMN_FEATURES, **shards)
+        store.log.clear()
+        yield store
+        store.log.fault = lambda number: None
+
+
+def opened(gcs_store: Store, name: str = "a@2.tfrecord") -> dtf.Dataset:
+    return dtf.read_tfrecord(f"{gcs_store.url}/{name}", COLUMN_FEATURES, storage_options=gcs_store.options)
+
+
+def check_columns(ds: dtf.Dataset) -> None:
+    assert ds["x"].compute().tolist() == COLUMNS["x"].tolist()
+    assert ds["text"].compute().tolist() == COLUMNS["text"]
+
+
+@pytest.mark.parametrize("name", ["a@2.tfrecord", "a-*.tfrecord", ""])
+def test_shards_are_written_and_read(gcs_store: Store, name: str) -> None:
+    check_columns(opened(gcs_store, name))
+
+
+def test_rows_are_read_as_ranges(gcs_store: Store) -> None:
+    ds = opened(gcs_store)
+    gcs_store.log.clear()
+    assert ds["x"][-1].compute() == ROWS - 1
+    assert any(asked.range for asked in gcs_store.log.gets)
+
+
+def test_index_files_are_written_and_used(gcs_store: Store) -> None:
+    dtf.build_index(f"{gcs_store.url}/a@2.tfrecord", storage_options=gcs_store.options)
+    check_columns(opened(gcs_store))
+
+
+def test_zarr_stores_are_written_and_read(gcs_store: Store) -> None:
+    target = f"{gcs_store.url}/a.zarr"
+    opened(gcs_store).to_zarr(target, storage_options=gcs_store.options)
+    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
+    with pytest.raises((FileExistsError, StoreInUseError)):
+        opened(gcs_store).to_zarr(target, storage_options=gcs_store.options)
+    opened(gcs_store).to_zarr(target, storage_options=gcs_store.options, mode="w")
+    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
+
+
+def test_an_interrupted_conversion_is_resumed(gcs_store: Store) -> None:
+    target, ds = f"{gcs_store.url}/b.zarr", opened(gcs_store)
+    gcs_store.log.fault = lambda number: 403 if "a-00001" in gcs_store.log.asked[-1].path else None
+    with pytest.raises(Exception, match="a-00001-of-00002"):
+        ds.to_zarr(target, storage_options=gcs_store.options, chunks=10, resume=True)
+    gcs_store.log.fault = lambda number: None
+    ds.to_zarr(target, storage_options=gcs_store.options, chunks=10, resume=True)
+    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
+
+
+@pytest.mark.parametrize("fault", [503, 429, "drop"])
+def test_faults_of_requests_are_retried(gcs_store: Store, fault: int | str) -> None:
+    gcs_store.log.fault = lambda number: fault if number in (0, 4) else None
+    check_columns(opened(gcs_store))
+
+
+def test_a_store_that_always_fails_is_a_storage_error(gcs_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = opened(gcs_store)
+    gcs_store.log.fault = lambda number: "drop"
+    # gcsfs waits half a minute between its own attempts.
+    retry = pytest.importorskip("gcsfs.retry")
+    monkeypatch.setattr(retry, "asyncio", SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
+    with dask.config.set({"tfrecord.storage.attempts": 1}), pytest.raises(StorageError, match="in 1 attempt"):
+        ds["x"].compute()
+
+
+def test_files_that_are_missing_or_changed_are_named(gcs_store: Store) -> None:
+    with pytest.raises(ShardNotFoundError, match="missing"):
+        opened(gcs_store, "missing.tfrecord")
+    ds = opened(gcs_store)
+    gcs_store.put("a-00001-of-00002.tfrecord", b"other content")
+    with pytest.raises(ShardChangedError, match="a-00001-of-00002"):
+        ds["x"].compute()
