@@ -103,7 +103,7 @@ def touch_when_shown(terminal: Terminal, text: str, flag: Path) -> None:
 
 @contextmanager
 def waiting(ds: dtf.Dataset, folder: Path, terminal: Terminal, text: str) -> Iterator[dtf.Dataset]:
-    """Yield the rows, of which all but the first wait until a terminal shows a text."""
+    """Yield the rows. All but the first wait until a terminal shows a text."""
     function = partial(first_then_wait, folder / "flag")
     with in_background(touch_when_shown, terminal, text, folder / "flag"):
         yield ds.map_blocks(function, {"label": ds.schema["label"]})
