@@ -133,7 +133,7 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
     payloads = [b"", b"a", b"some bytes", bytes(40), b"end"]
     data, at = framed(payloads), borders(payloads)
     path = tmp_path / "x"
-    for cut in range(len(data) + 1):
+    for cut in range(0, len(data) + 1, 3 if compression else 1):
         shard = shard_at(path, data[:cut], compression)
         whole = sum(border <= cut for border in at) - 1
         if cut in at:
@@ -160,7 +160,8 @@ def test_flipped_bits(golden: Path, tmp_path: Path, compression: str | None) -> 
     data, at = (golden / "unicode_names.tfrecord").read_bytes(), borders(payloads)
     path = tmp_path / "x"
     near = {place for border in at for place in range(border - 5, border + 13)}
-    for flip in sorted(near.union(range(0, len(data), 31)) & {*range(len(data))}):
+    flips = sorted(near.union(range(0, len(data), 31)) & {*range(len(data))})
+    for flip in flips[:: 3 if compression else 1]:
         flipped = bytearray(data)
         flipped[flip] ^= 1 << flip % 8
         shard = shard_at(path, bytes(flipped), compression)
