@@ -307,12 +307,10 @@ class TestInflate:
         data = [b"first", b"", bytes(1000), random.Random(0).randbytes(3000), b"last"]
         touch("x", data=b"".join(gzip.compress(part) + bytes(padding) for part in data))
         assert read("x", size=size) == b"".join(data)
-
-    def test_many_small_members_and_those_of_bgzf(self, here: Path) -> None:
         # Blocked gzip has an extra field in each header and an empty member at the end.
         extra = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
-        touch("x", data=gzip.compress(b"abc") * 10_000 + extra)
-        assert read("x", compression="gzip") == b"abc" * 10_000
+        touch("x", data=gzip.compress(b"abc") * 2_000 + extra)
+        assert read("x", size=size, compression="gzip") == b"abc" * 2_000
 
     @pytest.mark.parametrize("compression", PACKED)
     @pytest.mark.parametrize("garbage", [b"x", b"garbage", b"\0\0x", b"\x1f", b"\x78\x9c"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import subprocess
@@ -108,23 +107,6 @@ def test_arrays_come_back(tmp_path: Path, dtype: str) -> None:
                 assert bits(row) == bits(array.reshape(3, 2))
 
     come_back()
-
-
-@pytest.mark.parametrize("chunks", ["auto", 5])
-@pytest.mark.parametrize("shape", [(3, 2), (-1, -1), (-1, 2)], ids=str)
-def test_the_golden_tensors(golden: Path, shape: tuple[int, ...], chunks: Any) -> None:
-    said = json.loads((golden / "serialized_tensors.json").read_text("utf-8"))
-    with np.load(golden / "serialized_tensors.npz") as stored:
-        wanted = {name: stored[name] for name in said["features"]}
-    features = {name: dtf.TensorFeature(shape, feature["out_type"]) for name, feature in said["features"].items()}
-    ds = dtf.read_tfrecord(golden / "serialized_tensors.tfrecord", features, chunks=chunks)
-    assert ds.nrows == said["records"] and set(ds) == set(wanted)
-    for name, column in ds.compute().items():
-        dtype = said["features"][name]["out_type"]
-        found = rows(column, shape, dtype)
-        assert [row.tobytes() for row in found] == [row.tobytes() for row in wanted[name]]
-        assert {(row.dtype.name, row.shape) for row in found} == {(dtype, (3, 2))}
-        assert bits(ds[name][3:9:2].compute()[1]) == bits(found[5])
 
 
 def many_dimensions(axes: int) -> bytes:

@@ -172,22 +172,6 @@ def test_plain_arrays(tmp_path: Path, grid: dict[str, int]) -> None:
     assert_same(dtf.from_zarr(tmp_path / "none.zarr").compute(), {name: array[:0] for name, array in wanted.items()})
 
 
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({}, "one or more arrays"),
-        ({"x": np.zeros(3), "y": np.zeros(4)}, "4"),
-        ({"x": np.array([1, "b"], object)}, "of no one feature"),
-        ({"x": np.array(1.0)}, "rows"),
-        *((given, "arrays must be a Dataset, a mapping of names to arrays") for given in (np.arange(3), None, [1])),
-    ],
-)
-def test_arguments_that_are_no_columns(tmp_path: Path, arrays: Any, said: str) -> None:
-    with pytest.raises(SchemaError, match=said):
-        dtf.to_zarr(arrays, tmp_path / "store.zarr")
-    assert not (tmp_path / "store.zarr").exists()
-
-
 def test_bfloat16_is_refused_before_anything_is_read_and_stored_as_float32(tmp_path: Path) -> None:
     ml_dtypes: Any = pytest.importorskip("ml_dtypes")
     values = np.arange(6, dtype=ml_dtypes.bfloat16)
