@@ -145,7 +145,7 @@ def test_damaged_values_are_named(tmp_path: Path, feature: Any, values: list[byt
         dtf.read_tfrecord(tmp_path / "x", {"x": feature}, counts=[1]).compute()
 
 
-# Classes of one size, and arrays of any size: by their number.
+# Features of one item, and the item of a number; several have arrays of any size.
 ITEMS: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "zlib": (dtf.RawFeature((4,), "float64", compression_type="ZLIB"), lambda n: np.linspace(0, n, 4)),
     "fixed tensors": (dtf.TensorFeature((2,), "bytes"), lambda n: objects([b"a" * n, b"\0"])),

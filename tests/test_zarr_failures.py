@@ -116,7 +116,7 @@ def test_a_store_in_memory_is_replaced_completely(ds: dtf.Dataset, shards: Path,
     damage(shards)
     with pytest.raises(CorruptRecordError):
         ds[["label"]].to_zarr(memory, component="a", mode="w", chunks=3)
-    # What cannot be removed stays marked incomplete.
+    # A store that cannot be removed stays marked incomplete.
     with pytest.raises((IncompleteStoreError, FileNotFoundError)):
         dtf.from_zarr(memory, component="a")
     ds.rows[:30].to_zarr(memory, component="a", mode="w")

@@ -417,7 +417,7 @@ def test_sizes_of_images_take_no_memory(tmp_path: Path) -> None:
     assert (values.shape, values.strides) == ((20 * 180_000,), (0,))
 
 
-# --------------------------------------------------------------------------- what a store says of itself to others
+# ------------------------------------------------------------------------------- what others read of a store
 
 LABELLED = dtf.Schema(
     {
@@ -607,7 +607,7 @@ def test_a_fill_value_is_the_value_given_or_refused(dtype: str, value: complex) 
         assert found == value
 
 
-# --------------------------------------------------------------------------------------- what the group says of itself
+# ----------------------------------------------------------------------------------- attributes of the group
 
 
 def test_consolidated_metadata_may_be_left_out(labelled: dtf.Dataset, tmp_path: Path) -> None:
