@@ -61,6 +61,7 @@ WRITERS = {
         "interop.arrow",
         "stores.files.parquet",
         "interop.awkward",
+        "interop.polars",
         "batches.iterator",
         "batches.rows",
         "interop.xarray",
@@ -78,6 +79,7 @@ ALLOWED = {
     "virtualizarr": {"stores/virtual"},
     "pyarrow": {"interop/arrow.py", "stores/files/parquet.py", "inputs/inputs.py"},
     "awkward": {"interop/awkward.py"},
+    "polars": {"interop/polars.py", "arrays/dataset.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"interop", "arrays/dataset.py"},
     "PIL": {"images", "preview"},
