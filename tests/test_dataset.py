@@ -304,8 +304,11 @@ def test_rows_that_are_not_there(ds: dtf.Dataset, key: Any, message: str) -> Non
             way.rows[key]
 
 
-def test_many_picks_of_persisted_rows_make_few_tasks(ds: dtf.Dataset) -> None:
-    shuffled = ds.persist().rows[np.tile(np.random.default_rng(1).permutation(ROWS), 100)]
+def test_many_picks_of_persisted_rows_make_few_tasks(ds: dtf.Dataset, wanted: Columns) -> None:
+    rows = np.random.default_rng(1).permutation(ROWS)
+    check(ds.persist().rows[rows].compute(), wanted, rows)
+    check(ds.persist().rows[[29, 0, 0, 8, -7, 8]].compute(), wanted, [29, 0, 0, 8, -7, 8])
+    shuffled = ds.persist().rows[np.tile(rows, 100)]
     # One task per pair of source and target chunk, not per row.
     assert shuffled.npartitions < 500
     assert len(dict(shuffled.__dask_graph__())) < 6 * shuffled.npartitions
