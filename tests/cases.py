@@ -39,7 +39,7 @@ def of_layouts(folder: Path, name: str) -> dtf.Dataset:
 
 
 def of_items(folder: Path, name: str) -> dtf.Dataset:
-    """Divide lists of records into rows; many records have no items, and other columns are repeated."""
+    """Divide lists of records, many of them empty, into rows; other columns are repeated."""
     rng = np.random.default_rng(0)
     splits = splits_of(rng.choice([0, 0, 1, 5], sum(ROWS)))
     count = int(splits[-1])
