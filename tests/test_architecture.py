@@ -79,7 +79,7 @@ ALLOWED = {
     "virtualizarr": {"stores/virtual"},
     "pyarrow": {"interop/arrow.py", "stores/files/parquet.py", "inputs/inputs.py"},
     "awkward": {"interop/awkward.py"},
-    "polars": {"interop/polars.py", "arrays/dataset.py"},
+    "polars": {"interop/polars.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"interop", "arrays/dataset.py"},
     "PIL": {"images", "preview"},
@@ -135,6 +135,24 @@ def siblings(module: Path) -> set[str]:
     return found - WRITERS.get(dotted(module), set())
 
 
+def test_imports_are_found_in_every_form() -> None:
+    source = """
+import dask.array as da
+from dask_tfrecord import _native
+from ..errors import TFRecordError
+from . import framing
+def late():
+    from dask_tfrecord.stores.zarr.write import to_zarr
+"""
+    assert imports(source, Path("records/index.py")) == {
+        "dask.array",
+        "dask_tfrecord._native",
+        "dask_tfrecord.errors",
+        "dask_tfrecord.records.framing",
+        "dask_tfrecord.stores.zarr.write",
+    }
+
+
 def test_every_module_belongs_to_a_known_package() -> None:
     layers = {layer(name) for name in NAMES}
     assert layers >= set(ORDER)
@@ -188,6 +206,11 @@ def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     assert used <= {"dask_tfrecord", *allowed}
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(ast.parse(source))}
     assert not names & {"default_array", "from_tensorflow", "block_dtype", "block_shape", "item_dtype", "item_shape"}
+
+
+def test_modules_have_a_docstring() -> None:
+    sources = {str(module): (PACKAGE / module).read_text("utf-8") for module in MODULES}
+    assert [module for module, source in sources.items() if not ast.get_docstring(ast.parse(source))] == []
 
 
 # Modules of the library that an operation enters, once everything is imported: a longer way needs a reason.
