@@ -111,6 +111,11 @@ def masked_rows(ds: dtf.Dataset) -> int:
     return len({name: array[mask] for name, array in arrays.items()}[name])
 
 
+def described(ds: dtf.Dataset) -> int:
+    """Compute the statistics of all columns."""
+    return ds.describe().nrows
+
+
 WORK: dict[str, Callable[[dtf.Dataset], int]] = {
     "touch": touch,
     "gather": gather,
@@ -118,6 +123,7 @@ WORK: dict[str, Callable[[dtf.Dataset], int]] = {
     "filter": filtered,
     "filter-uncounted": filtered,
     "mask": masked_rows,
+    "describe": described,
 }
 
 
@@ -127,8 +133,8 @@ def run_passes() -> None:
     `touch` decodes and drops every block and returns a number per block. `gather` calls `Dataset.compute`, for one
     array per feature. `ragged` decodes tokens to flat values and row splits. `filter` calls `where` and `compute` for
     1 % of the rows, `filter-uncounted` the same with ``counts=None``, and `mask` takes these rows from the arrays of
-    `compute`. `sums` prints the sum of every feature for `read.py --peers`, without times. Both CRCs of every record
-    are checked.
+    `compute`. `describe` computes the statistics of all columns. `sums` prints the sum of every feature for `read.py
+    --peers`, without times. Both CRCs of every record are checked.
 
         python benchmarks/pipelines.py passes DATA NAME [TASK] [--passes 3] [--workers 2]
 

@@ -114,7 +114,7 @@ def presence_bar(part: int, whole: int) -> str:
     return f'<span class="dtf-bar" title="{part:,} of {whole:,}"><i style="width: {percent:.4g}%"></i></span>'
 
 
-def bins_svg(bins: Sequence[tuple[int, int, int]], most: int = 40) -> str:
+def bins_svg(bins: Sequence[tuple[float, float, int]], most: int = 40) -> str:
     """Draw a histogram of (first number, last number, frequency); several bins share a bar if there are many."""
     each = math.ceil(len(bins) / most) or 1
     joined = [bins[start : start + each] for start in range(0, len(bins), each)]

@@ -138,8 +138,80 @@ _METADATA: _Table = {
     "Path": (("step", "repeated", "string"),),
     "Partition": (("uniform_row_length", "one", "int64"), ("row_length", "one", "string")),
 }
+
+# TensorFlow Metadata's statistics, without weighted, custom and cross statistics. Their package has a name of its own,
+# because names of enum values are unique in a package; neither the encoding nor the text format contain it.
+_STATISTICS_PACKAGE = f"{_METADATA_PACKAGE}.statistics"
+_STATISTICS: _Table = {
+    "DatasetFeatureStatisticsList": (("datasets", "repeated", "DatasetFeatureStatistics"),),
+    "DatasetFeatureStatistics": (
+        ("name", "one", "string"),
+        ("num_examples", "one", "uint64"),
+        ("features", "repeated", "FeatureNameStatistics"),
+    ),
+    "FeatureNameStatistics": (
+        ("name", "one", "string"),
+        ("type", "one", "StatisticsType"),
+        ("num_stats", "one", "NumericStatistics"),
+        ("string_stats", "one", "StringStatistics"),
+        ("bytes_stats", "one", "BytesStatistics"),
+        ("path", "one", "Path", 8),
+    ),
+    "Path": (("step", "repeated", "string"),),
+    "CommonStatistics": (
+        ("num_non_missing", "one", "uint64"),
+        ("num_missing", "one", "uint64"),
+        ("min_num_values", "one", "uint64"),
+        ("max_num_values", "one", "uint64"),
+        ("avg_num_values", "one", "float"),
+        ("num_values_histogram", "one", "Histogram"),
+        ("tot_num_values", "one", "uint64", 8),
+    ),
+    "NumericStatistics": (
+        ("common_stats", "one", "CommonStatistics"),
+        ("mean", "one", "double"),
+        ("std_dev", "one", "double"),
+        ("num_zeros", "one", "uint64"),
+        ("min", "one", "double"),
+        ("median", "one", "double"),
+        ("max", "one", "double"),
+        ("histograms", "repeated", "Histogram"),
+    ),
+    "StringStatistics": (
+        ("common_stats", "one", "CommonStatistics"),
+        ("unique", "one", "uint64"),
+        ("top_values", "repeated", "FreqAndValue"),
+        ("avg_length", "one", "float"),
+        ("rank_histogram", "one", "RankHistogram"),
+    ),
+    "FreqAndValue": (("value", "one", "string", 2), ("frequency", "one", "double")),
+    "BytesStatistics": (
+        ("common_stats", "one", "CommonStatistics"),
+        ("unique", "one", "uint64"),
+        ("avg_num_bytes", "one", "float"),
+        ("min_num_bytes", "one", "float"),
+        ("max_num_bytes", "one", "float"),
+        ("max_num_bytes_int", "one", "int64"),
+    ),
+    "Histogram": (
+        ("num_nan", "one", "uint64"),
+        ("num_undefined", "one", "uint64"),
+        ("buckets", "repeated", "Bucket"),
+        ("type", "one", "HistogramType"),
+    ),
+    "Bucket": (("low_value", "one", "double"), ("high_value", "one", "double"), ("sample_count", "one", "double", 4)),
+    "RankHistogram": (("buckets", "repeated", "RankBucket"),),
+    "RankBucket": (
+        ("low_rank", "one", "uint64"),
+        ("high_rank", "one", "uint64"),
+        ("label", "one", "string", 4),
+        ("sample_count", "one", "double"),
+    ),
+}
 # Value names in order of their numbers; None marks an unused number.
 _ENUMS: dict[str, tuple[str | None, ...]] = {
+    "StatisticsType": ("INT", "FLOAT", "STRING", "BYTES", "STRUCT"),
+    "HistogramType": ("STANDARD", "QUANTILES"),
     "FeatureType": ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT"),
     "LifecycleStage": (
         "UNKNOWN_STAGE", "PLANNED", "ALPHA", "BETA", "PRODUCTION", "DEPRECATED", "DEBUG_ONLY", "DISABLED", None,
@@ -202,16 +274,21 @@ def _describe(name: str, table: _Table, package: str) -> descriptor_pb2.Descript
 def _private_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     # Schemas distinguish an absent field from a default value, which needs proto2; records do not.
-    for package, syntax, table in ((_PACKAGE, "proto3", _MESSAGES), (_METADATA_PACKAGE, "proto2", _METADATA)):
+    for package, syntax, table in (
+        (_PACKAGE, "proto3", _MESSAGES),
+        (_METADATA_PACKAGE, "proto2", _METADATA),
+        (_STATISTICS_PACKAGE, "proto3", _STATISTICS),
+    ):
         file = descriptor_pb2.FileDescriptorProto(
             name=f"dask_tfrecord/{package}.proto",
             package=package,
             syntax=syntax,
             message_type=[_describe(name, table, package) for name in table],
         )
-        for name, values in _ENUMS.items() if table is _METADATA else ():
+        used = {type_name for fields in table.values() for _, _, type_name, *_ in fields}
+        for name in sorted(used & _ENUMS.keys()):
             enum = file.enum_type.add(name=name)
-            for number, value in enumerate(values):
+            for number, value in enumerate(_ENUMS[name]):
                 if value is not None:
                     enum.value.add(name=value, number=number)
         pool.AddSerializedFile(file.SerializeToString())
@@ -270,6 +347,10 @@ else:
 
 # Schema of TensorFlow Metadata; its fields lead to the nested messages.
 MetadataSchema: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_METADATA_PACKAGE}.Schema"))
+# Statistics of TensorFlow Metadata.
+FeatureStatisticsList: Any = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName(f"{_STATISTICS_PACKAGE}.DatasetFeatureStatisticsList")
+)
 
 
 def has_dropped_entries(record: SequenceExample) -> bool:
@@ -298,7 +379,7 @@ def parse_metadata(text: str) -> Any:
 
 
 def metadata_text(schema: Any) -> str:
-    """Format a `MetadataSchema` as the text of a `schema.pbtxt`."""
+    """Format a `MetadataSchema` or a `FeatureStatisticsList` as text."""
     text = text_format.MessageToString(schema, as_utf8=True)
     if text.isascii() and text.replace("\n", "").isprintable():
         return text

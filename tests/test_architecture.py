@@ -36,6 +36,7 @@ ORDER = [
     "columns",
     "runtime",
     "arrays",
+    "statistics",
     "inputs",
     "interop.arrow",
     "stores",
@@ -66,12 +67,13 @@ WRITERS = {
         "batches.rows",
         "interop.xarray",
         "preview.preview",
+        "statistics.statistics",
     },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {"settings", "runtime", "arrays", "inputs", "stores", "batches", "interop", "preview", "cli"},
+    "dask": {"settings", "runtime", "arrays", "inputs", "stores", "batches", "interop", "preview", "statistics", "cli"},
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},

@@ -85,6 +85,7 @@ SHOWN: dict[str, Callable[[Path, Path, Path], object]] = {
     "sequence": lambda folder, damaged, out: open_shards(folder).as_sequence(),
     "batches": lambda folder, damaged, out: [repr(open_shards(folder).batches(2)), ESCAPED],
     "preview": lambda folder, damaged, out: open_shards(folder).preview(2),
+    "statistics": lambda folder, damaged, out: open_shards(folder).describe(),
     "verification": lambda folder, damaged, out: dtf.verify(damaged),
     "workers": lambda folder, damaged, out: workers_report(),
     "error of damage": lambda folder, damaged, out: error_of(lambda: dtf.read_tfrecord(damaged, SCHEMA).compute()),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.batches.rows import RowSequence
     from dask_tfrecord.metadata.labels import Labels
     from dask_tfrecord.preview.preview import Preview
+    from dask_tfrecord.statistics.statistics import Statistics
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
 
 
@@ -952,6 +953,42 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         from dask_tfrecord.preview.preview import preview_dataset
 
         return preview_dataset(self, n)
+
+    def describe(self) -> Statistics:
+        """Compute statistics of all columns, in one pass over the rows.
+
+        A task for each chunk summarises its columns, and the summaries, which have a bounded size, are merged in a
+        tree. The values of ragged rows, and of all items of a group, are counted together. Select columns first to
+        decode no others, as in ``ds[["label"]].describe()``.
+
+        Returns
+        -------
+        Statistics
+            A mapping from column name to `ColumnStatistics`. It prints as a table; notebooks display it with
+            histograms. `to_dict`, `to_dataframe` and `to_pbtxt` (TensorFlow Metadata) export it, and `compare` lists
+            the differences of two data sets. Exact are numbers of rows, of missing, NaN and other values, extremes,
+            means and standard deviations, these also along the last axis of a column. Distinct values are exact below
+            4,096, and have a standard error of 1.6 % otherwise. Quantiles are exact up to 1,024 values, and have an
+            error of rank below 0.01 otherwise. Frequencies of bytes and text are exact up to 1,024 distinct ones, and
+            otherwise at most ``frequencies.error`` too small.
+
+        Raises
+        ------
+        TFRecordError
+            As `compute` raises it.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> ds[["label", "tokens"]].describe()
+        Statistics of 20 rows, 2 columns
+        column  dtype      values  missing  distinct   mean    std  minimum  median  maximum  sizes
+        label   int64          20                  5      2  1.414        0       2        4
+        tokens  int64 (?)      90        2        83  543.5  271.6        9     578      988  1 to 9 per row, mean 5
+        """
+        from dask_tfrecord.statistics.statistics import describe
+
+        return describe(self)
 
     def batches(
         self,

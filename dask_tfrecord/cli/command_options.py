@@ -327,6 +327,9 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "-n", type=click.IntRange(0), default=16, show_default=True, help="Number of records."
     ),
     "rows_json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record."),
+    "statistics_json": click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON."),
+    "html": click.option("--html", metavar="FILE", help="Write a page with histograms."),
+    "tfmd": click.option("--tfmd", metavar="FILE", help="Write the statistics of TensorFlow Metadata as text."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", "Compression of the new shards."),
     "parquet_compression": click.option(

@@ -326,6 +326,39 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     click.echo(f"Wrote {plain(target)}: {plural(found.nrows, 'record')} of {plural(len(found.columns), 'feature')}")
 
 
+@tfrecord.command()
+@pattern_argument()
+@options(
+    *("split", "features", "sample", "columns", "where", "statistics_json", "html", "tfmd", "overwrite", "errors"),
+    *("compression", "threads"),
+)
+def describe(
+    *,
+    pattern: str | list[str],
+    as_json: bool,
+    html: str | None,
+    tfmd: str | None,
+    overwrite: bool,
+    threads: int,
+    **reading: Any,
+) -> None:
+    """Compute statistics of all values, in one pass over the records.
+
+    Features are those of the command schema. With --json, the numbers are one line; NaN and infinities are the strings
+    "NaN", "Infinity" and "-Infinity". TensorFlow Data Validation reads the file of --tfmd with load_stats_text.
+    """
+    for path in (html, tfmd):
+        if path is not None and Path(path).exists() and not overwrite:
+            raise click.UsageError(f"{path} exists: give --overwrite to replace it")
+    with computing(threads):
+        found = _open(pattern, threads, **reading).describe()
+    if html is not None:
+        found.to_html(html)
+    if tfmd is not None:
+        found.to_pbtxt(tfmd)
+    click.echo(json_line(found.to_json()) if as_json else plain_lines(repr(found)))
+
+
 def _open(
     pattern: str | list[str],
     threads: int,

@@ -1,0 +1,1 @@
+"""Statistics of columns: summaries of chunks that merge, and their display, comparison and export."""
