@@ -9,6 +9,11 @@ time is the median of all epochs after an untimed first one; the ratio is to the
 
 `--epochs` is the number of epochs of a last run of this library, whose table shows the resident memory after each
 quarter of them.
+
+    python benchmarks/batches.py DATA --windows 1000000 [--batches 20000]
+
+writes episodes with this number of steps to DATA. It shows the resident memory after each quarter of the batches:
+windows of one data set, then of a mixture of two.
 """
 
 from __future__ import annotations
@@ -87,6 +92,61 @@ def flat(name: str, arguments: argparse.Namespace) -> None:
         print(f"{name:12}{pipeline:24}{shown}   peak {peak / 1e6:,.0f} MB", flush=True)
 
 
+# Features of generated episodes, and steps of the longest one.
+STEPS = {"steps/state": 8, "steps/action": 7, "steps/embedding": 32}
+MOST_STEPS = 400
+
+
+def write_episodes(arguments: argparse.Namespace) -> None:
+    """Write episodes of different lengths with `arguments.windows` steps in all."""
+    import numpy as np
+
+    import dask_tfrecord as dtf
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(MOST_STEPS // 4, MOST_STEPS, 4 * arguments.windows // MOST_STEPS)
+    ends = np.cumsum(lengths)
+    ends = np.append(ends[ends < arguments.windows], arguments.windows)
+    arrays = {
+        name: np.split(rng.random((arguments.windows, size), np.float32), ends[:-1]) for name, size in STEPS.items()
+    }
+    features = {name: dtf.VarLenFeature("float32", shape=(-1, size)) for name, size in STEPS.items()}
+    files = arguments.data / "episodes-{shard}.tfrecord"
+    dtf.to_tfrecord(arrays, files, features=features, records_per_shard=256, mode="w")
+
+
+def measure_windows(arguments: argparse.Namespace) -> None:
+    """Make batches of windows, and print the resident memory after each quarter."""
+    import dask_tfrecord as dtf
+
+    features = {name: dtf.VarLenFeature("float32", shape=(-1, size)) for name, size in STEPS.items()}
+    episodes = dtf.read_tfrecord(str(arguments.data / "episodes-*.tfrecord"), features)
+    data: Any = episodes.windows("steps", past=1, future=7)
+    if arguments.run == "mixture":
+        halves = [episodes.rows[half::2].windows("steps", past=1, future=7) for half in (0, 1)]
+        data = dtf.sample_from_datasets(halves, [0.3, 0.7], seed=0, stop_on_empty_dataset=True)
+    memory, start = [], time.perf_counter()
+    with data.batches(arguments.batch, shuffle="window", seed=0, epochs=None) as batches:
+        for made, _ in enumerate(batches, 1):
+            if made % (arguments.batches // 4) == 0:
+                memory.append(resident("VmRSS"))
+            if made == arguments.batches:
+                break
+    print(json.dumps({"memory": memory, "seconds": time.perf_counter() - start}))
+
+
+def windows(arguments: argparse.Namespace) -> None:
+    """Print the resident memory after each quarter of many batches of windows."""
+    command = [sys.executable, __file__, str(arguments.data), "--batch", str(arguments.batch)]
+    common = ["--windows", str(arguments.windows), "--batches", str(arguments.batches)]
+    run([*command, *common, "--run", "write"])
+    for kind in ("windows", "mixture"):
+        report, peak = run([*command, *common, "--run", kind])
+        shown = "".join(f"{each / 1e6:>8,.0f}" for each in report["memory"])
+        rate = arguments.batches / report["seconds"]
+        print(f"{kind:36}{shown}   peak {peak / 1e6:,.0f} MB, {rate:,.0f} batches/s", flush=True)
+
+
 def main() -> None:
     """Run the benchmarks of the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,8 +157,17 @@ def main() -> None:
     parser.add_argument("--buffer", type=int, default=16_384, help="rows of the window and of TensorFlow's buffer")
     parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
     parser.add_argument("--epochs", type=int, default=20, help="epochs of the table of memory; 0 for none")
-    parser.add_argument("--run", choices=OURS, help=argparse.SUPPRESS)
+    parser.add_argument("--windows", type=int, default=0, help="steps of generated episodes; 0 for the other tables")
+    parser.add_argument("--batches", type=int, default=20_000, help="batches of windows")
+    parser.add_argument("--run", choices=[*OURS, "write", "windows", "mixture"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.run == "write":
+        write_episodes(arguments)
+        print("{}")
+        return
+    if arguments.run in ("windows", "mixture"):
+        measure_windows(arguments)
+        return
     if arguments.run:
         (arguments.name,) = arguments.names
         measure(arguments)
@@ -106,6 +175,11 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         # Children inherit it, and TensorFlow sizes its thread pools by it.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    if arguments.windows:
+        total = f"{arguments.batches:,} batches of {arguments.batch} windows of {arguments.windows:,} steps"
+        print(f"\nResident memory in MB after each quarter of {total}")
+        windows(arguments)
+        return
     if arguments.tensorflow:
         print(f"\nShuffled, padded batches of {arguments.batch}, {arguments.cores} cores\n{HEADER}")
         for name in arguments.names:

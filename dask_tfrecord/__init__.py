@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
     from dask_tfrecord.arrays.read import read_tfrecord
     from dask_tfrecord.batches.mixing import Pad
+    from dask_tfrecord.batches.mixtures import sample_from_datasets
     from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
+    from dask_tfrecord.columns.resizing import resize_images
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
     from dask_tfrecord.features import (
         FixedLenFeature,
@@ -70,6 +72,8 @@ __all__ = [
     "read_records",
     "read_tfrecord",
     "repair",
+    "resize_images",
+    "sample_from_datasets",
     "to_parquet",
     "to_tfrecord",
     "to_zarr",
@@ -110,6 +114,8 @@ _MODULES = {
     "read_tfrecord": "arrays.read",
     "repair": "arrays.counting",
     "read_bag": "arrays.partitions",
+    "resize_images": "columns.resizing",
+    "sample_from_datasets": "batches.mixtures",
     "to_parquet": "stores.files.parquet",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.write",

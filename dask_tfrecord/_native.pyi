@@ -618,6 +618,12 @@ def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+) -> None: ...
+@overload
+def resize_pixels(
+    pixels: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
+    factor: float,
+    out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
 ) -> None:
     """Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does."""
 

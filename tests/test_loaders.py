@@ -1,6 +1,6 @@
 """Loaders of PyTorch and Grain, and the blocks of docs/how-to/training.md that need them.
 
-The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torch, torchdata, grain and jax.
+The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torch, torchdata, grain, jax and keras.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def python() -> str:
     """Return the interpreter of an environment with the loaders."""
     python = os.environ.get("DASK_TFRECORD_LOADERS")
     if not python:
-        pytest.skip("DASK_TFRECORD_LOADERS is not set to an interpreter with torch, torchdata, grain and jax")
+        pytest.skip("DASK_TFRECORD_LOADERS is not set to an interpreter with torch, torchdata, grain, jax, keras")
     return python
 
 
@@ -118,7 +118,7 @@ def run(python: str, script: str, folder: Path) -> None:
     """Run a program with the package that is tested; workers of `spawn` import it again."""
     (folder / "program.py").write_text(script, "utf-8")
     # This package alone: other packages of this environment must not replace those of the other one.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "torch"}
     done = subprocess.run(
         [python, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
     )
@@ -137,7 +137,7 @@ def test_loaders_read_every_row(python: str, script: str, tmp_path: Path) -> Non
     run(python, guarded(script), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["jax", "torch", "grain"])
+@pytest.mark.parametrize("kind", ["jax", "torch", "grain", "keras"])
 def test_blocks_of_the_documentation_run(python: str, kind: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "training.md").read_text("utf-8")
     blocks = [match["text"] for match in FENCE.finditer(text) if match["kind"] == kind]

@@ -1063,7 +1063,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         from dask_tfrecord.batches.iterator import BatchIterator
 
         return BatchIterator(
-            self,
+            (self,),
             batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -1095,9 +1095,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         >>> len(rows), rows[-1]["tokens"].shape
         (20, (9,))
         """
-        from dask_tfrecord.batches.rows import RowSequence
+        from dask_tfrecord.batches.rows import RowReader, RowSequence
 
-        return RowSequence(self)
+        return RowSequence(RowReader(self), self.nrows)
 
     def _parts(self) -> list[da.Array]:
         return [self._rows.chunks(self._own), *(self._assigned[name] for name in self._names if name in self._assigned)]

@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -22,6 +22,7 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Position, RowOrder, Shuffle, column_paddings
 from dask_tfrecord.batches.rows import RowReader, chunk_scheduler
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
@@ -34,6 +35,8 @@ _VERSION = 1
 _STATE = ("version", "position", "options", "data")
 # Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
+# Of a unit of a mixture, which has rows of all data sets.
+_MIXED_UNIT_NBYTES = 32 << 20
 _UNKNOWN_ROW_NBYTES = float(1 << 16)
 # Rows of the mixing window if rows are not counted, so that their size is unknown.
 _UNCOUNTED_WINDOW = 1024
@@ -150,15 +153,17 @@ class BatchIterator(Iterator[Batch]):
 
     Parameters
     ----------
-    dataset : Dataset
-        Rows and columns.
+    datasets : sequence of Dataset
+        Rows and columns; several data sets with the same columns are a mixture.
     batch_size, shuffle, seed, epochs, drop_remainder, pad, window, prefetch, shard
         See `Dataset.batches`.
+    choices : Choices, optional
+        Data set of each row of a mixture.
     """
 
     def __init__(
         self,
-        dataset: Dataset,
+        datasets: Sequence[Dataset],
         batch_size: int,
         *,
         shuffle: Shuffle = False,
@@ -169,64 +174,64 @@ class BatchIterator(Iterator[Batch]):
         window: int | None = None,
         prefetch: int = 4,
         shard: tuple[int, int] = (0, 1),
+        choices: Choices | None = None,
     ) -> None:
-        self._dataset = dataset
+        self._datasets, self._choices = tuple(datasets), choices
         self._pipeline: BatchPipeline | None = None
         self._position = Position()
-        self._prefetch = _integer("prefetch", prefetch, 1)
+        self._prefetch = checked_integer("prefetch", prefetch, 1)
         self._seed_given = seed is not None
-        if not len(dataset):
+        if not len(datasets[0]):
             raise SchemaError("batches have at least one column; the data set has none")
         if shuffle is not False and shuffle not in ("window", "full"):
             raise ValueError(f'shuffle is False, "window" or "full"; got {shuffle!r:.100}')
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
-        size = _integer("batch_size", batch_size, 1)
+        size = checked_integer("batch_size", batch_size, 1)
         part = _shard(shard)
         if not self._seed_given and shuffle and part[1] > 1:
             raise ValueError("shards of one epoch need the same seed: give seed=")
-        paddings = column_paddings(pad, dataset.schema)
-        self._reader = RowReader(dataset)
-        order = self._order(shuffle, window, _integer("seed", secrets.randbits(63) if seed is None else seed, 0), part)
-        number: int | None = None
-        if order.span is not None and order.nrows is not None:
-            # Shards differ by at most one row. Without remainders all of them have the same number of batches.
-            rows = order.nrows // part[1] if drop_remainder else order.span[1] - order.span[0]
-            number = rows // size if drop_remainder else -(-rows // size)
-        epochs = None if epochs is None else _integer("epochs", epochs, 1)
-        self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[shuffle == "full"])
+        if choices is not None and not choices.seed_given and part[1] > 1:
+            raise ValueError("shards of one mixture need the same choices: give seed= to sample_from_datasets")
+        paddings = column_paddings(pad, datasets[0].schema)
+        self._reader = RowReader(datasets[0]) if choices is None else ChainedReader(datasets)
+        order = self._order(
+            shuffle, window, checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0), part
+        )
+        number = _batches_per_epoch(order, size, drop_remainder)
+        epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
+        has_large_units = shuffle == "full" or choices is not None
+        self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[has_large_units])
         self._mixer = BatchMixer(
             self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )
 
     def _order(self, shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]) -> RowOrder:
         """Divide the rows into units, and choose the window."""
-        dataset = self._dataset
-        nrows, borders = dataset.nrows, dataset._borders
-        given = None if window is None else _integer("window", window, 1, _MAX_WINDOW)
+        given = None if window is None else checked_integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
             raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
-        if nrows is None or borders is None:
+        choices = self._choices
+        if choices is not None:
+            sizes = [_row_nbytes(dataset) for dataset in self._datasets]
+            nbytes = float(np.average(sizes, weights=choices.weights))
+            together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
+            unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
+            parts = tuple(map(_unit_borders, self._datasets, sizes))
+            mixing = together if shuffle == "window" else 1
+            whole = np.concatenate(parts)
+            return MixedOrder(choices.nrows, whole, shuffle, mixing, unit_rows, seed, shard, choices, parts)
+        (dataset,) = self._datasets
+        if dataset.nrows is None:
             if shuffle == "full" or shard[1] > 1:
                 what = 'shuffle="full"' if shuffle == "full" else "shard="
                 raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
             chunks = np.arange(dataset.npartitions + 1)
             return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
-        nbytes = self._row_nbytes() if nrows else 1.0
+        nbytes = _row_nbytes(dataset)
         together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
-        if self._reader.is_lazy:
-            borders = _divided(borders, max(int(_UNIT_NBYTES / nbytes), 1))
-        return RowOrder(nrows, borders, shuffle, together if shuffle == "window" else 1, together, seed, shard)
-
-    def _row_nbytes(self) -> float:
-        """Estimate the decoded bytes of a row from the first rows."""
-        try:
-            return max(RowTasks(self._dataset, "batches").row_sizes().read, 1.0)
-        except (StorageError, ShardChangedError):
-            raise
-        except Exception:
-            # A record of the first rows is damaged: its batch raises the error.
-            return _UNKNOWN_ROW_NBYTES
+        mixing = together if shuffle == "window" else 1
+        return RowOrder(dataset.nrows, _unit_borders(dataset, nbytes), shuffle, mixing, together, seed, shard)
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -307,9 +312,12 @@ class BatchIterator(Iterator[Batch]):
             If it is not a state of `state_dict`, or was changed since.
         """
         given = _checked_state(state)
-        then, now = given["options"], self._options
+        then, now, choices = given["options"], self._options, self._choices
         if not self._seed_given:
             now = {**now, "seed": then["seed"]}
+        if choices is not None and not choices.seed_given and then.get("mixture"):
+            choices = choices.with_seed(then["mixture"]["seed"])
+            now = {**now, "mixture": choices.options}
         found = [
             f"option {name} was {json.dumps(then.get(name))} and now is {json.dumps(now.get(name))}"
             for name in sorted({*then, *now})
@@ -321,7 +329,11 @@ class BatchIterator(Iterator[Batch]):
         self.close()
         order = self._mixer.order
         if not self._seed_given and order.shuffle:
-            self._mixer = replace(self._mixer, order=replace(order, seed=then["seed"]))
+            order = replace(order, seed=then["seed"])
+        if isinstance(order, MixedOrder) and choices is not None:
+            self._choices, order = choices, replace(order, choices=choices, nrows=choices.nrows)
+        number = _batches_per_epoch(order, self._mixer.batch_size, self._mixer.drop_remainder)
+        self._mixer = replace(self._mixer, order=order, batches_per_epoch=number)
         self._position = Position(**given["position"])
 
     @property
@@ -336,20 +348,55 @@ class BatchIterator(Iterator[Batch]):
             "drop_remainder": mixer.drop_remainder,
             "shard": list(order.shard),
             "pad": {name: repr((pad.lengths, pad.value, pad.truncate)) for name, pad in sorted(mixer.paddings.items())},
+            "mixture": None if self._choices is None else self._choices.options,
         }
 
     @cached_property
     def _data(self) -> dict[str, str]:
-        """Digests of the parts of the fingerprint of the data set."""
-        attributes = Fingerprint.from_dataset(self._dataset, self._dataset.schema, {}).to_attributes()
-        # The records that schema inference sampled do not affect the rows.
-        attributes["schema"] = {**attributes["schema"], "sampling": None}
-        attributes["chunks"] = self._mixer.order.borders.tolist()
-        return {part: _digest(attributes[part]) for part in _PARTS}
+        """Digests of the parts of the fingerprints of the data sets."""
+        found = []
+        for dataset in self._datasets:
+            attributes = Fingerprint.from_dataset(dataset, dataset.schema, {}).to_attributes()
+            # The records that schema inference sampled do not affect the rows.
+            attributes["schema"] = {**attributes["schema"], "sampling": None}
+            found.append(attributes)
+        borders = self._mixer.order.borders.tolist()
+        digests = {part: _digest([each[part] for each in found]) for part in _PARTS if part != "chunks"}
+        return {**digests, "chunks": _digest(borders)}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts threads of its own.
         return {**self.__dict__, "_pipeline": None, "_finalizer": None}
+
+
+def _row_nbytes(dataset: Dataset) -> float:
+    """Estimate the decoded bytes of a row from the first rows."""
+    if not dataset.nrows:
+        return 1.0
+    try:
+        return max(RowTasks(dataset, "batches").row_sizes().read, 1.0)
+    except (StorageError, ShardChangedError):
+        raise
+    except Exception:
+        # A record of the first rows is damaged: its batch raises the error.
+        return _UNKNOWN_ROW_NBYTES
+
+
+def _unit_borders(dataset: Dataset, row_nbytes: float) -> NDArray[np.int64]:
+    """Return the borders of the units of a data set: those of existing chunks, or parts of chunks that are read."""
+    borders = dataset._borders
+    assert borders is not None
+    # Assigned columns are existing chunks.
+    return borders if dataset._source is None else _divided(borders, max(int(_UNIT_NBYTES / row_nbytes), 1))
+
+
+def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:
+    """Return the number of batches of an epoch; None if rows are not counted."""
+    if order.span is None or order.nrows is None:
+        return None
+    # Shards differ by at most one row. Without remainders all of them have the same number of batches.
+    rows = order.nrows // order.shard[1] if drop_remainder else order.span[1] - order.span[0]
+    return rows // size if drop_remainder else -(-rows // size)
 
 
 def _checked_state(state: object) -> dict[str, Any]:
@@ -375,7 +422,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _integer(name: str, value: object, least: int, most: int | None = None) -> int:
+def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """Check an option that is an integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} is an int; got {value!r:.100}")
@@ -389,8 +436,8 @@ def _shard(shard: Any) -> tuple[int, int]:
     """Check the option `shard`."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard is a pair (index, number); got {shard!r:.100}")
-    number = _integer("the number of shards", shard[1], 1)
-    return _integer("the index of a shard", shard[0], 0, number - 1), number
+    number = checked_integer("the number of shards", shard[1], 1)
+    return checked_integer("the index of a shard", shard[0], 0, number - 1), number
 
 
 def _divided(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:

@@ -27,8 +27,8 @@ from dask_tfrecord.schema import Schema, unset_advice
 
 Batch = dict[str, Any]
 Shuffle = Literal[False, "window", "full"]
-# Streams of random bits of an epoch.
-_ORDER, _DISTANCES = 0, 1
+# Streams of random bits: two of an epoch, and the choices of a mixture.
+_ORDER, _DISTANCES, CHOICES = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +92,7 @@ class EpochUnits:
             return start, None
         if self.rows is None:
             return slice(start, stop), None
-        rows = self.rows[start:stop].astype(np.int64)
-        ascending = np.argsort(rows)
-        order = np.empty(len(rows), np.int64)
-        order[ascending] = np.arange(len(rows))
-        return rows[ascending], order
+        return ascending_rows(self.rows[start:stop].astype(np.int64))
 
     def places(self, unit: int, start: int, size: int) -> NDArray[np.int64]:
         """Return distinct, sorted keys of the rows of a unit, in the order of delivery.
@@ -108,7 +104,7 @@ class EpochUnits:
         window = self.order.window
         if window == 1:
             return positions
-        bits = _bits(self.order.seed, self.epoch, _DISTANCES, unit).random_raw(size)
+        bits = random_bits(self.order.seed, self.epoch, _DISTANCES, unit).random_raw(size)
         distances = (np.asarray(bits, np.uint64) % np.uint64(window)).astype(np.int64)
         return np.sort((positions + distances) * window + (window - 1 - distances))
 
@@ -118,14 +114,16 @@ class EpochUnits:
         return keys if window == 1 else keys // window - (window - 1 - keys % window)
 
 
-def permutation(count: int, seed: int, epoch: int) -> NDArray[np.integer]:
+def permutation(count: int, seed: int, epoch: int, *part: int) -> NDArray[np.integer]:
     """Return a random permutation of ``range(count)``, the same with every release of NumPy.
+
+    `part` is the number of a data set of a mixture.
 
     It sorts random bits. Their lowest bits are the numbers, so equal random bits cannot make the result depend on the
     method of sorting.
     """
     shift = np.uint64(max(count - 1, 1).bit_length())
-    keys = np.asarray(_bits(seed, epoch, _ORDER).random_raw(count), np.uint64)
+    keys = np.asarray(random_bits(seed, epoch, _ORDER, *part).random_raw(count), np.uint64)
     keys <<= shift
     keys |= np.arange(count, dtype=np.uint64)
     keys.sort()
@@ -133,9 +131,18 @@ def permutation(count: int, seed: int, epoch: int) -> NDArray[np.integer]:
     return keys.astype(np.uint32 if count <= 1 << 32 else np.int64)
 
 
-def _bits(*entropy: int) -> np.random.PCG64:
+def random_bits(*entropy: int) -> np.random.PCG64:
+    """Return a stream of random bits."""
     # NumPy guarantees the stream of a bit generator, but not that of the methods of `Generator`.
     return np.random.PCG64(np.random.SeedSequence(entropy))
+
+
+def ascending_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return distinct rows in ascending order, and the place of each of the rows in it."""
+    ascending = np.argsort(rows)
+    order = np.empty(len(rows), np.int64)
+    order[ascending] = np.arange(len(rows))
+    return rows[ascending], order
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,21 +68,22 @@ def chunk_scheduler() -> Any:
 
 
 class RowSequence:
-    """Rows of a data set by number; each access reads those rows alone, without a cache and without threads.
+    """Rows of a data set or mixture by number; each access reads those rows alone, without a cache and without threads.
 
     Parameters
     ----------
-    dataset : Dataset
-        Rows and columns.
+    reader : RowReader
+        Reader of the rows.
+    nrows : int or None
+        Number of rows.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        if dataset.nrows is None:
+    def __init__(self, reader: RowReader, nrows: int | None) -> None:
+        if nrows is None:
             raise ValueError("a sequence needs the number of rows: open with counts='auto', not counts=None")
-        if not len(dataset):
+        if not reader.names:
             raise SchemaError("rows have at least one column; the data set has none")
-        self._length = dataset.nrows
-        self._reader = RowReader(dataset)
+        self._length, self._reader = nrows, reader
 
     def __len__(self) -> int:
         return self._length

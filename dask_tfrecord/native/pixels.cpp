@@ -61,6 +61,8 @@ void binding::add_pixels(nb::module_& module) {
     add_types<std::uint16_t, std::uint16_t>(module, scale, resize);
     add_types<std::uint16_t, float>(module, scale, resize);
     add_types<std::uint16_t, double>(module, scale, resize);
+    module.def("resize_pixels", &resize_pixels<float, float>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
+               resize);
     module.def("unfilter_png", &unfilter_png, "filtered"_a.noconvert(), "pixel_size"_a, "swap"_a, "out"_a.noconvert(),
                "Undo the filters of PNG rows, swap bytes of 16-bit samples, return the rows before an unknown filter.");
 }

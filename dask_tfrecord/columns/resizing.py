@@ -1,0 +1,151 @@
+"""`resize_images`: blocks of images resized as `tf.image.resize` does, for `map_blocks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native
+from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock, to_array
+from dask_tfrecord.errors import SchemaError
+
+# Types that the native core reads; others are converted to float32, as TensorFlow's kernels do.
+_NATIVE_DTYPES = ("uint8", "uint16", "float32")
+Images = NDArray[Any]
+
+
+def resize_images(
+    block: Any,
+    size: tuple[int, int],
+    method: Literal["bilinear", "nearest", "area"] = "bilinear",
+    *,
+    channels: int | None = None,
+) -> Any:
+    """Resize the images of a block as `tf.image.resize` does, without antialiasing. For `Dataset.map_blocks`.
+
+    Parameters
+    ----------
+    block : ndarray of shape (n, height, width, channels), ndarray of n arrays, ArraysBlock or RaggedBlock
+        Images of one shape, or images of shapes of their own: `ImageFeature` of unknown sizes passes an array of
+        objects. A `RaggedBlock` has several images per row.
+    size : tuple of int
+        New height and width, in pixels.
+    method : {"bilinear", "nearest", "area"}, default "bilinear"
+        Method of interpolation.
+    channels : int, optional
+        Channels of images with shapes of their own. A block without images needs them: `map_blocks` without `template`
+        calls its function with one.
+
+    Returns
+    -------
+    ndarray of shape (n, *size, channels), or RaggedBlock of it
+        float32; with ``"nearest"`` the dtype of the images. The values are not scaled or rounded.
+
+    Raises
+    ------
+    ValueError
+        If `size` or `method` is invalid, or a block without images lacks `channels`.
+    SchemaError
+        If the block does not hold images of numbers, an image is empty, or images differ in dtype or channels.
+
+    Examples
+    --------
+    >>> pixels = np.array([[[[0], [10]], [[20], [30]]]], np.uint8)
+    >>> dtf.resize_images(pixels, (1, 4))[0, ..., 0].tolist()
+    [[10.0, 12.5, 17.5, 20.0]]
+    >>> ds = dtf.Dataset.from_arrays({"image": np.zeros((3, 8, 8, 3), np.uint8)})
+    >>> ds.map_blocks(lambda blocks: {"image": dtf.resize_images(blocks["image"], (4, 4), "area")})["image"].shape
+    (3, 4, 4, 3)
+    """
+    resizers: dict[str, Callable[[Images, tuple[int, int]], Images]] = {
+        "bilinear": _bilinear,
+        "nearest": _nearest,
+        "area": _area,
+    }
+    if method not in resizers:
+        raise ValueError(f"method is one of {', '.join(map(repr, resizers))}; got {method!r:.100}")
+    integers = len(size) == 2 and all(isinstance(each, int | np.integer) for each in size)
+    if not integers or min(size) < 1:
+        raise ValueError(f"size is a height and a width of at least 1 pixel; got {size!r:.100}")
+    height, width = map(int, size)
+    if isinstance(block, RaggedBlock):
+        return RaggedBlock(resize_images(block.values, size, method, channels=channels), block.row_splits)
+    images = to_array(block) if isinstance(block, ArraysBlock) else np.asarray(block)
+    if images.dtype.kind != "O":
+        return resizers[method](_checked(images, 4), (height, width))
+    if not len(images):
+        if channels is None:
+            raise ValueError(
+                "images of shapes of their own: a block without images has no number of channels; give channels="
+            )
+        dtype = np.asarray(block.values).dtype if isinstance(block, ArraysBlock) else np.dtype(np.uint8)
+        return np.empty((0, height, width, channels), dtype if method == "nearest" else np.float32)
+    kinds = {(image.dtype, image.shape[2:]) for image in images}
+    if len(kinds) > 1 or (channels is not None and {(channels,)} != {shape for _, shape in kinds}):
+        found = ", ".join(sorted(f"{dtype} with {shape} channels" for dtype, shape in kinds))
+        raise SchemaError(f"resize_images: expected images of one dtype and number of channels; got {found}")
+    return np.concatenate([resizers[method](_checked(image, 3)[None], (height, width)) for image in images])
+
+
+def _checked(images: Images, axes: int) -> Images:
+    if images.dtype.kind not in "iuf" or images.ndim != axes or (images.size == 0 and len(images)):
+        raise SchemaError(
+            f"resize_images: expected numbers of shape {'(n, height, width, channels)'[0 if axes == 4 else 4 :]}, with "
+            f"pixels; got {images.dtype} of shape {images.shape}"
+        )
+    return images
+
+
+def _bilinear(images: Images, size: tuple[int, int]) -> Images:
+    pixels = np.ascontiguousarray(images, None if images.dtype.name in _NATIVE_DTYPES else np.float32)
+    out = np.empty((len(images), *size, images.shape[3]), np.float32)
+    for image, resized in zip(pixels, out, strict=True):
+        _native.resize_pixels(image, 1.0, resized)
+    return out
+
+
+def _nearest(images: Images, size: tuple[int, int]) -> Images:
+    rows, columns = (
+        np.minimum(np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * _scale(old, new)), old - 1)
+        for old, new in zip(images.shape[1:3], size, strict=True)
+    )
+    return images[:, rows.astype(np.int64)[:, None], columns.astype(np.int64)]
+
+
+def _scale(old: int, new: int) -> np.float32:
+    return np.float32(old) / np.float32(new)
+
+
+def _area(images: Images, size: tuple[int, int]) -> Images:
+    """Average the pixels under each new pixel, in the order and precision of TensorFlow's kernel."""
+    height, width = images.shape[1:3]
+    if (height, width) == size:
+        return images.astype(np.float32)
+    whole = np.float32(1) / (_scale(height, size[0]) * _scale(width, size[1]))
+    wide = _sum_under(images.astype(np.float32), size[1], 2)
+    return _sum_under(wide, size[0], 1) * whole
+
+
+def _sum_under(images: Images, new: int, axis: int) -> Images:
+    """Add the pixels under each new pixel along an axis, times their covered lengths."""
+    old = images.shape[axis]
+    scale = _scale(old, new)
+    begin = np.arange(new, dtype=np.float32) * scale
+    end = np.arange(1, new + 1, dtype=np.float32) * scale
+    first, past = np.floor(begin).astype(np.int64), np.ceil(end).astype(np.int64)
+    shape = [1] * images.ndim
+    shape[axis] = new
+    total = np.zeros((*images.shape[:axis], new, *images.shape[axis + 1 :]), np.float32)
+    for step in range(int((past - first).max())):
+        pixel = first + step
+        place = pixel.astype(np.float32)
+        ends_after = place + 1 > end
+        covered = np.where(ends_after, end - place, np.float32(1))
+        covered = np.where(place < begin, np.where(ends_after, scale, place + 1 - begin), covered)
+        terms = np.take(images, np.minimum(pixel, old - 1), axis) * covered.astype(np.float32).reshape(shape)
+        # A term of a pixel that is not under the new one may be NaN times 0.
+        total += np.where((pixel < past).reshape(shape), terms, np.float32(0))
+    return total
