@@ -398,8 +398,12 @@ def _dtype_cell(column: ColumnStatistics) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return a number with four digits, or an integer with all of them."""
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    """Return a number with four digits, or the digits of its integer."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _extent(numbers: Numbers) -> str:
