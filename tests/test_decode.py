@@ -201,7 +201,12 @@ strict_protobuf = pytest.mark.skipif(
 
 @strict_protobuf
 @pytest.mark.parametrize(
-    ("number", "seed"), [(6_000, 1), *(pytest.param(100_000, seed, marks=pytest.mark.slow) for seed in range(10, 20))]
+    ("number", "seed"),
+    [
+        (6_000, 1),
+        *(pytest.param(100_000, seed, marks=pytest.mark.slow) for seed in range(10, 15)),
+        *(pytest.param(100_000, seed, marks=pytest.mark.nightly) for seed in range(15, 20)),
+    ],
 )
 def test_verdicts_on_mutated_records_are_those_of_protobuf(
     golden: Path, request: pytest.FixtureRequest, number: int, seed: int
