@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import pickle
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
