@@ -126,8 +126,7 @@ def xarray(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
     pytest.importorskip("xarray")
     converted = ds.to_xarray()
     # A slash is no part of a name there.
-    for name, array in wanted.items():
-        np.testing.assert_equal(listed(converted[name.replace("/", ".")].to_numpy()), listed(array), name)
+    assert_same({name: converted[name.replace("/", ".")].to_numpy() for name in wanted}, wanted)
 
 
 def awkward(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:

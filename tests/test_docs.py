@@ -92,7 +92,7 @@ def object_store(page: str, request: pytest.FixtureRequest, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.integration) if "clusters" in page else page
+        pytest.param(page, marks=pytest.mark.integration) if "clusters" in page or "bucket" in page else page
         for page in PAGES
         if blocks(page, "python")
     ],
