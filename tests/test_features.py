@@ -17,7 +17,7 @@ from oracle import schemas
 
 import dask_tfrecord as dtf
 from dask_tfrecord import features
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import schema_code
 
@@ -219,3 +219,11 @@ def test_error_for_an_empty_list_recommends_a_default(tmp_path: Path) -> None:
     with pytest.raises(dtf.FeatureError, match=r"record 1 .* holds 0 values where .* takes 1; a default_value fills"):
         dtf.read_tfrecord(path, {"text": dtf.TextFeature()}).compute()
     assert dtf.read_tfrecord(path, {"text": dtf.TextFeature("")})["text"].compute().tolist() == ["a", ""]
+
+
+def test_of_many_names_only_those_that_begin_alike_are_compared() -> None:
+    schema = dtf.Schema({f"name_{number:04}": dtf.FixedLenFeature((), "int64") for number in range(2_500)})
+    with pytest.raises(UnknownFeatureError, match="did you mean 'name_1345'"):
+        schema["name_12345"]
+    with pytest.raises(UnknownFeatureError, match="'nbme_0001'; there are 'name_0000', 'name_0001'"):
+        schema["nbme_0001"]
