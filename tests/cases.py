@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support import golden
-from support.any_columns import FEATURES, dataset_of, fitting_rows, listed, rows_like, written_as
+from support.any_columns import FEATURES, dataset_of, fitting_rows, rows_like, written_as
 from support.arrow_rows import check_chunks, check_table
 from support.store_round_trip import assert_identity, assert_same
 
