@@ -13,7 +13,7 @@ import dask
 import numpy as np
 import pytest
 from oracle import read_payloads, write_oracle
-from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.any_columns import FEATURES, dataset_of, listed, rows_like, rows_of
 from support.repeating import Repeating
 from support.wire import example
 
@@ -63,11 +63,6 @@ def items_of(records: Sequence[Mapping[str, Any]], repeat: Sequence[str] = ()) -
         for number, values in enumerate(records)
         for step in range(len(values["steps/reward"]))
     ]
-
-
-def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return computed columns as rows of lists."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
 
 
 LENGTHS = [3, 0, 5, 1, 0, 0, 7, 2, 0]

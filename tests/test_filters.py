@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
-from support.any_columns import listed
+from support.any_columns import rows_of
 from support.golden import shard, spec
 from support.store_round_trip import assert_identity, assert_same
 
@@ -110,11 +110,6 @@ def expected_rows(filters: Any, table: list[dict[str, Any]] = TABLE) -> list[dic
     """Return the rows that filters keep."""
     alternatives = filters if isinstance(filters[0], list) else [filters]
     return [values for values in table if any(all(holds(values, each) for each in every) for every in alternatives)]
-
-
-def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return computed columns as rows of lists."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
 
 
 OPERANDS: Mapping[str, st.SearchStrategy[Any]] = {

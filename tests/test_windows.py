@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
-from support.any_columns import listed
+from support.any_columns import rows_of
 from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
@@ -85,11 +85,6 @@ def expected_rows(window: Window, records: Sequence[Mapping[str, Any]] = RECORDS
                 ]
             rows.append(row if pad == "drop" else {**row, "mask": mask})
     return rows
-
-
-def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return computed columns as rows of lists."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
 
 
 @pytest.fixture(scope="module")

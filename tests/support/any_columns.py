@@ -216,3 +216,8 @@ def _of_record(name: str, feature: Feature) -> Feature:
         sizes = feature.item_shape if values is None else feature.uniform_sizes  # type: ignore[union-attr]
         return dtf.RaggedFeature(feature.dtype, partitions=(*levels, *map(UniformRowLength, sizes)), values=values)
     return feature
+
+
+def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return computed columns as rows of lists."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
