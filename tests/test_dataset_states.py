@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.any_columns import listed
+from support.any_columns import COMPARISONS, listed
 from support.few import rising
 
 import dask_tfrecord as dtf
@@ -71,18 +70,6 @@ def uneven_chunks(array: Any, sizes: list[int]) -> da.Array:
     """Return an array in chunks of some sizes, which may be 0, and a last one with the rest."""
     cuts = np.minimum(np.cumsum([0, *sizes]), len(array)).tolist()
     return da.from_array(array, chunks=((*np.diff(cuts).tolist(), len(array) - cuts[-1]),))
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "in": lambda value, values: value in values,
-    "not in": lambda value, values: value not in values,
-}
 
 
 @st.composite

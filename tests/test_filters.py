@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 import subprocess
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
-from support.any_columns import rows_of
+from support.any_columns import COMPARISONS, rows_of
 from support.golden import shard, spec
 from support.store_round_trip import assert_identity, assert_same
 
@@ -36,17 +35,6 @@ FEATURES = {
     "word": dtf.TextFeature(),
     "tokens": dtf.VarLenFeature("int64"),
     "keys": dtf.VarLenFeature("bytes"),
-}
-# What each operator means for one value.
-MEANING: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "in": lambda value, values: value in values,
-    "not in": lambda value, values: value not in values,
 }
 
 
@@ -97,7 +85,7 @@ def run(*arguments: object) -> Result:
 def holds(values: Mapping[str, Any], condition: tuple[str, str, Any]) -> bool:
     """Return whether a condition holds for a row, value by value."""
     column, comparison, value = condition
-    meaning = MEANING[comparison]
+    meaning = COMPARISONS[comparison]
     if "(" not in column:
         return meaning(values[column], value)
     reduction, name = column[:-1].split("(")
@@ -131,7 +119,7 @@ OPERANDS: Mapping[str, st.SearchStrategy[Any]] = {
 def conditions(draw: st.DrawFn) -> tuple[str, str, Any]:
     """Draw a condition of any column."""
     column = draw(st.sampled_from(sorted(OPERANDS)))
-    comparison = draw(st.sampled_from(sorted(MEANING)))
+    comparison = draw(st.sampled_from(sorted(COMPARISONS)))
     if comparison in ("in", "not in"):
         return column, comparison, draw(st.lists(OPERANDS[column], min_size=1, max_size=3))
     return column, comparison, draw(OPERANDS[column])

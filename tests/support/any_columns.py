@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,3 +222,16 @@ def _of_record(name: str, feature: Feature) -> Feature:
 def rows_of(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return computed columns as rows of lists."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*map(listed, columns.values()), strict=True)]
+
+
+# What each operator means for one value.
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, values: value in values,
+    "not in": lambda value, values: value not in values,
+}
