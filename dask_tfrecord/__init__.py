@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.files.lerobot import to_lerobot
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
@@ -74,6 +75,7 @@ __all__ = [
     "repair",
     "resize_images",
     "sample_from_datasets",
+    "to_lerobot",
     "to_parquet",
     "to_tfrecord",
     "to_zarr",
@@ -116,6 +118,7 @@ _MODULES = {
     "read_bag": "arrays.partitions",
     "resize_images": "columns.resizing",
     "sample_from_datasets": "batches.mixtures",
+    "to_lerobot": "stores.files.lerobot",
     "to_parquet": "stores.files.parquet",
     "to_tfrecord": "stores.files.tfrecord",
     "to_zarr": "stores.zarr.write",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.numbered_shards import write_shards
 from support.object_stores import bucket, gcs, moto, s3
+from support.robot import write_robot
 
 from dask_tfrecord import Dataset, read_tfrecord
 from dask_tfrecord.settings import Limits, replaced_limits
@@ -68,6 +69,21 @@ def tensorflow() -> str:
     python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
     if not python:
         pytest.skip("DASK_TFRECORD_TENSORFLOW is not set to an interpreter with TensorFlow")
+    return python
+
+
+@pytest.fixture(scope="session")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a data set of episodes."""
+    return write_robot(tmp_path_factory.mktemp("robot"))
+
+
+@pytest.fixture(scope="session")
+def lerobot() -> str:
+    """Return the interpreter of an environment with lerobot."""
+    python = os.environ.get("DASK_TFRECORD_LEROBOT")
+    if not python:
+        pytest.skip("DASK_TFRECORD_LEROBOT is not set to an interpreter with lerobot")
     return python
 
 

@@ -60,6 +60,7 @@ WRITERS = {
         "metadata.labels",
         "stores.files.tfrecord",
         "interop.arrow",
+        "stores.files.lerobot",
         "stores.files.parquet",
         "interop.awkward",
         "interop.polars",
@@ -79,7 +80,8 @@ ALLOWED = {
     "zarrs": {"stores/zarr"},
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
-    "pyarrow": {"interop/arrow.py", "stores/files/parquet.py", "inputs/inputs.py"},
+    "av": {"stores/files/lerobot.py"},
+    "pyarrow": {"interop/arrow.py", "stores/files/lerobot.py", "stores/files/parquet.py", "inputs/inputs.py"},
     "awkward": {"interop/awkward.py"},
     "polars": {"interop/polars.py"},
     # The methods of `Dataset` name its type.

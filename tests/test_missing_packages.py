@@ -43,6 +43,7 @@ MISSING = {
     for module, extra in (("s3fs", "s3"), ("gcsfs", "gcs"))
 } | {
     "pyarrow": (["ds.to_arrow_batches()", "dtf.to_parquet({'x': [1]}, 'never')"], "pip install 'dask-tfrecord[arrow]'"),
+    "av": (["dtf.to_lerobot({'record': [1], 'x': [1]}, 'never', fps=1)"], "pip install 'dask-tfrecord[lerobot]'"),
     "polars": (["ds.to_polars()"], "pip install 'dask-tfrecord[polars]'"),
     "awkward": (["ds.to_awkward()"], "pip install 'dask-tfrecord[awkward]'"),
 }

@@ -73,7 +73,7 @@ def test_every_public_name_is_there_and_listed() -> None:
     assert {"errors", "features", "messages", "schema"} <= set(dir(dtf))
 
 
-@pytest.mark.parametrize("name", ["plan_zarr", "to_parquet", "to_tfrecord", "to_zarr"])
+@pytest.mark.parametrize("name", ["plan_zarr", "to_lerobot", "to_parquet", "to_tfrecord", "to_zarr"])
 def test_methods_have_the_signatures_of_functions(name: str) -> None:
     function, method = (inspect.signature(getattr(owner, name)) for owner in (dtf, dtf.Dataset))
     assert list(function.parameters.values())[1:] == list(method.parameters.values())[1:]

@@ -709,6 +709,39 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             storage_options=storage_options,
         )
 
+    def to_lerobot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fps: int,
+        names: Mapping[str, str | None] | None = None,
+        task: str | None = None,
+        robot_type: str | None = None,
+        video: str | Mapping[str, Any] | None = "libx264",
+        episodes_per_file: int | None = None,
+        episode: str = "record",
+        mode: Literal["w-", "w"] = "w-",
+        resume: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write frames as a LeRobot data set; `dask_tfrecord.to_lerobot` documents the arguments."""
+        from dask_tfrecord.stores.files.lerobot import to_lerobot
+
+        to_lerobot(
+            self,
+            path,
+            fps=fps,
+            names=names,
+            task=task,
+            robot_type=robot_type,
+            video=video,
+            episodes_per_file=episodes_per_file,
+            episode=episode,
+            mode=mode,
+            resume=resume,
+            storage_options=storage_options,
+        )
+
     def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
 

@@ -197,6 +197,14 @@ def _cores() -> int:
     return CPU_COUNT
 
 
+def _renamed(_ctx: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str | None]:
+    """Read pairs like ``steps/action=action``."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"expected NAME=NEW, or NAME= to leave a feature out; got {pair}")
+    return {name: new or None for name, _, new in (pair.rpartition("=") for pair in pairs)}
+
+
 def _compression(default: str, help: str) -> Callable[[Command], Command]:
     return click.option(
         "--compression",
@@ -289,6 +297,31 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=_split_names,
         help="With --explode: features whose values are repeated for each item of their record.",
     ),
+    "steps": click.option(
+        "--explode",
+        metavar="GROUP|NAME,…",
+        default="steps",
+        show_default=True,
+        callback=lambda _ctx, _option, value: value.split(",") if "," in value else value,
+        help="Features of the frames of an episode: a group that info shows, or names.",
+    ),
+    "fps": click.option("--fps", type=click.IntRange(1), required=True, metavar="N", help="Frames per second."),
+    "task": click.option(
+        "--task", metavar="NAME", help="Feature with the task of a frame.  [default: …/language_instruction]"
+    ),
+    "rename": click.option(
+        "--rename",
+        "names",
+        multiple=True,
+        metavar="NAME=NEW",
+        callback=_renamed,
+        help="Name of a feature in the data set; without NEW, the feature is left out. May be repeated.",
+    ),
+    "robot_type": click.option("--robot-type", metavar="NAME", help="Type of the robot, for the metadata."),
+    "video": click.option(
+        "--video", metavar="CODEC", default="libx264", show_default=True, help="Encoder of FFmpeg for the images."
+    ),
+    "images": click.option("--images", is_flag=True, help="Store PNG images in the Parquet files, without videos."),
     "errors": click.option(
         "--errors",
         type=click.Choice(["raise", "skip", "fill"], case_sensitive=False),

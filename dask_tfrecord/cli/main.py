@@ -514,3 +514,49 @@ def to_parquet(
     with writing(threads):
         dataset = _open(pattern, threads, chunks=chunks or "auto", compression="infer", **reading)
         dataset.to_parquet(target, compression=compression, **write_arguments(overwrite))
+
+
+@tfrecord.command("to-lerobot")
+@pattern_argument()
+@click.argument("target")
+@options(
+    *("split", "features", "sample", "columns", "where", "steps", "repeat", "fps", "task", "rename", "robot_type"),
+    *("video", "images", "overwrite", "resume", "compression", "threads"),
+)
+def to_lerobot(
+    *,
+    pattern: str | list[str],
+    target: str,
+    explode: str | list[str],
+    repeat: list[str] | None,
+    fps: int,
+    task: str | None,
+    names: dict[str, str | None],
+    robot_type: str | None,
+    video: str,
+    images: bool,
+    overwrite: bool,
+    resume: bool,
+    threads: int,
+    **reading: Any,
+) -> None:
+    """Convert episodes to a LeRobot data set of format 3.0.
+
+    TARGET is a directory: Parquet files of frames and episodes, metadata, statistics, and a video per camera. Features
+    are those of the command to-zarr. After Ctrl-C, the same command with --resume continues one that was started with
+    it. This needs pyarrow and av.
+    """
+    if overwrite and resume:
+        raise click.UsageError("--overwrite replaces the existing data set and --resume continues it: give one of them")
+    with writing(threads):
+        dataset = _open(pattern, threads, **reading).explode(explode, repeat=repeat or ())
+        dataset.to_lerobot(
+            target,
+            fps=fps,
+            names=names,
+            task=task,
+            robot_type=robot_type,
+            video=None if images else video,
+            resume=resume,
+            **write_arguments(overwrite),
+        )

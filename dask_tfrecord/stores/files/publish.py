@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -59,7 +59,15 @@ from dask_tfrecord.storage.objects import (
 from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, create_stream, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.output import Claimable, ShardWriteReport, WriteWork, collect, peak_memory, run_write
+from dask_tfrecord.stores.output import (
+    Claimable,
+    ShardWriteReport,
+    WriteReport,
+    WriteWork,
+    collect,
+    peak_memory,
+    run_write,
+)
 from dask_tfrecord.stores.units import RowTasks, task_name
 
 _log = logging.getLogger(__name__)
@@ -165,8 +173,8 @@ class ShardNames:
             existing += [file for file in files if self.pattern.fullmatch(file)]
         return sorted(existing)
 
-    def check_free(self, paths: Sequence[str], mode: str) -> None:
-        """Raise if existing shards forbid the write.
+    def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> None:
+        """Raise if existing shards forbid the write, except those of the run itself.
 
         Raises
         ------
@@ -174,7 +182,7 @@ class ShardNames:
             If a shard exists and `mode` is ``"w-"``; or if shards of the same template and another number of shards
             exist, because a pattern would read both sets.
         """
-        existing = self.existing(paths)
+        existing = [path for path in self.existing(paths) if path not in own]
         new = set(paths)
         if mode == "w-" and (same := [path for path in existing if path in new]):
             raise FileExistsError(f"{_first_of(same)} exists already: " + OVERWRITE + " replaces existing files")
@@ -269,13 +277,16 @@ class Files:
     metadata: TFDSMetadata | None = None
     # Further check of the files, by their reports.
     verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
+    # 32 hexadecimal digits of the inputs and options of a write that can be resumed: they name its run folder, and
+    # files and receipts of a run that ended early are kept.
+    resumable: str | None = None
     # Directory of the first file, and the run folder in it.
     directory: str = field(init=False)
     folder: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", directory_of(self.names.template.format(shard=0, shards=self.count)))
-        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.token}"))
+        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.resumable or self.token}"))
 
     @property
     def paths(self) -> list[str]:
@@ -284,7 +295,7 @@ class Files:
 
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
-        self._claimable().check_unclaimed(lambda: self.names.check_free(self.paths, self.mode))
+        self._claimable().check_unclaimed(lambda: self.names.check_free(self.paths, self.mode, self._resumed()))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -292,8 +303,10 @@ class Files:
         made = [path for path in self.names.directories(self.paths) if not path.exists()]
         try:
             with self._claimable().held(self.token) as dead:
-                if dead is not None:
+                if dead is not None and self.resumable is None:
                     replace(self, token=dead)._end()
+                elif dead is not None:
+                    remove_temporary(map(directory_of, self.paths), dead, self.names.storage_options)
                 yield
         finally:
             for path in sorted(made, key=lambda path: -len(path.parts)):
@@ -302,11 +315,14 @@ class Files:
 
     def begin(self) -> None:
         """Remove replaced files, create directories, and mark the run as running."""
-        names, paths = self.names, self.paths
+        names, paths, own = self.names, self.paths, self._resumed()
+        if own:
+            # A folder with a new file is not an abandoned one.
+            self._put(_RUNNING, b"")
         remove_abandoned(map(directory_of, paths), names.storage_options)
-        names.check_free(paths, self.mode)
+        names.check_free(paths, self.mode, own)
         names.create_directories(paths)
-        replaced = sorted({*names.existing(paths)} & {*paths})
+        replaced = sorted({*names.existing(paths)} & {*paths} - own)
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
             names.set_aside(replaced, self.token)
@@ -332,20 +348,41 @@ class Files:
         if not self.compute:
             # Another program may have written shards since the client checked.
             self.names.check_free(paths, "w")
-        if self.metadata is not None:
-            self.metadata.write(paths, [report.records for report in reports], options)
+        self.complete(paths, reports)
         self._end()
 
+    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
+        """Write the metadata of verified files."""
+        if self.metadata is not None:
+            self.metadata.write(paths, [report.records for report in reports], self.names.storage_options)
+
     def abort(self) -> None:
-        """Remove the files that this run published, and none of another run."""
+        """Remove the files that this run published, and none of another run; keep those that can be resumed."""
         # Without the marker, late tasks publish nothing.
         self._unmark()
-        receipts = list_files(self.folder, self.names.storage_options)
-        own = [path for path in self.paths if _receipt_name(path) in receipts and self._owns(path)]
+        if self._resumed():
+            remove_temporary(map(directory_of, self.paths), self.token, self.names.storage_options)
+            return
+        own = self._own()
         self.names.remove([*own, *_sidecars_of(own)])
         self._end()
 
+    def _own(self) -> list[str]:
+        """Return the existing files that this run published."""
+        receipts = list_files(self.folder, self.names.storage_options)
+        return [path for path in self.paths if _receipt_name(path) in receipts and self._owns(path)]
+
+    def _resumed(self) -> set[str]:
+        """Return the files that an earlier run of a resumable write published, or this one."""
+        return set() if self.resumable is None else {*self._own()}
+
     def write(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+        """Write the file of a task as by `publish`, and report the end of the task."""
+        report = self.publish(path, fill)
+        report_progress(report)
+        return report
+
+    def publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         """Write a file that appears whole or not at all; do nothing if this run has published it.
 
         `fill` writes to a sink, and returns the number of records and their decoded bytes. The report is empty if the
@@ -358,7 +395,7 @@ class Files:
         IncompleteStoreError
             If the run has ended.
         """
-        report = self._published_report(path)
+        report = self.published_report(path)
         if report is None:
             try:
                 with temporary_files_of(self.token):
@@ -367,7 +404,6 @@ class Files:
                 return ShardWriteReport(0, 0)
             finally:
                 release_memory()
-        report_progress(report)
         return report
 
     def check_running(self) -> None:
@@ -454,7 +490,7 @@ class Files:
                 Location(self.names.template),
             )
 
-    def _published_report(self, path: str) -> ShardWriteReport | None:
+    def published_report(self, path: str) -> ShardWriteReport | None:
         """Return the report of a file that this run published and that has not changed."""
         report = (self._receipt(path, self._identity(path)) or {}).get("report")
         if report is None:
@@ -583,7 +619,7 @@ def _receipt_name(path: str) -> str:
 
 def write_files(
     files: Files,
-    step: Callable[..., ShardWriteReport],
+    step: Callable[..., WriteReport],
     shared: Sequence[Any],
     build: Callable[..., Delayed],
     arguments: Iterable[Any],

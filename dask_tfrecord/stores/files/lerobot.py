@@ -1,0 +1,838 @@
+"""`to_lerobot`: frames of episodes as a LeRobot data set of format 3.0.
+
+A write unit is a number of whole episodes. Its task reads the frames once and publishes several files of one number:
+
+- ``data/chunk-000/file-000.parquet``: a row per frame, and a row group per episode;
+- ``videos/KEY/chunk-000/file-000.mp4``: the frames of a camera, one episode after the other;
+- ``meta/episodes/chunk-000/file-000.parquet``: a row per episode, with its statistics.
+
+The client writes ``meta/stats.json`` from the statistics of the episodes, ``meta/tasks.parquet`` and, last,
+``meta/info.json``. Files depend on the rows and the options alone: a resumed conversion has the bytes of another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Literal
+
+import dask
+import numpy as np
+from dask.base import tokenize
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.collection import joined_parts
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.columns.blocks import Block, block_nbytes, splits_of, to_array
+from dask_tfrecord.columns.items import RECORD
+from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError, UnknownFeatureError, near_misses, plural
+from dask_tfrecord.features import Feature
+from dask_tfrecord.images.pixels import ImageEncoding, encode_image
+from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.remote import join, url_to_fs
+from dask_tfrecord.storage.streams import ByteSink, write_file
+from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files
+from dask_tfrecord.stores.output import ShardWriteReport, WriteReport, WriteWork, check_mode
+from dask_tfrecord.stores.units import RowTasks, task_name
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+
+_VERSION = "v3.0"
+# Files of a directory.
+_CHUNK_FILES = 1000
+_NUMBERED = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+_DATA = f"data/{_NUMBERED}.parquet"
+_VIDEO = f"videos/{{video_key}}/{_NUMBERED}.mp4"
+_EPISODES = f"meta/episodes/{_NUMBERED}.parquet"
+_INFO, _STATISTICS, _TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
+_FILE = re.compile(r"(data|videos/[^/]+|meta/episodes)/chunk-\d+/file-\d+\.(parquet|mp4)|meta/[a-z]+\.(json|parquet)")
+# Key in the metadata of the tasks: the conversion that wrote them.
+_CONVERSION = b"dask_tfrecord.conversion"
+# Decoded bytes of a unit: a video of some ten MB per camera.
+_UNIT_NBYTES = 1 << 30
+_COPIED_NBYTES = 1 << 20
+# Columns of LeRobot that this module computes.
+_COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_INSTRUCTION = "language_instruction"
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+# A key frame every other frame, which readers seek.
+_ENCODING = {"codec": "libx264", "pix_fmt": "yuv420p", "g": "2", "crf": "23", "preset": "veryfast"}
+# Images that LeRobot makes statistics of: at least 100 of an episode, then the power 0.75 of its length, every nth
+# pixel of large ones.
+_LEAST_IMAGES, _MOST_IMAGES, _LARGE_IMAGE, _IMAGE_SIZE = 100, 10_000, 300, 150
+
+Statistic = dict[str, NDArray[Any]]
+
+
+def to_lerobot(
+    arrays: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    fps: int,
+    names: Mapping[str, str | None] | None = None,
+    task: str | None = None,
+    robot_type: str | None = None,
+    video: str | Mapping[str, Any] | None = "libx264",
+    episodes_per_file: int | None = None,
+    episode: str = "record",
+    mode: Literal["w-", "w"] = "w-",
+    resume: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write frames of episodes as a LeRobot data set of format 3.0. The extra ``lerobot`` is needed.
+
+    Parameters
+    ----------
+    arrays : Dataset or mapping of str to array-like
+        A row per frame, as ``episodes.explode("steps")`` returns them, in columns of fixed shapes and text.
+    path : str or os.PathLike
+        Directory or URL of the data set.
+    fps : int
+        Frames per second of all episodes.
+    names : mapping of str to str or None, optional
+        Name in LeRobot of a column; None leaves the column out. By default ``steps/action`` is ``action``,
+        ``steps/observation/state`` is ``observation.state``, and an image ``steps/observation/wrist`` is
+        ``observation.images.wrist``.
+    task : str, optional
+        Column of text with the task of each frame. By default the column whose last name is
+        ``language_instruction``; without one, the task is an empty text.
+    robot_type : str, optional
+        Type of the robot, for the metadata.
+    video : str, mapping or None, default "libx264"
+        Encoder of FFmpeg for the images, or a mapping of ``codec``, ``pix_fmt`` and options of that encoder, as in
+        ``{"codec": "libx264rgb", "pix_fmt": "rgb24", "crf": 0}`` without loss. None stores PNG images in Parquet.
+    episodes_per_file : int, optional
+        Episodes of a file. By default files hold whole episodes of up to 1 GiB of decoded frames.
+    episode : str, default "record"
+        Column of numbers that change where an episode begins.
+    mode : {"w-", "w"}
+        ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Continue an interrupted conversion of the same rows with the same options, and keep what was written if this
+        one fails too. A complete data set of the same conversion is left as it is.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+
+    Raises
+    ------
+    FileExistsError
+        If files of another conversion exist under ``mode="w-"``.
+    IncompleteStoreError
+        If the size or checksum of a written file is wrong, or a video lacks frames.
+    ImportError
+        If pyarrow or av is not installed.
+    SchemaError
+        If a column is ragged, bytes or complex, or images differ in size. Also if a video cannot store the images:
+        those of one channel, or of an odd size under ``yuv420p``.
+    UnknownFeatureError
+        If `names`, `task` or `episode` names no column.
+    ValueError
+        If rows are not counted, there is no row, or an argument has an invalid value.
+
+    Notes
+    -----
+    Episodes without frames have no rows and are left out. ``timestamp`` is the number of the frame in its episode
+    divided by `fps`. Statistics are those of LeRobot, of the images of as many frames as LeRobot takes; quantiles of
+    episodes are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in
+    which they appear, after one pass over their column. Videos are encoded in one thread per task, so that they are
+    equal in each run; they are lossy unless `video` selects a lossless encoder.
+
+    Examples
+    --------
+    >>> episodes = dtf.Dataset.from_arrays({"steps/action": [[[0.5, 1.0], [0.0, 2.0]], [[1.5, 0.5]]]})
+    >>> episodes.explode("steps").to_lerobot("robot", fps=15, robot_type="arm")
+    >>> import json, pathlib
+    >>> json.loads(pathlib.Path("robot/meta/info.json").read_text())["total_frames"]
+    3
+    """
+    # Without the packages, these imports raise errors that name the extra.
+    _require_packages()
+    check_mode(mode, "a data set")
+    if resume and mode == "w":
+        raise ValueError("mode='w' replaces the existing data set and resume=True continues it: give one of them")
+    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
+    for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} is a whole number, 1 or more; got {number!r}")
+    if not dataset.nrows:
+        raise ValueError("there are no frames, or they are not counted: open with counts='auto'")
+    columns = _Columns.from_schema(dataset.schema, names or {}, task, episode, video)
+    lengths = _episode_lengths(dataset[episode].compute())
+    options = {"fps": fps, "robot_type": robot_type, "episodes_per_file": episodes_per_file, "columns": repr(columns)}
+    conversion = tokenize(Fingerprint.from_dataset(dataset, dataset.schema, options).to_attributes())
+    place = _Names.from_path(path, columns.videos, storage_options)
+    if resume and place.conversion() == conversion:
+        return
+    tasks = _all_tasks(dataset, columns.task)
+    ends = np.cumsum(lengths)
+    units = joined_parts(([0, *ends.tolist()], max(1, _UNIT_NBYTES // columns.row_nbytes(dataset.schema))))
+    if episodes_per_file is not None:
+        units = [*range(0, len(lengths), episodes_per_file), len(lengths)]
+    info = columns.info(dataset.schema, fps, robot_type, lengths, tasks)
+    plan = _Plan(place, columns, fps, {text: number for number, text in enumerate(tasks)}, info, conversion)
+    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    count = len(units) - 1
+    files = _LeRobotFiles(
+        row_tasks.token, place, count, mode, compute=True, resumable=conversion if resume else None, plan=plan
+    )
+    files.check_free()
+    starts = [0, *ends.tolist()]
+    spans = [(starts[first], starts[past]) for first, past in pairwise(units)]
+    read = columns.read
+    arguments = (
+        (span, read, (unit, span[0], first, lengths[first:past]))
+        for unit, (span, (first, past)) in enumerate(zip(spans, pairwise(units), strict=True))
+    )
+    name = task_name(write_lerobot_unit, files.token)
+    work = WriteWork.of_rows(place.root, name, row_tasks.source, dataset.nrows, len(read), spans)
+    write_files(files, write_lerobot_unit, (), row_tasks.build, arguments, lambda: work)
+
+
+def _require_packages() -> None:
+    for package in ("pyarrow", "av"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ImportError(
+                f"LeRobot data sets need {package}, which is not installed: pip install 'dask-tfrecord[lerobot]'",
+                name=package,
+            ) from error
+
+
+def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the frames of each episode: of each run of equal numbers."""
+    borders = np.flatnonzero(np.diff(numbers)) + 1
+    return np.diff(np.concatenate([[0], borders, [len(numbers)]]))
+
+
+def _all_tasks(dataset: Dataset, task: str | None) -> list[str]:
+    """Read the tasks of all frames; return each once, in the order of its first frame."""
+    if task is None:
+        return [""]
+    chunks = dataset._merged().chunks((task,)).to_delayed(optimize_graph=False).ravel()
+    name = f"tfrecord-tasks-{uuid.uuid4().hex}"
+    step = dask.delayed(_chunk_tasks, pure=False)
+    parts = [step(chunk, task, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]
+    with ProgressBar("Reading tasks", len(parts)) as bar, follow_tasks(name, lambda *_: bar.advance()):
+        found = dask.compute(*parts)
+    return list(dict.fromkeys(text for part in found for text in part))
+
+
+def _chunk_tasks(chunk: Chunk, task: str) -> list[str]:
+    texts = list(dict.fromkeys(_texts(chunk.blocks[task])))
+    report_progress()
+    return texts
+
+
+def _texts(block: Block) -> list[str]:
+    return [text.decode() if isinstance(text, bytes) else str(text) for text in to_array(block).tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of a conversion, and how they are stored."""
+
+    # Column of each name in LeRobot.
+    values: Mapping[str, str]
+    images: Mapping[str, str]
+    task: str | None
+    # Encoding of videos; None for images in Parquet.
+    encoding: Mapping[str, str] | None
+
+    @classmethod
+    def from_schema(
+        cls,
+        schema: Schema,
+        names: Mapping[str, str | None],
+        task: str | None,
+        episode: str,
+        video: str | Mapping[str, Any] | None,
+    ) -> _Columns:
+        """Name the columns, and check that LeRobot can store them."""
+        if task is None:
+            task = next((name for name in schema if name.rpartition("/")[2] == _INSTRUCTION), None)
+        for name in (*names, *([] if task is None else [task]), episode):
+            if name not in schema:
+                hint = "; explode the steps of episodes first" if name == RECORD else ""
+                raise UnknownFeatureError(f"to_lerobot: no column {name!r}{near_misses(name, schema)}{hint}")
+        given = None if task is None else schema[task]
+        if given is not None and (given.item_dtype.kind not in "OT" or given.item_shape or given.ragged_rank):
+            raise SchemaError(f"to_lerobot: the task {task!r} is {given}; expected one text per frame")
+        encoding = None if video is None else _checked_encoding(video)
+        found: dict[bool, dict[str, str]] = {False: {}, True: {}}
+        for name, feature in schema.items():
+            is_image = _is_image(feature)
+            key = names.get(name, _default_name(name, is_image))
+            if key is None or name in (task, episode):
+                continue
+            if not key or "/" in key or key in (*_COUNTERS, "task") or key in {**found[False], **found[True]}:
+                raise ValueError(
+                    f"to_lerobot: column {name!r} would be named {key!r}, which is empty, reserved, has a '/' or is "
+                    f"the name of another column: give another one by names={{{name!r}: …}}"
+                )
+            _check_feature(name, feature, encoding if is_image else None)
+            found[is_image][key] = name
+        return cls(found[False], found[True], task, encoding)
+
+    @property
+    def videos(self) -> tuple[str, ...]:
+        """Names of the cameras that have videos."""
+        return () if self.encoding is None else tuple(self.images)
+
+    @property
+    def read(self) -> list[str]:
+        """Columns to read."""
+        return [*self.values.values(), *self.images.values(), *([] if self.task is None else [self.task])]
+
+    def row_nbytes(self, schema: Schema) -> int:
+        """Return the decoded bytes of a frame, without text."""
+        sizes = (int(np.prod(schema[name].item_shape)) * schema[name].item_dtype.itemsize for name in self.read)
+        return max(1, sum(sizes))
+
+    def info(
+        self, schema: Schema, fps: int, robot_type: str | None, lengths: NDArray[np.int64], tasks: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the content of ``meta/info.json``."""
+        features: dict[str, Any] = {}
+        for key, name in self.values.items():
+            dtype = schema[name].item_dtype
+            shape = list(schema[name].item_shape) or [1]
+            features[key] = {"dtype": "string" if dtype.kind == "T" else dtype.name, "shape": shape, "names": None}
+        for key, name in self.images.items():
+            height, width, channels = schema[name].item_shape
+            features[key] = {
+                "dtype": "image" if self.encoding is None else "video",
+                "shape": [height, width, channels],
+                "names": ["height", "width", "channels"],
+            }
+            if self.encoding is not None:
+                features[key]["info"] = {
+                    "video.height": height,
+                    "video.width": width,
+                    "video.codec": _codec_name(self.encoding),
+                    "video.pix_fmt": self.encoding["pix_fmt"],
+                    "video.is_depth_map": False,
+                    "video.fps": fps,
+                    "video.channels": channels,
+                    "has_audio": False,
+                }
+        for key in _COUNTERS:
+            features[key] = {"dtype": "float32" if key == "timestamp" else "int64", "shape": [1], "names": None}
+        return {
+            "codebase_version": _VERSION,
+            "robot_type": robot_type,
+            "total_episodes": len(lengths),
+            "total_frames": int(lengths.sum()),
+            "total_tasks": len(tasks),
+            "chunks_size": _CHUNK_FILES,
+            "data_files_size_in_mb": 100,
+            "video_files_size_in_mb": 200,
+            "fps": fps,
+            "splits": {"train": f"0:{len(lengths)}"},
+            "data_path": _DATA,
+            "video_path": _VIDEO if self.videos else None,
+            "features": features,
+        }
+
+
+def _default_name(name: str, is_image: bool) -> str:
+    parts = name.removeprefix("steps/").split("/")
+    return f"observation.images.{parts[-1]}" if is_image else ".".join(parts)
+
+
+def _is_image(feature: Feature) -> bool:
+    """Return whether a column has images, of one size or of several ones."""
+    return feature.item_dtype == np.uint8 and (
+        feature.own_shapes == 3 or (len(feature.item_shape) == 3 and feature.item_shape[-1] in (1, 3))
+    )
+
+
+def _check_feature(name: str, feature: Feature, encoding: Mapping[str, str] | None) -> None:
+    """Refuse columns that LeRobot cannot store."""
+    if feature.own_shapes or feature.ragged_rank:
+        raise SchemaError(
+            f"to_lerobot: column {name!r} is {feature}, of rows that differ in size: resize images by "
+            f"ImageFeature(size=…), or leave it out by names={{{name!r}: None}}"
+        )
+    if feature.item_dtype.kind in "OcV" or 0 in feature.item_shape:
+        raise SchemaError(
+            f"to_lerobot: column {name!r} is {feature}, which LeRobot cannot store: convert it by map_blocks, or leave "
+            f"it out by names={{{name!r}: None}}"
+        )
+    if encoding is None:
+        return
+    height, width, channels = feature.item_shape
+    if channels != 3 or ("420" in encoding["pix_fmt"] and (height % 2 or width % 2)):
+        raise SchemaError(
+            f"to_lerobot: images {name!r} have shape {feature.item_shape}; a video of {encoding['pix_fmt']} has three "
+            f"channels and an even height and width: give video=None to store images, or another pix_fmt"
+        )
+
+
+def _checked_encoding(video: str | Mapping[str, Any]) -> dict[str, str]:
+    import av
+
+    given = {"codec": video} if isinstance(video, str) else {str(name): value for name, value in video.items()}
+    codec = given.get("codec", _ENCODING["codec"])
+    if codec not in av.codecs_available:
+        raise ValueError(f"video: the encoder {codec!r} is missing from FFmpeg in this installation of av")
+    # Other encoders have other options.
+    defaults = _ENCODING if codec == _ENCODING["codec"] else {"pix_fmt": "yuv420p", "g": "2"}
+    return {**defaults, **{name: str(value) for name, value in given.items()}, "codec": codec}
+
+
+def _codec_name(encoding: Mapping[str, str]) -> str:
+    import av
+
+    return str(av.Codec(encoding["codec"], "w").canonical_name)
+
+
+@dataclass(frozen=True)
+class _Names(ShardNames):
+    """Files of a LeRobot data set. Their claim and their run folder are next to ``meta/info.json``."""
+
+    root: str = ""
+    cameras: tuple[str, ...] = ()
+
+    @classmethod
+    def from_path(
+        cls, path: str | os.PathLike[str], cameras: tuple[str, ...], storage_options: Mapping[str, Any] | None
+    ) -> _Names:
+        """Name the files below a directory."""
+        info = ShardNames.from_directory(path, _INFO, storage_options)
+        root = info.paths(1)[0].removesuffix(f"/{_INFO}")
+        return cls(info.template, info.storage_options, root, cameras)
+
+    def of_unit(self, unit: int) -> list[str]:
+        """Return the paths of the files of a unit: the data, the episodes, and the video of each camera."""
+        chunk, file = divmod(unit, _CHUNK_FILES)
+        templates = [_DATA, _EPISODES, *(_VIDEO for _ in self.cameras)]
+        keys = ["", "", *self.cameras]
+        return [
+            join(self.root, template.format(chunk_index=chunk, file_index=file, video_key=key))
+            for template, key in zip(templates, keys, strict=True)
+        ]
+
+    def paths(self, shards: int) -> list[str]:
+        """Return the paths of the files of all units."""
+        # The base class formats the template before it has the other attributes.
+        return [path for unit in range(shards) for path in self.of_unit(unit)] if self.root else super().paths(shards)
+
+    def existing(self, paths: Sequence[str]) -> list[str]:
+        """List the existing files of a data set, for any number of units."""
+        fs, inside = url_to_fs(self.root, **self.storage_options)
+        fs.invalidate_cache()
+        found = (str(name).removeprefix(inside).lstrip("/") for name in fs.find(inside))
+        return sorted(join(self.root, name) for name in found if _FILE.fullmatch(name))
+
+    def check_free(self, paths: Sequence[str], mode: str, own: Any = ()) -> None:
+        """Refuse an existing data set under ``mode="w-"``."""
+        existing = [path for path in self.existing(paths) if path not in own]
+        if existing and mode == "w-":
+            raise FileExistsError(
+                f"{existing[0]} exists, of another data set or conversion: mode='w' replaces it, and resume=True "
+                f"continues a conversion of the same rows with the same options that was started with resume=True"
+            )
+
+    def conversion(self) -> str | None:
+        """Return the conversion that wrote a complete data set."""
+        from pyarrow import parquet
+
+        fs, inside = url_to_fs(self.root, **self.storage_options)
+        if not fs.exists(f"{inside}/{_INFO}"):
+            return None
+        with fs.open(f"{inside}/{_TASKS}", "rb") as file:
+            return ((parquet.read_metadata(file).metadata or {}).get(_CONVERSION) or b"").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Description of a conversion, for its tasks and its client."""
+
+    names: _Names
+    columns: _Columns
+    fps: int
+    tasks: Mapping[str, int]
+    info: Mapping[str, Any]
+    conversion: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReport(WriteReport):
+    """Report of a task that published several files."""
+
+    files: tuple[ShardWriteReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _LeRobotFiles(Files):
+    """Files of a LeRobot data set, which is complete when it has its metadata."""
+
+    plan: _Plan = field(kw_only=True)
+
+    def begin(self) -> None:
+        """Remove the metadata and the files that will not be replaced, too."""
+        Files.begin(self)
+        if self.mode == "w":
+            kept = {*self.paths}
+            self.names.remove([path for path in self.names.existing([]) if path not in kept])
+
+    def finish(self, reports: Sequence[Any]) -> None:
+        """Verify the files of all units."""
+        Files.finish(self, [report for unit in reports for report in unit.files])
+
+    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
+        """Write the statistics, the tasks and, last, the description of the data set."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        place, options, plan = self.plan.names, self.names.storage_options, self.plan
+        statistics = _merged([_read_statistics(place.of_unit(unit)[1], options) for unit in range(self.count)])
+        tasks = {"task_index": pa.array(plan.tasks.values(), pa.int64()), "task": pa.array(plan.tasks, pa.string())}
+        # pandas takes the text as the index of the table.
+        described = {
+            "index_columns": ["task"],
+            "column_indexes": [],
+            "columns": [
+                {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
+                for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+            ],
+        }
+        metadata = {b"pandas": json.dumps(described).encode(), _CONVERSION: plan.conversion.encode()}
+        sink = pa.BufferOutputStream()
+        parquet.write_table(pa.table(tasks).replace_schema_metadata(metadata), sink)
+        listed = {key: {name: value.tolist() for name, value in each.items()} for key, each in statistics.items()}
+        for name, data in (
+            (_STATISTICS, json.dumps(listed, indent=4).encode()),
+            (_TASKS, sink.getvalue().to_pybytes()),
+            (_INFO, json.dumps(plan.info, indent=4, ensure_ascii=False).encode()),
+        ):
+            write_file(join(place.root, name), data, options)
+
+
+def write_lerobot_unit(
+    files: _LeRobotFiles, unit: int, start: int, first: int, lengths: NDArray[np.int64], source: Source
+) -> UnitReport:
+    """Write the files of episodes `first` and following, whose first frame is row `start`."""
+    paths = files.plan.names.of_unit(unit)
+    reports = [files.published_report(path) for path in paths]
+    if None in reports:
+        with ExitStack() as stack:
+            contents = [stack.enter_context(TemporaryFile()) for _ in paths]
+            nbytes = _UnitWriter(files.plan, unit, start, first, lengths).write(source, contents)
+            amounts = [(int(lengths.sum()), nbytes), *((0, 0) for _ in paths[1:])]
+            written = zip(paths, contents, amounts, strict=True)
+            reports = [files.publish(path, _copied(content, amount)) for path, content, amount in written]
+    made = [report for report in reports if report is not None]
+    total = WriteReport.sum(made)
+    report = UnitReport(total.records, total.nbytes, total.stored, total.peak, tuple(made))
+    report_progress(report)
+    return report
+
+
+def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
+    def fill(sink: ByteSink) -> tuple[int, int]:
+        content.seek(0)
+        while block := content.read(_COPIED_NBYTES):
+            sink.write(block)
+        return amount
+
+    return fill
+
+
+class _UnitWriter:
+    """Writer of the files of a unit to local files.
+
+    Parameters
+    ----------
+    plan : _Plan
+        The conversion.
+    unit : int
+        Number of the files.
+    start, first : int
+        First row and first episode.
+    lengths : ndarray of int64
+        Frames of each episode.
+    """
+
+    def __init__(self, plan: _Plan, unit: int, start: int, first: int, lengths: NDArray[np.int64]) -> None:
+        self.plan, self.unit, self.start, self.first = plan, unit, start, first
+        self.splits = splits_of(lengths)
+
+    def write(self, source: Source, contents: Sequence[BinaryIO]) -> int:
+        """Read the frames once, write the contents of all files, and return the decoded bytes."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        plan, columns = self.plan, self.plan.columns
+        data, episodes, *videos = contents
+        spans = [self._spans(*borders, columns.row_nbytes(source.schema)) for borders in pairwise(self.splits.tolist())]
+        blocks = source.read_spans(columns.read, [span for each in spans for span in each])
+        rows: list[dict[str, Any]] = []
+        nbytes, writer = 0, None
+        with ExitStack() as stack:
+            cameras = {}
+            for key, content in zip(columns.videos, videos, strict=True):
+                encoding, shape = columns.encoding or {}, source.schema[columns.images[key]].item_shape
+                cameras[key] = stack.enter_context(_VideoWriter(content, encoding, shape, plan.fps))
+            for number, each in enumerate(spans):
+                length = int(self.splits[number + 1] - self.splits[number])
+                images = {key: _ImageStatistics(length) for key in columns.images}
+                read: list[dict[str, Any]] = []
+                for part in islice(blocks, len(each)):
+                    nbytes += sum(map(block_nbytes, part.values()))
+                    kept: dict[str, Any] = {**part}
+                    for key, name in columns.images.items():
+                        frames = kept.pop(name)
+                        images[key].add(frames)
+                        if key in cameras:
+                            cameras[key].add(frames)
+                        else:
+                            kept[name] = [encode_image(ImageEncoding(), frame) for frame in frames]
+                    read.append(kept)
+                table, row, statistics = self._episode(number, length, read)
+                if writer is None:
+                    writer = stack.enter_context(parquet.ParquetWriter(data, table.schema))
+                writer.write_table(table, row_group_size=length)
+                statistics |= {key: image.result() for key, image in images.items()}
+                for key, statistic in statistics.items():
+                    row |= {f"stats/{key}/{name}": value.tolist() for name, value in statistic.items()}
+                rows.append(row)
+        for path, content in zip(plan.names.of_unit(self.unit)[2:], videos, strict=True):
+            _check_frames(content, int(self.splits[-1]), path)
+        parquet.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), episodes)
+        return nbytes
+
+    def _spans(self, first: int, past: int, row_nbytes: int) -> list[tuple[int, int]]:
+        """Divide the rows of an episode into spans that are read at once."""
+        rows = max(1, limits().read_nbytes // row_nbytes)
+        return list(pairwise([*range(self.start + first, self.start + past, rows), self.start + past]))
+
+    def _episode(
+        self, number: int, length: int, read: Sequence[Mapping[str, Any]]
+    ) -> tuple[Any, dict[str, Any], dict[str, Statistic]]:
+        """Return the table of an episode, its row of metadata, and the statistics of its numbers."""
+        import pyarrow as pa
+
+        plan, columns = self.plan, self.plan.columns
+        texts = [""] * length
+        if columns.task is not None:
+            texts = [text for part in read for text in _texts(part[columns.task])]
+        place = int(self.splits[number])
+        indices = self.start + place + np.arange(length)
+        counters: dict[str, NDArray[Any]] = {
+            "timestamp": (np.arange(length) / plan.fps).astype(np.float32),
+            "frame_index": np.arange(length),
+            "episode_index": np.full(length, self.first + number),
+            "index": indices,
+            "task_index": np.array([plan.tasks[text] for text in texts]),
+        }
+        made: dict[str, Any] = {}
+        statistics: dict[str, Statistic] = {}
+        for key, name in columns.values.items():
+            values = np.concatenate([to_array(part[name]) for part in read])
+            made[key] = _arrow_values(values)
+            if values.dtype.kind != "T":
+                statistics[key] = _statistic(values)
+        if columns.encoding is None:
+            kind = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+            for key, name in columns.images.items():
+                pictures = [{"bytes": file, "path": None} for part in read for file in part[name]]
+                made[key] = pa.array(pictures, kind)
+        for key, each in counters.items():
+            made[key] = _arrow_values(each)
+            statistics[key] = _statistic(each)
+        chunk, file = divmod(self.unit, _CHUNK_FILES)
+        row: dict[str, Any] = {
+            "episode_index": self.first + number,
+            "tasks": list(dict.fromkeys(texts)),
+            "length": length,
+            "dataset_from_index": int(indices[0]),
+            "dataset_to_index": int(indices[-1]) + 1,
+        }
+        for prefix in ("data", "meta/episodes", *(f"videos/{key}" for key in columns.videos)):
+            row |= {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
+        for key in columns.videos:
+            row[f"videos/{key}/from_timestamp"] = place / plan.fps
+            row[f"videos/{key}/to_timestamp"] = (place + length) / plan.fps
+        return pa.table(made), row, statistics
+
+
+def _arrow_values(values: NDArray[Any]) -> Any:
+    """Convert values to an Arrow array: scalars for a shape of one value, else nested lists."""
+    import pyarrow as pa
+
+    if values.dtype.kind == "T":
+        return pa.array(values.reshape(-1).tolist(), pa.string())
+    if values.shape[1:] == (1,):
+        values = values[:, 0]
+    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if values.ndim == 2:
+        return pa.FixedSizeListArray.from_arrays(array, values.shape[1])
+    # The arrays of `datasets` with several axes are nested lists.
+    for size in reversed(values.shape[1:]):
+        splits = np.arange(len(array) // size + 1, dtype=np.int32) * size
+        array = pa.ListArray.from_arrays(pa.array(splits), array)
+    return array
+
+
+class _VideoWriter:
+    """Encoder of the frames of a camera.
+
+    Parameters
+    ----------
+    content : file object
+        File of the video.
+    encoding : mapping of str to str
+        Codec, pixel format, and options of the codec.
+    shape : tuple of int
+        Height, width and channels of a frame.
+    fps : int
+        Frames per second.
+    """
+
+    def __init__(self, content: BinaryIO, encoding: Mapping[str, str], shape: tuple[int, ...], fps: int) -> None:
+        import av
+
+        options = {name: value for name, value in encoding.items() if name not in ("codec", "pix_fmt")}
+        self._frame = av.VideoFrame
+        self._container = av.open(content, "w", format="mp4")
+        stream = self._container.add_stream(encoding["codec"], fps, options=options)
+        if not isinstance(stream, av.VideoStream):
+            raise ValueError(f"video: {encoding['codec']!r} encodes no video")
+        stream.height, stream.width = shape[:2]
+        stream.pix_fmt = encoding["pix_fmt"]
+        # The bytes of some encoders depend on the number of threads.
+        stream.thread_count = 1
+        self._stream = stream
+
+    def __enter__(self) -> _VideoWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._container.mux(self._stream.encode())
+        self._container.close()
+
+    def add(self, frames: NDArray[np.uint8]) -> None:
+        """Encode frames of shape (n, height, width, 3)."""
+        for frame in frames:
+            picture = self._frame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            self._container.mux(self._stream.encode(picture))
+
+
+def _check_frames(content: BinaryIO, expected: int, path: str) -> None:
+    """Compare the frames of a video with those that were encoded."""
+    import av
+
+    content.seek(0)
+    with av.open(content) as container:
+        found = container.streams.video[0].frames
+    if found != expected:
+        raise IncompleteStoreError(
+            f"the video has {plural(found, 'frame')}; expected {expected:,}: give another encoder by video=",
+            Location(path),
+        )
+
+
+class _ImageStatistics:
+    """Statistics of the images of an episode that LeRobot takes; levels of each channel are counted."""
+
+    def __init__(self, length: int) -> None:
+        least = min(_LEAST_IMAGES, length)
+        images = max(least, min(int(length**0.75), _MOST_IMAGES))
+        self._taken = {*np.round(np.linspace(0, length - 1, images)).astype(int).tolist()}
+        self._images, self._next = images, 0
+        self._levels: NDArray[np.int64] = np.zeros((0, 256), np.int64)
+
+    def add(self, frames: NDArray[np.uint8]) -> None:
+        """Count the levels of the next frames."""
+        height, width, channels = frames.shape[1:]
+        longest = max(height, width)
+        step = longest // _IMAGE_SIZE if longest >= _LARGE_IMAGE else 1
+        taken = [number for number in range(len(frames)) if self._next + number in self._taken]
+        self._next += len(frames)
+        if not len(self._levels):
+            self._levels = np.zeros((channels, 256), np.int64)
+        for number in taken:
+            pixels = frames[number, ::step, ::step].reshape(-1, channels)
+            self._levels += np.stack([np.bincount(pixels[:, each], minlength=256) for each in range(channels)])
+
+    def result(self) -> Statistic:
+        """Return statistics of shape (channels, 1, 1), of levels from 0 to 1."""
+        levels, counts = np.arange(256) / 255, self._levels
+        total = counts.sum(axis=1)
+        mean = counts @ levels / total
+        held = [np.flatnonzero(each) for each in counts]
+        ranks = {name: np.ceil(q * total).clip(1) for name, q in _QUANTILES.items()}
+        sums = counts.cumsum(axis=1)
+        found = {
+            "min": levels[[each[0] for each in held]],
+            "max": levels[[each[-1] for each in held]],
+            "mean": mean,
+            "std": np.sqrt((counts * np.square(levels - mean[:, None])).sum(axis=1) / total),
+        } | {
+            name: levels[[int(np.searchsorted(each, rank)) for each, rank in zip(sums, at, strict=True)]]
+            for name, at in ranks.items()
+        }
+        return {
+            **{name: value[:, None, None] for name, value in found.items()},
+            "count": np.array([self._images], np.int64),
+        }
+
+
+def _statistic(values: NDArray[Any]) -> Statistic:
+    """Return statistics of frames along the last axis, in LeRobot's shapes."""
+    rows = values.astype(np.float64).reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    return {
+        "min": rows.min(axis=0),
+        "max": rows.max(axis=0),
+        "mean": rows.mean(axis=0),
+        "std": rows.std(axis=0),
+        **{name: np.quantile(rows, q, axis=0, method="inverted_cdf") for name, q in _QUANTILES.items()},
+        "count": np.array([len(values)], np.int64),
+    }
+
+
+def _read_statistics(path: str, storage_options: Mapping[str, Any]) -> dict[str, Statistic]:
+    """Read the statistics of the episodes of a unit, stacked along a first axis."""
+    from pyarrow import parquet
+
+    fs, inside = url_to_fs(path, **storage_options)
+    with fs.open(inside, "rb") as file:
+        table = parquet.read_table(file)
+    found: dict[str, Statistic] = {}
+    for name in table.column_names:
+        if name.startswith("stats/"):
+            key, _, statistic = name.removeprefix("stats/").rpartition("/")
+            found.setdefault(key, {})[statistic] = np.array(table[name].to_pylist())
+    return found
+
+
+def _merged(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
+    """Merge the statistics of episodes; the numbers of frames are the weights of means and quantiles."""
+    merged: dict[str, Statistic] = {}
+    for key in parts[0]:
+        stacked = {name: np.concatenate([part[key][name] for part in parts]) for name in parts[0][key]}
+        counts = stacked.pop("count")
+        weights = counts.reshape(-1, *(1,) * (stacked["mean"].ndim - 1)) / counts.sum()
+        found = {name: (value * weights).sum(axis=0) for name, value in stacked.items()}
+        variances = np.square(stacked["std"]) + np.square(stacked["mean"] - found["mean"])
+        found |= {
+            "min": stacked["min"].min(axis=0),
+            "max": stacked["max"].max(axis=0),
+            "std": np.sqrt((variances * weights).sum(axis=0)),
+            "count": counts.sum(axis=0),
+        }
+        merged[key] = found
+    return merged
