@@ -394,3 +394,95 @@ def test_tensorflow_keeps_the_same_rows(tensorflow: str, golden: Path) -> None:
             assert_same(kept, wanted)
         sizes.add(len(numbers))
     assert len(sizes) > 10
+
+
+EPISODES = (7, 0, 12, 5, 1)
+# As openpi publishes them; empty and reversed ranges keep nothing, and overlapping ones keep an item once.
+RANGES = {"dir/0--f": [[0, 3], [2, 5]], "dir/2--f": [[4, 4], [9, 6], [10, 99]], "dir/3--f": [], "else": [[0, 9]]}
+
+
+def episode_rows(as_text: bool) -> dtf.Dataset:
+    names = [f"dir/{number}" for number in range(len(EPISODES))]
+    starts = np.cumsum(EPISODES) - EPISODES
+    return dtf.Dataset.from_arrays(
+        {
+            "steps/x": [np.arange(start, start + size) for start, size in zip(starts, EPISODES, strict=True)],
+            "folder": names if as_text else [name.encode() for name in names],
+            "file": [b"f"] * len(EPISODES),
+        }
+    )
+
+
+def kept_items(ranges: Mapping[str, Any], key: str = "dir/{}--f") -> list[int]:
+    """Apply the ranges as openpi does: one frame after the other, by the key of the frame."""
+    keys = {f"{name}--{item}" for name, pairs in ranges.items() for pair in pairs for item in range(*pair)}
+    items = [(number, item) for number, size in enumerate(EPISODES) for item in range(size)]
+    return [at for at, (number, item) in enumerate(items) if f"{key.format(number)}--{item}" in keys]
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize("window", [None, {"future": 2}, {"past": 1, "future": 3, "pad": "drop"}])
+@pytest.mark.parametrize("source", ["arrays", "shards", "uncounted"])
+def test_ranges_keep_the_items_that_openpi_keeps(
+    tmp_path: Path, as_text: bool, window: Mapping[str, Any] | None, source: str
+) -> None:
+    ds = episode_rows(as_text)
+    if source != "arrays":
+        ds.to_tfrecord(tmp_path / "x-{shard}.tfrecord", records_per_shard=2)
+        ds = dtf.read_tfrecord(tmp_path, ds.schema, counts=None if source == "uncounted" else "auto")
+    options: dict[str, Any] = {"repeat": ["folder", "file"], "number": "step"}
+    items = ds.explode(["steps/x"], **options) if window is None else ds.windows(["steps/x"], **window, **options)
+    path = tmp_path / "ranges.json"
+    path.write_text(json.dumps(RANGES))
+    every = items.compute()
+    numbers = [item for size in EPISODES for item in range(size)]
+    past, future = (0, 0) if window is None or "pad" not in window else (window["past"], window["future"])
+    complete = [at for at, item in enumerate(numbers) if item >= past and item + future < _size_of(at)]
+    assert every["step"].tolist() == [numbers[at] for at in complete]
+    for ranges in (RANGES, path, str(path)):
+        kept = items.where_ranges(["folder", "file"], ranges, number="step")
+        wanted = [complete.index(at) for at in kept_items(RANGES) if at in complete]
+        found = kept.compute()
+        assert_same(found, {name: column[wanted] for name, column in every.items()})
+    # Rows keep their numbers when others are gone.
+    later = items.where([("step", ">=", 2)]).where_ranges(["folder", "file"], RANGES, number="step")
+    at = kept_items(RANGES)
+    assert later["step"].compute().tolist() == [numbers[each] for each in at if each in complete and numbers[each] >= 2]
+
+
+def _size_of(at: int) -> int:
+    return EPISODES[int(np.searchsorted(np.cumsum(EPISODES), at, side="right"))]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"dir/{number}--f" for number in range(5)] + ["other"]),
+        st.lists(st.tuples(st.integers(0, 14), st.integers(0, 2**40)), max_size=4),
+    )
+)
+def test_any_ranges_keep_what_ranges_of_python_hold(ranges: dict[str, Any]) -> None:
+    items = episode_rows(True).explode("steps", repeat=["folder", "file"], number="number")
+    clipped = {key: [(first, min(past, 20)) for first, past in pairs] for key, pairs in ranges.items()}
+    found = items.where_ranges(["folder", "file"], ranges)["steps/x"].compute().tolist()
+    assert found == kept_items(clipped)
+
+
+def test_wrong_ranges_are_refused(tmp_path: Path) -> None:
+    items = episode_rows(True).explode("steps", repeat=["folder"], number="number")
+    (tmp_path / "bad.json").write_text('{"a": 3}')
+    wrong: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+        ("file", {}, {}, UnknownFeatureError, "no column 'file'"),
+        ("folder", {}, {"number": "step"}, UnknownFeatureError, r"no column 'step'.*explode\(…, number='step'\) adds"),
+        ("steps/x", {}, {}, SchemaError, "expected text or bytes per row"),
+        ("folder", {}, {"number": "folder"}, SchemaError, "expected an int per row"),
+        ([], {}, {}, ValueError, "at least one column"),
+        ("folder", {"a": [[1, 2, 3]]}, {}, ValueError, r"key 'a' has \[\[1, 2, 3\]\]"),
+        ("folder", {"a": [[0.5, 2]]}, {}, ValueError, "key 'a' has"),
+        ("folder", tmp_path / "bad.json", {}, ValueError, r"for each key of .*bad\.json"),
+        ("folder", tmp_path / "none.json", {}, FileNotFoundError, r"none\.json does not exist"),
+    ]
+    for key, ranges, options, error, said in wrong:
+        with pytest.raises(error, match=said):
+            items.where_ranges(key, ranges, **options)
+    with pytest.raises(SchemaError, match="number='folder' is the name of another column"):
+        episode_rows(True).explode("steps", repeat=["folder"], number="folder")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.counting import verify_rows
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
-from dask_tfrecord.arrays.filters import Filters, MaskFunction, UserMask, filter_rows
+from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
 from dask_tfrecord.columns.blocks import to_array
@@ -251,6 +251,60 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             tested = mask.columns
         return Dataset(filter_rows(self._merged(), mask, tested), self._names)
 
+    def where_ranges(
+        self,
+        key: str | Sequence[str],
+        ranges: Mapping[str, Sequence[Sequence[int]]] | str | os.PathLike[str],
+        *,
+        number: str = "number",
+        separator: str = "--",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """Keep the items whose number lies in one of the ranges of their record, such as the frames without idle ones.
+
+        Rows are items of `explode` or `windows`. The keys and numbers are read now, as by `where`.
+
+        Parameters
+        ----------
+        key : str or sequence of str
+            Column of text or bytes with the key of the record, or several ones that are joined by `separator`.
+        ranges : mapping of str to sequence of (int, int), or path or URL of a JSON file
+            First item and end of each range, by key: ``{"folder--file": [[0, 100], [200, 300]]}`` keeps items 0 to 99
+            and 200 to 299, as in the files of openpi. Items of a record without ranges are left out.
+        number : str, default "number"
+            Column of the number of an item in its record, which ``explode(…, number="number")`` adds.
+        separator : str, default "--"
+            Text between the columns of the key.
+        storage_options : mapping, optional
+            Options of fsspec for the URL.
+
+        Returns
+        -------
+        Dataset
+            The rows in their order, in chunks of the kept rows of a chunk.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the file does not exist.
+        UnknownFeatureError
+            If a column does not exist.
+        SchemaError
+            If a key is neither text nor bytes, or `number` is no column of ints.
+        ValueError
+            If the ranges are not in the form above.
+
+        Examples
+        --------
+        >>> ds = dtf.Dataset.from_arrays({"action": [[1, 2, 3], [4, 5]], "file": ["a", "b"]})
+        >>> steps = ds.explode(["action"], repeat=["file"], number="number")
+        >>> steps.where_ranges("file", {"a": [[1, 3]], "b": [[0, 1]]})["action"].compute().tolist()
+        [2, 3, 4]
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        mask = KeptRanges.parse(self.schema, keys, number, separator, ranges, storage_options)
+        return Dataset(filter_rows(self._merged(), mask, mask.columns), self._names)
+
     def sample(self, n: int, seed: Any = None) -> Dataset:
         """Draw rows at random, uniformly and without replacement.
 
@@ -478,7 +532,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             return self.nrows
         return count_rows(self._merged().chunks(self._names[:1]))
 
-    def explode(self, group: str | Sequence[str], *, repeat: str | Sequence[str] = ()) -> Dataset:
+    def explode(
+        self, group: str | Sequence[str], *, repeat: str | Sequence[str] = (), number: str | None = None
+    ) -> Dataset:
         """Return one row per item of columns that share their row lengths: the steps of episodes, the boxes of images.
 
         Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
@@ -493,6 +549,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             lists read by `FixedLenSequenceFeature`, without their padding.
         repeat : str or sequence of str, optional
             Columns whose rows are repeated for each item of their record.
+        number : str, optional
+            Name of a new column (int64): the number of each item in its record, from 0.
 
         Returns
         -------
@@ -519,7 +577,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         >>> {name: column.tolist() for name, column in boxes.compute().items()}
         {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
         """
-        return Dataset(explode_rows(self._merged(), self.schema, group, repeat))
+        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, number=number))
 
     def windows(
         self,
@@ -530,6 +588,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         pad: Literal["edge", "zero", "drop"] = "edge",
         *,
         repeat: str | Sequence[str] = (),
+        number: str | None = None,
     ) -> Dataset:
         """Return one row per item of a group, with the items around it: the steps of an episode with their history.
 
@@ -549,6 +608,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             and text; ragged rows without values). "drop" leaves out the rows whose window is not complete.
         repeat : str or sequence of str, optional
             Columns whose rows are repeated for each item of their record.
+        number : str, optional
+            Name of a new column (int64): the number of each item in its record, from 0.
 
         Returns
         -------
@@ -575,7 +636,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         [[False, True, True], [True, True, True], [True, True, False], [False, True, False]]
         """
         window = step_window(past, future, stride, pad)
-        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window))
+        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window, number))
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""

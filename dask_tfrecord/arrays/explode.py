@@ -226,9 +226,10 @@ def explode_rows(
     group: str | Sequence[str],
     repeat: str | Sequence[str],
     window: StepWindow | None = None,
+    number: str | None = None,
 ) -> Rows:
     """Divide rows with the columns of a schema into items, or windows around them; see `Dataset.explode`."""
-    plan = _plan_items(schema, group, repeat, counted=rows.borders is not None)
+    plan = _plan_items(schema, group, repeat, number, counted=rows.borders is not None)
     if window is not None:
         plan = _with_window(plan, window)
     return _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
@@ -248,7 +249,9 @@ def _is_divisible(schema: Schema, name: str) -> bool:
     return item_feature(schema[name]) is not None and (lengths is None or lengths in schema)
 
 
-def _plan_items(schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str], *, counted: bool) -> ItemPlan:
+def _plan_items(
+    schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str], number: str | None, *, counted: bool
+) -> ItemPlan:
     """Resolve and check the arguments of `explode`."""
     names = _group_columns(schema, group)
     repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
@@ -262,10 +265,14 @@ def _plan_items(schema: Schema, group: str | Sequence[str], repeat: str | Sequen
         )
     if counted:
         features[RECORD] = FixedLenFeature((), "int64")
+    if number is not None:
+        if number in features or number == RECORD:
+            raise SchemaError(f"explode: number={number!r} is the name of another column; give a new name")
+        features[number] = FixedLenFeature((), "int64")
     needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
     items = Schema(features, classes=classes, groups=schema.groups_of(repeated))
-    return ItemPlan(names, repeated, schema.select(needed), items, items)
+    return ItemPlan(names, repeated, schema.select(needed), items, items, number=number)
 
 
 def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:

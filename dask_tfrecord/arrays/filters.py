@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
+from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers
@@ -24,11 +26,13 @@ from dask_tfrecord.columns.blocks import (
     frozen,
     splits_of,
     take_rows,
+    texts,
     to_array,
 )
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.remote import read_text
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -227,12 +231,99 @@ class UserMask:
         return mask
 
 
+# Numbers of items lie below this.
+_MOST_ITEMS = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptRanges:
+    """Ranges of the numbers of items, by the key of their record.
+
+    A place is the number of the key times `_MOST_ITEMS`, and the number of the item.
+    """
+
+    keys: tuple[str, ...]
+    number: str
+    separator: str
+    # Number of each key.
+    known: Mapping[str, int]
+    # Places of the beginnings and ends of all ranges, each in ascending order.
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+    @classmethod
+    def parse(
+        cls,
+        schema: Schema,
+        keys: tuple[str, ...],
+        number: str,
+        separator: str,
+        given: Any,
+        storage_options: Mapping[str, Any] | None,
+    ) -> KeptRanges:
+        """Check the columns, and read the ranges; `Dataset.where_ranges` documents the errors."""
+        for name, kinds in (*((name, "OT") for name in keys), (number, "iu")):
+            if name not in schema:
+                hint = f"; explode(…, number={number!r}) adds it" if name == number else ""
+                raise UnknownFeatureError(f"where_ranges: no column {name!r}{near_misses(name, schema)}{hint}")
+            feature = schema[name]
+            if feature.item_dtype.kind not in kinds or feature.block_shape or feature.ragged_rank:
+                what = "an int" if name == number else "text or bytes"
+                raise SchemaError(f"where_ranges: column {name!r} is {feature}; expected {what} per row")
+        if not keys:
+            raise ValueError("where_ranges: the key needs at least one column")
+        where = ""
+        if not isinstance(given, Mapping):
+            where = f" of {redact_url(str(stringify_path(given)))}"
+            text = read_text(given, storage_options)
+            if text is None:
+                raise FileNotFoundError(f"where_ranges: the file{where} does not exist")
+            given = json.loads(text)
+        pairs = []
+        try:
+            for key, ranges in given.items():
+                array = np.array(ranges or np.zeros((0, 2)), np.float64)
+                if array.ndim != 2 or array.shape[1] != 2 or not (array == np.floor(array)).all():
+                    raise ValueError(f"key {key!r} has {ranges!r:.100}")
+                pairs.append(array.clip(0, _MOST_ITEMS - 1).astype(np.int64))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"where_ranges: expected pairs of a first item and an end for each key{where}, like "
+                f"{{'key': [[0, 100]]}}: {error}"
+            ) from error
+        ranges = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
+        places = ranges + np.repeat(np.arange(len(pairs)), [len(each) for each in pairs])[:, None] * _MOST_ITEMS
+        starts, stops = places[ranges[:, 0] < ranges[:, 1]].T
+        known = {key: place for place, key in enumerate(given)}
+        return cls(keys, number, separator, known, np.sort(starts), np.sort(stops))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the mask is computed from."""
+        return *self.keys, self.number
+
+    def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
+        """Return the items that are kept."""
+        parts = (texts(blocks[name]) for name in self.keys)
+        keys = map(self.separator.join, zip(*parts, strict=True))
+        numbers = to_array(blocks[self.number]).astype(np.int64)
+        place = np.fromiter((self.known.get(key, -1) for key in keys), np.int64, len(numbers))
+        at = place * _MOST_ITEMS + numbers
+        # Ranges of the keys before have begun and ended.
+        begun, ended = (np.searchsorted(borders, at, side="right") for borders in (self.starts, self.stops))
+        kept: NDArray[np.bool_] = (begun > ended) & (place >= 0)
+        return kept
+
+
+Mask = Filters | UserMask | KeptRanges
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredSource(Source):
     """Rows for which a mask is true, in uncounted chunks: those of the source, or chunks of counted rows."""
 
     source: Source
-    mask: Filters | UserMask
+    mask: Mask
     tested: tuple[str, ...]
     borders: NDArray[np.int64] | None
 
@@ -262,7 +353,7 @@ class FilteredSource(Source):
     @property
     def derivation(self) -> object:
         """Columns that the mask is computed from, and filters."""
-        return self.tested, self.mask if isinstance(self.mask, Filters) else None
+        return self.tested, None if isinstance(self.mask, UserMask) else self.mask
 
     def with_memory_limit(self, nbytes: int) -> FilteredSource:
         """Limit the blocks that are chosen from."""
@@ -289,7 +380,7 @@ class FilteredSource(Source):
         return fill(self.source.read_where(names, self._key(key), (self.tested, mask)), out)
 
 
-def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...], *, count: bool = True) -> Rows:
+def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool = True) -> Rows:
     """Choose the rows of a mask; counted rows are tested now, in a task for each chunk, unless `count` is False."""
     count = count and rows.borders is not None
     if not count and rows.source is not None:
@@ -305,7 +396,7 @@ def filter_rows(rows: Rows, mask: Filters | UserMask, tested: tuple[str, ...], *
     return rows.select(found.compute())
 
 
-_Option = tuple[Filters | UserMask, tuple[str, ...], tuple[float, ...], str]
+_Option = tuple[Mask, tuple[str, ...], tuple[float, ...], str]
 
 
 def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[np.bool_]:

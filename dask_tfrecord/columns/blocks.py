@@ -234,6 +234,12 @@ def to_array(block: Block) -> NDArray[Any]:
     return np.asarray(block)
 
 
+def texts(block: Block) -> list[str]:
+    """Return the rows of a block of text, or of bytes in UTF-8."""
+    rows = to_array(block).tolist()
+    return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
+
+
 def block_nbytes(block: Block) -> int:
     """Return the decoded bytes of a block, including strings, which NumPy stores outside of the array."""
     if isinstance(block, np.ndarray) and block.dtype.kind == "T":

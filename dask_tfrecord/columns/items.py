@@ -197,11 +197,13 @@ class ItemPlan:
     schema: Schema  # of the rows: that of the items unless rows are windows
     encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
     window: StepWindow | None = None
+    number: str | None = None  # column of the number of each item in its record
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
         window = () if self.window is None else (astuple(self.window),)
-        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window
+        number = () if self.number is None else (self.number,)
+        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window, *number
 
     def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
         """Return the items of records of some lengths that are rows: all, or those with a window."""
@@ -247,7 +249,7 @@ class ItemPlan:
         if window is None:
             return self._items(names, blocks, lengths, picked, first_record, decode)
         around = [name for name in names if name in self.group]
-        own = [name for name in names if name in self.repeated or name == RECORD]
+        own = [name for name in names if name in self.repeated or name in (RECORD, self.number)]
         made = self._items(own, blocks, lengths, picked, first_record, decode)
         items = np.arange(picked.start, picked.stop) if isinstance(picked, slice) else picked
         places, inside = window.positions(lengths, items)
@@ -279,6 +281,8 @@ class ItemPlan:
         for name in names:
             if name == RECORD:
                 made[name] = first_record[records] if isinstance(first_record, np.ndarray) else first_record + records
+            elif name == self.number:
+                made[name] = np.arange(int(lengths.sum()))[picked] - splits_of(lengths)[records]
             elif name in self.group:
                 block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), picked)
                 made[name] = decode(name, block, picked) if decode and name in self.encoded else block

@@ -32,7 +32,7 @@ from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import Source
-from dask_tfrecord.columns.blocks import Block, block_nbytes, splits_of, to_array
+from dask_tfrecord.columns.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
 from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import Feature
@@ -229,13 +229,9 @@ def _all_tasks(dataset: Dataset, task: str | None) -> list[str]:
 
 
 def _chunk_tasks(chunk: Chunk, task: str) -> list[str]:
-    texts = list(dict.fromkeys(_texts(chunk.blocks[task])))
+    found = list(dict.fromkeys(texts(chunk.blocks[task])))
     report_progress()
-    return texts
-
-
-def _texts(block: Block) -> list[str]:
-    return [text.decode() if isinstance(text, bytes) else str(text) for text in to_array(block).tolist()]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -625,9 +621,9 @@ class _UnitWriter:
         import pyarrow as pa
 
         plan, columns = self.plan, self.plan.columns
-        texts = [""] * length
+        tasks = [""] * length
         if columns.task is not None:
-            texts = [text for part in read for text in _texts(part[columns.task])]
+            tasks = [text for part in read for text in texts(part[columns.task])]
         place = int(self.splits[number])
         indices = self.start + place + np.arange(length)
         counters: dict[str, NDArray[Any]] = {
@@ -635,7 +631,7 @@ class _UnitWriter:
             "frame_index": np.arange(length),
             "episode_index": np.full(length, self.first + number),
             "index": indices,
-            "task_index": np.array([plan.tasks[text] for text in texts]),
+            "task_index": np.array([plan.tasks[text] for text in tasks]),
         }
         made: dict[str, Any] = {}
         statistics: dict[str, Statistic] = {}
@@ -655,7 +651,7 @@ class _UnitWriter:
         chunk, file = divmod(self.unit, _CHUNK_FILES)
         row: dict[str, Any] = {
             "episode_index": self.first + number,
-            "tasks": list(dict.fromkeys(texts)),
+            "tasks": list(dict.fromkeys(tasks)),
             "length": length,
             "dataset_from_index": int(indices[0]),
             "dataset_to_index": int(indices[-1]) + 1,
