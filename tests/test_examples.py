@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import pickle
 from pathlib import Path
 from types import ModuleType
@@ -167,3 +168,67 @@ def test_the_quickstart_prints_plain_lines_to_a_file(tmp_path: Path, capfd: pyte
     printed = capfd.readouterr().out
     assert "read the store back and compared every value" in printed
     assert all(line.isprintable() for line in printed.split("\n"))
+
+
+def openpi_frames(rows: dict[str, Any], ranges: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the episode and step of each frame that openpi trains on: of successes, and within a range."""
+    keys = {f"{key}--{step}" for key, pairs in ranges.items() for pair in pairs for step in range(*pair)}
+    folders, files = (rows[f"episode_metadata/{name}"] for name in ("recording_folderpath", "file_path"))
+    return [
+        (number, step)
+        for number, actions in enumerate(rows["steps/action_dict/joint_position"])
+        for step in range(len(actions))
+        if "success" in files[number] and f"{folders[number]}--{files[number]}--{step}" in keys
+    ]
+
+
+def test_droid_windows_are_those_of_openpi(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    droid = load("droid")
+    batches = droid.main(tmp_path, 6)
+    assert {len(batch[droid.INSTRUCTION]) for batch in batches} == {8}
+    action = droid.ACTION[0]
+    for seed, name in enumerate(("droid", "kitchen")):
+        rows = droid.episode_rows(6, seed)
+        frames = openpi_frames(rows, json.loads((tmp_path / f"{name}.json").read_text()))
+        assert 0 < len(frames) < 0.8 * sum(map(len, rows[action]))
+        found = droid.open_windows(tmp_path, name).compute()
+        assert [*zip(found["record"].tolist(), found["step"].tolist(), strict=True)] == [
+            # Failures were left out, so later episodes have smaller numbers.
+            (number - sum("failure" in file for file in rows[droid.KEY[1]][:number]), step)
+            for number, step in frames
+        ]
+        for column in droid.ACTION:
+            # The last action is repeated past the end of the episode.
+            actions = rows[column]
+            wanted = [actions[each][np.minimum(step + np.arange(16), len(actions[each]) - 1)] for each, step in frames]
+            assert np.array_equal(found[column], np.stack(wanted))
+        for column in (*droid.STATE, droid.INSTRUCTION):
+            values = [np.asarray(each).tolist() for each in rows[column]]
+            assert found[column].tolist() == [values[number][step] for number, step in frames]
+        for column in droid.CAMERAS:
+            stored = np.stack([rows[column][number][step] for number, step in frames[::9]])
+            resized = dtf.resize_images(stored, (224, 224))
+            # JPEG is lossy.
+            assert found[column].shape[1:] == (224, 224, 3) and found[column].dtype == np.uint8
+            assert np.abs(found[column][::9] - resized).mean() < 8
+
+
+def test_droid_resumes_within_an_epoch_and_ranks_share_it(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    droid = load("droid")
+    first = droid.main(tmp_path, 6)
+    parts = [droid.open_windows(tmp_path, name)[[droid.KEY[0], "step"]] for name in ("droid", "kitchen")]
+    mixture = dtf.sample_from_datasets(parts, [0.7, 0.3], seed=0, stop_on_empty_dataset=True)
+
+    def rows(batches: Any) -> list[tuple[str, int]]:
+        return [
+            (str(key), int(step))
+            for batch in batches
+            for key, step in zip(batch[droid.KEY[0]], batch["step"], strict=True)
+        ]
+
+    ranks = [rows(mixture.batches(8, shuffle="window", seed=1, shard=(rank, 2))) for rank in range(2)]
+    assert len({*ranks[0], *ranks[1]}) == mixture.nrows == sum(map(len, ranks))
+    resumed = rows(first)
+    assert len({*resumed}) == len(resumed) == len(first) * 8

@@ -17,7 +17,7 @@ from support.numbered_shards import write_shards
 pytestmark = pytest.mark.loaders
 
 ROOT = Path(__file__).parents[1]
-FENCE = re.compile(r"^```python (?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```python( (?P<kind>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 START = """
 import sys
@@ -137,11 +137,17 @@ def test_loaders_read_every_row(python: str, script: str, tmp_path: Path) -> Non
     run(python, guarded(script), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["jax", "torch", "grain", "keras"])
-def test_blocks_of_the_documentation_run(python: str, kind: str, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "how-to" / "training.md").read_text("utf-8")
-    blocks = [match["text"] for match in FENCE.finditer(text) if match["kind"] == kind]
-    assert blocks
+PAGES = [("training", kind) for kind in ("jax", "torch", "grain", "keras")] + [("droid", "jax"), ("droid", "torch")]
+
+
+@pytest.mark.parametrize(("page", "kind"), PAGES)
+def test_blocks_of_the_documentation_run(python: str, page: str, kind: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text("utf-8")
+    # Blocks of a page that begins with its data continue those without a kind.
+    kinds = (kind,) if page == "training" else (None, kind)
+    found = [match for match in FENCE.finditer(text) if match["kind"] in kinds]
+    assert any(match["kind"] == kind for match in found)
+    blocks = [match["text"] for match in found]
     script = ROOT / "examples" / "sample_shards.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=300)

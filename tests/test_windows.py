@@ -225,3 +225,27 @@ def test_refusals() -> None:
     assert ds.windows(["a", "mask"], pad="drop").compute()["mask"].tolist() == [[1], [2], [3]]
     with pytest.raises(FeatureError, match="expected"):
         ds.windows(["a", "b"]).compute()
+
+
+@pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
+@pytest.mark.parametrize("from_files", [True, False])
+def test_items_without_windows_are_those_of_explode(tmp_path: Path, pad: Any, from_files: bool) -> None:
+    write_oracle(tmp_path / "x.tfrecord", [payload(episode(number, steps)) for number, steps in enumerate(LENGTHS)])
+    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", FEATURES, chunks=2)
+    ds = ds if from_files else ds.persist()
+    alone = [name for name in GROUP if name != "steps/action"]
+    both = ds.windows(["steps/action"], 1, 2, 1, pad, items=alone, repeat=["id"], number="step")
+    windows = ds.windows(["steps/action"], 1, 2, 1, pad, repeat=["id"])
+    items = ds.explode(GROUP, number="step").compute()
+    steps = [step for length in LENGTHS for step in range(length)]
+    ends = [length for length in LENGTHS for _ in range(length)]
+    rows = [at for at, step in enumerate(steps) if pad != "drop" or (step >= 1 and step + 2 < ends[at])]
+    found = both.compute()
+    assert items["step"].tolist() == steps
+    assert_same(
+        {name: found[name] for name in (*alone, "step")}, {name: items[name][rows] for name in (*alone, "step")}
+    )
+    assert_same({name: found[name] for name in windows}, windows.compute())
+    assert_same(both.rows[3:5].compute(), {name: column[3:5] for name, column in found.items()})
+    with pytest.raises(SchemaError, match="'steps/text' is in group and in items"):
+        ds.windows("steps", 1, items=["steps/text"])

@@ -587,6 +587,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         stride: int = 1,
         pad: Literal["edge", "zero", "drop"] = "edge",
         *,
+        items: str | Sequence[str] = (),
         repeat: str | Sequence[str] = (),
         number: str | None = None,
     ) -> Dataset:
@@ -606,6 +607,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         pad : {"edge", "zero", "drop"}, optional
             Steps before the first and after the last item of a record are copies of that item, or zeros (empty bytes
             and text; ragged rows without values). "drop" leaves out the rows whose window is not complete.
+        items : str or sequence of str, optional
+            Columns of the same row lengths that have the item itself, without a window: the images of the step whose
+            next actions are the window.
         repeat : str or sequence of str, optional
             Columns whose rows are repeated for each item of their record.
         number : str, optional
@@ -615,9 +619,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         -------
         Dataset
             The columns of the group with the shape ``(past + 1 + future, *shape of an item)``, ordered in time; ragged
-            items have one more level of rows. Then the columns of `repeat`, the column ``record`` (int64) of `explode`,
-            and the column ``mask`` (bool, one per step): True for steps of the record, False for padding. It is omitted
-            with ``pad="drop"``.
+            items have one more level of rows. Then the columns of `items` and of `repeat`, the column ``record``
+            (int64) of `explode`, and the column ``mask`` (bool, one per step): True for steps of the record, False for
+            padding. It is omitted with ``pad="drop"``.
 
         Raises
         ------
@@ -634,9 +638,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         [[1, 1, 2], [1, 2, 3], [2, 3, 3], [4, 4, 4]]
         >>> windows["mask"].tolist()
         [[False, True, True], [True, True, True], [True, True, False], [False, True, False]]
+        >>> ds = dtf.Dataset.from_arrays({"action": [[1, 2, 3], [4]], "state": [[5, 6, 7], [8]]})
+        >>> ds.windows(["action"], future=1, items=["state"])["state"].compute().tolist()
+        [5, 6, 7, 8]
         """
         window = step_window(past, future, stride, pad)
-        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window, number))
+        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window, number, items))
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""

@@ -227,11 +227,16 @@ def explode_rows(
     repeat: str | Sequence[str],
     window: StepWindow | None = None,
     number: str | None = None,
+    alone: str | Sequence[str] = (),
 ) -> Rows:
     """Divide rows with the columns of a schema into items, or windows around them; see `Dataset.explode`."""
-    plan = _plan_items(schema, group, repeat, number, counted=rows.borders is not None)
+    single = _group_columns(schema, alone) if alone else ()
+    names = _group_columns(schema, group)
+    if both := [name for name in single if name in names]:
+        raise SchemaError(f"windows: column {both[0]!r} is in group and in items; give it once")
+    plan = _plan_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
     if window is not None:
-        plan = _with_window(plan, window)
+        plan = _with_window(replace(plan, alone=single), window)
     return _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
 
 
@@ -281,6 +286,8 @@ def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
     features: dict[str, Feature] = dict(items)
     none = np.zeros((0, 1 + window.past + window.future), np.int64)
     for name in plan.group:
+        if name in plan.alone:
+            continue
         features[name] = feature_of(window.around(zero_rows(items[name]), none, none == 0), f"windows: column {name!r}")
     if window.pad != "drop":
         if MASK in features:

@@ -198,12 +198,13 @@ class ItemPlan:
     encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
     window: StepWindow | None = None
     number: str | None = None  # column of the number of each item in its record
+    alone: tuple[str, ...] = ()  # columns of the group without a window
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
         window = () if self.window is None else (astuple(self.window),)
-        number = () if self.number is None else (self.number,)
-        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window, *number
+        added = () if self.number is None and not self.alone else (self.number, self.alone)
+        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window, *added
 
     def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
         """Return the items of records of some lengths that are rows: all, or those with a window."""
@@ -213,7 +214,8 @@ class ItemPlan:
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows as JSON values."""
         window = {} if self.window is None else {"window": asdict(self.window)}
-        return {"exploded": [*self.group], **window}
+        alone = {"alone": [*self.alone]} if self.alone else {}
+        return {"exploded": [*self.group], **window, **alone}
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
@@ -248,8 +250,8 @@ class ItemPlan:
         window = self.window
         if window is None:
             return self._items(names, blocks, lengths, picked, first_record, decode)
-        around = [name for name in names if name in self.group]
-        own = [name for name in names if name in self.repeated or name in (RECORD, self.number)]
+        around = [name for name in names if name in self.group and name not in self.alone]
+        own = [name for name in names if name not in around and (name != MASK or name in self.records)]
         made = self._items(own, blocks, lengths, picked, first_record, decode)
         items = np.arange(picked.start, picked.stop) if isinstance(picked, slice) else picked
         places, inside = window.positions(lengths, items)
