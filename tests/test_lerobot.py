@@ -152,6 +152,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "two of a name": ({"a/b": RECORD, "a.b": RECORD}, {}, ValueError, "the name of another column"),
     "ragged": ({"x": [[1], [1, 2]]}, {}, SchemaError, r"rows that differ in size.*names={'x': None}"),
     "bytes": ({"x": [b"a", b"b"]}, {}, SchemaError, "LeRobot cannot store"),
+    "two texts": ({"x": np.array([["a", "b"], ["c", "d"]])}, {}, SchemaError, "LeRobot cannot store"),
     "an odd size": ({"x": np.zeros((2, 3, 4, 3), np.uint8)}, {}, SchemaError, "even height and width: give video=None"),
     "gray": ({"x": np.zeros((2, 4, 4, 1), np.uint8)}, {}, SchemaError, "three channels"),
     "no encoder": ({"x": RECORD}, {"video": "h999"}, ValueError, "'h999' is missing from FFmpeg"),

@@ -249,3 +249,23 @@ def test_items_without_windows_are_those_of_explode(tmp_path: Path, pad: Any, fr
     assert_same(both.rows[3:5].compute(), {name: column[3:5] for name, column in found.items()})
     with pytest.raises(SchemaError, match="'steps/text' is in group and in items"):
         ds.windows("steps", 1, items=["steps/text"])
+
+
+def test_batches_decode_the_images_of_their_rows_alone(tmp_path: Path) -> None:
+    records = [episode(number, steps) for number, steps in enumerate(LENGTHS)]
+    payloads = [payload(values) for values in records]
+    # The image of one step of each long episode cannot be decoded.
+    for number in (2, 5):
+        message = Example()
+        message.ParseFromString(payloads[number])
+        message.features.feature["steps/image"].bytes_list.value[3] = b"no image"
+        payloads[number] = message.SerializeToString()
+    write_oracle(tmp_path / "x.tfrecord", payloads)
+    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", FEATURES)
+    rows = ds.windows(["steps/action"], future=2, items=["steps/image"], number="step")
+    kept = rows.where([("step", "!=", 3)])
+    found = np.concatenate([batch["steps/image"] for batch in kept.batches(4, shuffle="full", seed=0)])
+    wanted = [image for values in records for step, image in enumerate(values["steps/image"]) if step != 3]
+    assert sorted(found.tolist()) == sorted(wanted)
+    with pytest.raises(FeatureError, match="steps/image"):
+        list(rows.batches(4))

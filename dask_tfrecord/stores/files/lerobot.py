@@ -360,7 +360,8 @@ def _check_feature(name: str, feature: Feature, encoding: Mapping[str, str] | No
             f"to_lerobot: column {name!r} is {feature}, of rows that differ in size: resize images by "
             f"ImageFeature(size=…), or leave it out by names={{{name!r}: None}}"
         )
-    if feature.item_dtype.kind in "OcV" or 0 in feature.item_shape:
+    several_texts = feature.item_dtype.kind == "T" and feature.item_shape not in ((), (1,))
+    if feature.item_dtype.kind in "OcV" or 0 in feature.item_shape or several_texts:
         raise SchemaError(
             f"to_lerobot: column {name!r} is {feature}, which LeRobot cannot store: convert it by map_blocks, or leave "
             f"it out by names={{{name!r}: None}}"
@@ -441,11 +442,11 @@ class _Names(ShardNames):
             )
 
     def conversion(self) -> str | None:
-        """Return the conversion that wrote a complete data set."""
+        """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""
         from pyarrow import parquet
 
         fs, inside = url_to_fs(self.root, **self.storage_options)
-        if not fs.exists(f"{inside}/{_INFO}"):
+        if not (fs.exists(f"{inside}/{_INFO}") and fs.exists(f"{inside}/{_TASKS}")):
             return None
         with fs.open(f"{inside}/{_TASKS}", "rb") as file:
             return ((parquet.read_metadata(file).metadata or {}).get(_CONVERSION) or b"").decode()
