@@ -19,7 +19,8 @@ from dask_tfrecord.settings import Limits, replaced_limits
 __all__ = ["bucket", "gcs", "moto", "s3"]
 
 # Every run draws the same examples, so a change fails only on its own defects; `--hypothesis-profile=nightly` draws
-# others, and more of them. A failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.
+# others, and more of them; "versions" draws a few, for runs that differ by the versions of the dependencies alone. A
+# failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.
 settings.register_profile(
     "any machine",
     max_examples=25,
@@ -33,6 +34,7 @@ settings.register_profile(
         HealthCheck.function_scoped_fixture,
     ],
 )
+settings.register_profile("versions", settings.get_profile("any machine"), max_examples=8)
 settings.register_profile("nightly", settings.get_profile("any machine"), max_examples=500, derandomize=False)
 settings.load_profile("any machine")
 
