@@ -433,6 +433,7 @@ def test_options_are_checked(ds: dtf.Dataset) -> None:
 # ------------------------------------------------------------------------------------------------------------- threads
 
 
+@pytest.mark.slow
 def test_threads_end_with_the_iterator(ds: dtf.Dataset) -> None:
     wait_until(lambda: not reading_threads())
     for options in KINDS:

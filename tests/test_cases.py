@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 from cases import COLUMNS, OUTPUTS
 
+# The columns of "every layout" take each way through an output; the others repeat it with TensorFlow's files.
+QUICK = ("compute", "persist", "Zarr", "Awkward", "batches")
+CASES = [
+    (columns, output)
+    if columns == "every layout" or output in QUICK
+    else pytest.param(columns, output, marks=pytest.mark.slow)
+    for columns in COLUMNS
+    for output in OUTPUTS
+]
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("columns", COLUMNS)
+
+@pytest.mark.parametrize(("columns", "output"), CASES)
 def test_columns_through_outputs(golden: Path, tmp_path: Path, columns: str, output: str) -> None:
     make, name = COLUMNS[columns]
     ds = make(golden, name)

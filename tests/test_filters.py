@@ -134,6 +134,9 @@ OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {
     "assigned": lambda files: dtf.read_tfrecord(files, FEATURES).assign(label=np.arange(ROWS) % 5),
     "stored": lambda files: dtf.read_tfrecord(files, FEATURES).rows[::-1].rows[::-1],
 }
+QUICK = [
+    opened if opened in ("counted", "uncounted") else pytest.param(opened, marks=pytest.mark.slow) for opened in OPENED
+]
 
 
 @cache
@@ -141,7 +144,7 @@ def open_once(files: Path, opened: str) -> dtf.Dataset:
     return OPENED[opened](files)
 
 
-@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize("opened", QUICK)
 @given(alternatives=st.lists(st.lists(conditions(), min_size=1, max_size=2), min_size=1, max_size=2))
 def test_any_filters(files: Path, opened: str, alternatives: list[list[tuple[str, str, Any]]]) -> None:
     ds = open_once(files, opened)

@@ -96,6 +96,7 @@ def test_rows_occur_once_in_every_order(
         assert sorted(each // FIRST for each in part) == sorted(each // FIRST for each in in_order)
 
 
+@pytest.mark.slow
 @given(data=st.data(), given_mixture=mixtures())
 def test_shards_divide_an_epoch_and_states_continue(
     data: st.DataObject, given_mixture: tuple[list[int], list[float], dict[str, Any]]
@@ -159,6 +160,7 @@ def test_weights_hold_until_a_data_set_ends() -> None:
     assert abs((rest == 0).mean() - 2 / 7) < 4 * (2 / 7 * 5 / 7 / 10_000) ** 0.5
 
 
+@pytest.mark.slow
 def test_epochs_choose_alike_and_read_other_rows_of_large_data_sets() -> None:
     small, large = numbered([20, 5000], chunk=100)
     mixture = dtf.sample_from_datasets([small, large], [0.5, 0.5], seed=0, stop_on_empty_dataset=True)

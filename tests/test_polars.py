@@ -81,6 +81,9 @@ OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {
     "reversed": lambda files: dtf.read_tfrecord(files, FEATURES).rows[::-1].rows[::-1],
     "mapped": lambda files: dtf.read_tfrecord(files, FEATURES).map_blocks(lambda blocks: blocks, FEATURES),
 }
+QUICK = [
+    opened if opened in ("counted", "uncounted") else pytest.param(opened, marks=pytest.mark.slow) for opened in OPENED
+]
 
 
 @cache
@@ -137,7 +140,7 @@ def agrees(frame: Any, predicate: Any, query: Callable[[Any], Any]) -> None:
     testing.assert_frame_equal(query(frame.filter(predicate)).collect(), wanted)
 
 
-@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize("opened", QUICK)
 @given(predicate=PREDICATES, columns=st.lists(st.sampled_from(sorted(FEATURES)), min_size=1, unique=True))
 def test_any_predicate(files: Path, opened: str, predicate: Any, columns: list[str]) -> None:
     frame = open_once(files, opened).to_polars()

@@ -457,6 +457,7 @@ class _ReadingStore(zarr.storage.WrapperStore[Any]):
         return _ReadingStore(self._store.with_read_only(read_only))
 
 
+@pytest.mark.slow
 def test_each_column_costs_as_much_among_many() -> None:
     """The metadata of the group grow with the columns, and are not read for each of them."""
     read = {}

@@ -244,7 +244,7 @@ def converted(case: Case, folder: Path, seed: int) -> set[str]:
 # ---------------------------------------------------------------------------------------------------------- schedulers
 
 
-QUICK = ("by name", "two tasks", "rows")
+QUICK = ("two tasks",)
 CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in GRIDS]
 
 
