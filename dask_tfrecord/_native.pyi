@@ -356,6 +356,237 @@ class Decoder:
     def take_output(self, column: int) -> ColumnOutput:
         """Return the arrays of a column and give up their memory; records can no longer be fed."""
 
+class FieldType(enum.Enum):
+    """Type of a protobuf field; the numbers of FieldDescriptorProto.Type."""
+
+    DOUBLE = 1
+
+    FLOAT = 2
+
+    INT64 = 3
+
+    UINT64 = 4
+
+    INT32 = 5
+
+    FIXED64 = 6
+
+    FIXED32 = 7
+
+    BOOL = 8
+
+    STRING = 9
+
+    GROUP = 10
+
+    MESSAGE = 11
+
+    BYTES = 12
+
+    UINT32 = 13
+
+    ENUM = 14
+
+    SFIXED32 = 15
+
+    SFIXED64 = 16
+
+    SINT32 = 17
+
+    SINT64 = 18
+
+class MessageField:
+    """One field of a message type: where its values go."""
+
+    def __init__(
+        self,
+        number: int,
+        type: FieldType,
+        *,
+        repeated: bool = False,
+        packed: bool = False,
+        required: bool = False,
+        column: int = -1,
+        message: int = -1,
+        splits: int = -1,
+        presence: int = -1,
+        oneof: int = -1,
+        default: bytes = ...,
+        utf8: bool = False,
+        is_map: bool = False,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        """
+        Describe a field; indices are -1 where there is none.
+
+        `column` is the output of the values, or of the bytes of a message that is not decoded. `message` is the table
+        of a message whose fields are decoded, or, without any outputs, only walked. `splits` is the output of the row
+        splits of a repeated field, `presence` of bools, `oneof` an index of the table. `default` holds the bytes of
+        the stored number, or of the text; empty means zero or empty. Of a map, the entry table needs the key, field 1,
+        with or without a column. `numbers` are the ascending numbers of a closed enum: others are unknown fields.
+
+        A field without indices is skipped by its wire type. A field that the table lacks counts as unknown. All
+        members of a oneof have to be in the table, decoded or not. `packed` and `required` matter to the encoder only.
+        """
+
+class MessageTable:
+    """Fields of one place in the tree of a message type."""
+
+    def __init__(self, fields: Sequence[MessageField], oneofs: Sequence[int] = ...) -> None:
+        """Describe a place; `oneofs` are the outputs (int32) of the number of the field that is set, 0 if none, or -1."""
+
+class MessageProblem:
+    """Content that the message decoder refused."""
+
+    @property
+    def fault(self) -> Fault:
+        """`Fault.MALFORMED`, `Fault.UTF8` or `Fault.FULL`."""
+
+    @property
+    def table(self) -> int:
+        """Index of the table of the innermost message, or -1."""
+
+    @property
+    def field(self) -> int:
+        """Index of the field in the table, or -1."""
+
+    @property
+    def number(self) -> int:
+        """Number of the field on the wire, or 0."""
+
+    @property
+    def column(self) -> int:
+        """Index of the column that is full, or -1."""
+
+    @property
+    def offset(self) -> int:
+        """Byte in the record where the field starts."""
+
+    @property
+    def expected(self) -> str:
+        """What the decoder expected."""
+
+    @property
+    def found(self) -> str:
+        """What the record has instead."""
+
+class MessageDecoder:
+    """Decodes records of any message type to columns."""
+
+    def __init__(
+        self,
+        tables: Sequence[MessageTable],
+        ncolumns: int,
+        nsplits: int,
+        check_crc: bool,
+        counted: Sequence[int] = ...,
+    ) -> None:
+        """
+        Validate the tables: a tree, the first is the root, each before the tables of its messages.
+
+        Each column and each splits output has one field, oneof or presence. `counted` are columns of bytes values, or
+        of repeated numbers, whose values are counted but not kept.
+        """
+
+    def set_output(
+        self, column: int, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> None:
+        """Decode a column of numbers with one value per record to `memory`, which holds all rows."""
+
+    def offer_output(
+        self, column: int, memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> None:
+        """Decode the values of any other column to `memory`, or to memory of the decoder once they do not fit."""
+
+    def feed(
+        self,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begin: int,
+        end: int,
+        limit: int,
+        offset: int = 0,
+    ) -> Walk:
+        """
+        Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
+
+        `offset` is the position of ``buffer[begin]`` in the stream.
+        """
+
+    def feed_selected(
+        self,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        begin: int,
+        end: int,
+        first: int,
+        selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        offset: int = 0,
+    ) -> Walk:
+        """
+        Decode the records with the ascending numbers `selected`; `first` is the number of the first record.
+
+        Other records are skipped by their headers.
+        """
+
+    def feed_values(
+        self,
+        values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> int:
+        """
+        Decode the messages ``values[splits[i]:splits[i + 1]]``, which are bytes values of other records.
+
+        Returns the number of messages decoded: all of them, or those before the one that `problem` describes.
+        """
+
+    def preallocate(self, factor: float) -> None:
+        """Allocate memory for about `factor` times the values decoded so far."""
+
+    def set_memory_limit(self, nbytes: int) -> None:
+        """Refuse records that would grow the memory of a column beyond `nbytes`: `Fault.FULL`."""
+
+    def problem(self) -> MessageProblem:
+        """Return why the last record was refused, after `Stop.FEATURE`."""
+
+    @property
+    def unknown_fields(self) -> int:
+        """Number of fields in the decoded records that the tables lack, or whose wire type or number contradicts them."""
+
+    def take_output(self, column: int) -> ColumnOutput:
+        """Return the arrays of a column and give up their memory; records can no longer be fed."""
+
+    def take_splits(self, splits: int) -> numpy.typing.NDArray[numpy.int64]:
+        """Return the row splits of a repeated field by the items of the repeated message around it, or by records."""
+
+class MessageEncoder:
+    """Encodes columns of any message type to framed records, as protobuf serialises deterministically."""
+
+    def __init__(
+        self,
+        tables: Sequence[MessageTable],
+        columns: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+        value_splits: Sequence[
+            Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None
+        ],
+        splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+        rows: int,
+    ) -> None:
+        """
+        Validate the arrays, which are those that a decoder of the same tables gives: bytes of values and their splits.
+
+        A field with a presence output is written where it is present, a member of a oneof with an output where it is
+        set. Another scalar is written unless it equals its default, or if it is required; another message unless it is
+        empty. Map entries are sorted by key.
+        """
+
+    def encode(
+        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> Encoded:
+        """
+        Write as many records to `out` as fit, from row `first` on.
+
+        Raises RuntimeError if another thread changed the values meanwhile; `out` is then undefined.
+        """
+
 class Field:
     """Values of one key of the records, in flat arrays."""
 
