@@ -8,8 +8,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
+
+#include "buffer.hpp"
 
 namespace binding {
 
@@ -54,11 +57,32 @@ private:
     std::atomic_flag& busy_;
 };
 
+// Arrays of one column; None for those that its layout lacks.
+struct ColumnOutput {
+    nb::object values, value_splits, step_splits, row_splits, shapes;
+};
+
+// Return the values of a buffer as an array that owns its memory.
+template <class T>
+nb::object array_of(dtf::Buffer& buffer) {
+    const std::size_t size = buffer.size() / sizeof(T);
+    auto memory = std::make_unique<dtf::Memory>(buffer.release());
+    std::uint8_t* data = memory->data();
+    nb::capsule owner(memory.get(), [](void* pointer) noexcept { delete static_cast<dtf::Memory*>(pointer); });
+    memory.release();  // The capsule owns it.
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
+}
+
+inline nb::object splits_of(bool exists, dtf::Buffer& buffer) {
+    return exists ? array_of<std::int64_t>(buffer) : nb::none();
+}
+
 inline std::string string_of(const nb::bytes& bytes) { return std::string(bytes.c_str(), bytes.size()); }
 
 // Each file of bindings adds its part to the module.
 void add_decoder(nb::module_& module);  // decoder.cpp
 void add_encoder(nb::module_& module);  // encoder.cpp
+void add_messages(nb::module_& module);  // message.cpp
 void add_rows(nb::module_& module);     // rows.cpp
 void add_objects(nb::module_& module);  // objects.cpp
 void add_resync(nb::module_& module);   // resync.cpp

@@ -225,7 +225,8 @@ public:
     }
 
     // Skip a field of any wire type, including nested groups, without recursion. The message that contains the field is
-    // at nesting depth `level`.
+    // at nesting depth `level`. In unknown groups, upb accepts the field number 0; protobuf in C++ and Java do not.
+    template <bool as_upb = false>
     bool skip(std::uint32_t tag_of_field, std::size_t level) {
         std::uint32_t open[max_depth];
         std::size_t depth = 0;
@@ -250,7 +251,7 @@ public:
                 default: return false;
             }
             if (depth == 0) return true;
-            if (!tag(tag_now)) return false;
+            if (as_upb ? !small_varint(tag_now, UINT32_MAX) : !tag(tag_now)) return false;
         }
     }
 

@@ -1,7 +1,6 @@
 // Python bindings of the decoder: column specifications, the records fed to it, and the output of each column.
 #include <nanobind/stl/string.h>
 
-#include <memory>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -11,10 +10,13 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using binding::array_of;
 using binding::Bytes;
+using binding::ColumnOutput;
 using binding::ExclusiveUse;
 using binding::Integers;
 using binding::OutputBytes;
+using binding::splits_of;
 
 namespace {
 
@@ -127,23 +129,6 @@ std::vector<dtf::ColumnSpec> column_specs(const ColumnSpecs& items) {
     }
     return specs;
 }
-
-// Arrays of one column; None for those that its layout lacks.
-struct ColumnOutput {
-    nb::object values, value_splits, step_splits, row_splits, shapes;
-};
-
-template <class T>
-nb::object array_of(dtf::Buffer& buffer) {
-    const std::size_t size = buffer.size() / sizeof(T);
-    auto memory = std::make_unique<dtf::Memory>(buffer.release());
-    std::uint8_t* data = memory->data();
-    nb::capsule owner(memory.get(), [](void* pointer) noexcept { delete static_cast<dtf::Memory*>(pointer); });
-    memory.release();  // The capsule owns it.
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
-}
-
-nb::object splits_of(bool exists, dtf::Buffer& buffer) { return exists ? array_of<std::int64_t>(buffer) : nb::none(); }
 
 // A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
 class PyDecoder {

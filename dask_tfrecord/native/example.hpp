@@ -66,34 +66,16 @@ public:
 
     // Decode at most `limit` records of the block, which starts at byte `offset` of the stream.
     Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit, std::uint64_t offset = 0) {
-        Walk walk;
         begin_block(data, offset);
-        Cursor block(data, size);
-        walk.stop = Stop::limit;
-        while (walk.records < limit && next(block, walk)) walk.consumed = size - block.left();
-        return walk;
+        return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
     // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
     Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
               std::size_t count, std::uint64_t offset = 0) {
-        Walk walk;
         begin_block(data, offset);
-        for (std::size_t i = 0; i < count; ++i) {
-            const auto number = static_cast<std::uint64_t>(wanted[i]);
-            if (wanted[i] < 0 || number < first + walk.records) {
-                throw std::invalid_argument("records are picked as they follow each other");
-            }
-            if (!framing_.skip(data, size, number - first, walk)) return walk;
-            // the skipped record may end at or beyond the end of the block
-            const std::size_t begin = walk.consumed < size ? static_cast<std::size_t>(walk.consumed) : size;
-            Cursor block(data + begin, size - begin);
-            if (!next(block, walk)) return walk;
-            walk.consumed = size - block.left();
-        }
-        walk.stop = Stop::limit;
-        return walk;
+        return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
     }
 
 private:
@@ -110,17 +92,13 @@ private:
         for (Column& column : columns_) column.begin_block(data, offset);
     }
 
-    // Decode the first record of the block, or set in `walk` why not.
-    bool next(Cursor& block, Walk& walk) {
-        Cursor payload(block.here(), 0);
-        if (!framing_.next(block, payload, walk)) return false;
+    // Decode a record; false if it is refused.
+    bool take(Cursor payload) {
         if (!record(payload)) {
             undo();
-            walk.stop = Stop::feature;
             return false;
         }
         ++record_;
-        ++walk.records;
         return true;
     }
 

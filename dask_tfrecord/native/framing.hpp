@@ -8,6 +8,8 @@
 // Specification: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 #pragma once
 
+#include <stdexcept>
+
 #include "crc32c.hpp"
 #include "cursor.hpp"
 
@@ -90,6 +92,38 @@ public:
         return true;
     }
 
+    // Pass at most `limit` records of the block to `take`, until it refuses one.
+    template <class Take>
+    DTF_INLINE Walk each(const std::uint8_t* data, std::size_t size, std::uint64_t limit, Take take) const {
+        Walk walk;
+        Cursor block(data, size);
+        walk.stop = Stop::limit;
+        while (walk.records < limit && one(block, walk, take)) walk.consumed = size - block.left();
+        return walk;
+    }
+
+    // Pass the records of the block with the `count` ascending numbers `wanted` to `take`; the block starts with record
+    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
+    template <class Take>
+    DTF_INLINE Walk each_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
+                                  const std::int64_t* wanted, std::size_t count, Take take) const {
+        Walk walk;
+        for (std::size_t i = 0; i < count; ++i) {
+            const auto number = static_cast<std::uint64_t>(wanted[i]);
+            if (wanted[i] < 0 || number < first + walk.records) {
+                throw std::invalid_argument("records are picked as they follow each other");
+            }
+            if (!skip(data, size, number - first, walk)) return walk;
+            // the skipped record may end at or beyond the end of the block
+            const std::size_t begin = walk.consumed < size ? static_cast<std::size_t>(walk.consumed) : size;
+            Cursor block(data + begin, size - begin);
+            if (!one(block, walk, take)) return walk;
+            walk.consumed = size - block.left();
+        }
+        walk.stop = Stop::limit;
+        return walk;
+    }
+
     // Walk whole records of the block whose CRCs match.
     Walk check(const std::uint8_t* data, std::size_t size) const {
         Walk walk;
@@ -122,6 +156,18 @@ public:
     }
 
 private:
+    template <class Take>
+    DTF_INLINE bool one(Cursor& block, Walk& walk, Take& take) const {
+        Cursor payload(block.here(), 0);
+        if (!next(block, payload, walk)) return false;
+        if (!take(payload)) {
+            walk.stop = Stop::feature;
+            return false;
+        }
+        ++walk.records;
+        return true;
+    }
+
     bool header(Cursor& ahead, std::uint64_t& length, Walk& walk) const {
         const std::uint8_t* bytes = ahead.take(header_size);
         if (bytes == nullptr) {

@@ -123,6 +123,7 @@ NB_MODULE(_native, module) {
                "Walk the whole records in ``buffer[begin:end]`` whose CRCs match.");
     binding::add_decoder(module);
     binding::add_encoder(module);
+    binding::add_messages(module);
     binding::add_rows(module);
     binding::add_objects(module);
     binding::add_resync(module);

@@ -1,0 +1,1043 @@
+// Decoder of any protobuf message, driven by field tables. Accepts what protobuf (upb) accepts, and nothing else.
+//
+// Fields of singular messages share the rows of the list around them: the records, or the items of a repeated message.
+// The columns of a list are filled with defaults some rows ahead, so that a field only overwrites its place. Bytes values
+// are kept as spans of the record until it ends, so that the last one on the wire wins.
+//
+// Specification: https://protobuf.dev/programming-guides/encoding/ and
+// https://github.com/protocolbuffers/protobuf/blob/main/upb/wire/decode.c
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "columns.hpp"
+#include "framing.hpp"
+#include "message.hpp"
+
+namespace dtf {
+
+struct MessageProblem {
+    Fault fault = Fault::none;
+    int table = -1;             // of the innermost message, or -1
+    int field = -1;             // index in the table, or -1
+    std::uint32_t number = 0;   // of the field on the wire, or 0
+    int column = -1;            // that is full, or -1
+    std::uint64_t offset = 0;   // byte in the record where the field starts
+    std::string expected, found;
+};
+
+// Bytes of a record, or of a default.
+struct Span {
+    const std::uint8_t* data;
+    std::size_t size;
+};
+
+struct MessageList;
+
+// Values of one field, presence or oneof: one for each row of its list.
+struct MessageColumn {
+    bool bytes = false;
+    bool counted = false;     // values are not kept
+    bool hidden = false;      // values are needed within the record only
+    std::size_t width = 0;    // of a row in `slots`
+    std::string blank;        // a row without value
+    std::string default_value;
+    MessageList* list = nullptr;
+    Buffer slots;             // numbers, or spans of the rows from `base` on
+    std::size_t base = 0;     // rows whose bytes are stored
+    Buffer content, value_splits;  // bytes
+    std::size_t content_start = 0;  // size of the content before the record
+
+    DTF_INLINE std::uint8_t* place(std::size_t row) { return slots.data() + (row - base) * width; }
+    // The buffer of the values that are given to the caller.
+    Buffer& values() { return bytes ? content : slots; }
+};
+
+// Items of a repeated field, or the records.
+struct MessageList {
+    std::size_t rows = 0;
+    std::size_t ready = 0;   // rows that the columns have places for
+    std::size_t start = 0;   // rows before the record
+    std::size_t first = 0;   // rows before the row of the list around it
+    bool numbers = false;    // values of a repeated scalar: places need no default
+    MessageColumn* key = nullptr;        // of a map
+    std::vector<MessageColumn*> columns;
+    std::vector<MessageList*> lists;     // within a row
+    Buffer splits;                       // by rows of the list around it
+
+    std::size_t begin_of(std::size_t row) const { return static_cast<std::size_t>(splits.at<std::int64_t>(row)); }
+};
+
+class MessageDecoder {
+public:
+    MessageDecoder(std::vector<MessageTable> tables, std::size_t ncolumns, std::size_t nsplits, bool check_crc,
+                   const std::vector<std::size_t>& counted = {})
+        : framing_(check_crc), specs_(std::move(tables)), columns_(ncolumns), splits_(nsplits), tables_(specs_.size()) {
+        check_tables(specs_, ncolumns, nsplits);
+        for (const std::size_t column : counted) {
+            if (column >= ncolumns) throw std::invalid_argument("a counted column is out of range");
+            columns_[column].counted = true;
+            columns_[column].content = Buffer::counter();
+        }
+        root_ = add_list(nullptr);
+        tables_[0].list = root_;
+        for (std::size_t i = 0; i < specs_.size(); ++i) compile(i);
+        for (const MessageColumn& column : columns_) {
+            if (!column.counted) continue;
+            if (!column.bytes && !column.list->numbers) {
+                throw std::invalid_argument("only columns of bytes or of repeated numbers can be counted");
+            }
+        }
+    }
+
+    MessageDecoder(const MessageDecoder&) = delete;  // parts refer to each other
+    MessageDecoder& operator=(const MessageDecoder&) = delete;
+
+    std::deque<MessageColumn>& columns() { return columns_; }
+    std::vector<MessageList*>& splits() { return splits_; }
+    const MessageList& root() const { return *root_; }
+    // Return whether a column has one number for each record.
+    bool is_dense(const MessageColumn& column) const {
+        return column.list == root_ && !column.bytes;
+    }
+    const MessageProblem& problem() const { return problem_; }
+    std::uint64_t unknown_fields() const { return unknown_; }
+    void set_memory_limit(std::size_t most) { most_ = most; }
+
+    // Allocate memory for about `factor` times the values decoded so far.
+    void preallocate(double factor) {
+        for (MessageColumn& column : columns_) {
+            if (!column.bytes) column.slots.preallocate(factor);
+            column.content.preallocate(factor);
+            column.value_splits.preallocate(factor);
+        }
+        for (MessageList& list : lists_) list.splits.preallocate(factor);
+    }
+
+    // Decode at most `limit` records of the block.
+    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
+        return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
+    }
+
+    // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record `first`.
+    Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
+                       std::size_t count) {
+        return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
+    }
+
+    // Decode a message without a frame; false if it is refused.
+    bool take(Cursor payload) {
+        if (problem_.fault != Fault::none) problem_ = MessageProblem{};
+        record_ = payload.here();
+        const std::uint64_t unknown = unknown_;
+        if (begin_row(*root_) && message(tables_[0], payload, 0, 0)) {
+            end_row(*root_);
+            if (store_bytes()) {
+                for (MessageList& list : lists_) list.start = list.rows;
+                return true;
+            }
+        }
+        unknown_ = unknown;
+        undo();
+        return false;
+    }
+
+private:
+    enum class Action : std::uint8_t {
+        unknown,
+        end_group,
+        bad,
+        skip,
+        varint32,
+        varint64,
+        zigzag32,
+        zigzag64,
+        boolean,
+        enumeration,
+        fixed32,
+        fixed64,
+        bytes,
+        message,
+        group,
+        raw_message,
+        raw_group,
+        many_varint32,
+        many_varint64,
+        many_zigzag32,
+        many_zigzag64,
+        many_boolean,
+        many_enumeration,
+        many_fixed32,
+        many_fixed64,
+        many_bytes,
+        many_messages,
+        many_groups,
+        many_raw_messages,
+        many_raw_groups,
+        packed_varint32,
+        packed_varint64,
+        packed_zigzag32,
+        packed_zigzag64,
+        packed_boolean,
+        packed_enumeration,
+        packed_fixed32,
+        packed_fixed64,
+    };
+
+    struct Table;
+
+    // A field of a table.
+    struct Op {
+        Action actions[8] = {Action::unknown, Action::unknown, Action::unknown, Action::unknown,
+                             Action::end_group, Action::unknown, Action::bad, Action::bad};  // by wire type
+        std::uint32_t number = 0;
+        int index = -1;        // of the field in the table
+        bool marked = false;   // has a presence, or is in a oneof
+        bool utf8 = false;
+        bool dense = false;    // `numbers` of the enum are all from `lowest` to `highest`
+        std::int32_t lowest = 0, highest = 0;
+        const std::vector<std::int32_t>* numbers = nullptr;
+        MessageColumn* column = nullptr;
+        MessageColumn* presence = nullptr;
+        MessageColumn* set = nullptr;  // number of the member that is set
+        MessageList* list = nullptr;   // of a repeated field
+        Table* table = nullptr;        // of a message
+    };
+
+    struct Table {
+        int index = 0;
+        bool entry = false;  // of a map
+        MessageList* list = nullptr;
+        std::vector<Op> ops;             // the first stands for unknown fields
+        std::vector<std::uint16_t> by_number;
+        std::vector<std::pair<std::uint32_t, std::uint16_t>> others;  // by larger numbers, ascending
+        std::vector<MessageColumn*> oneofs;
+
+        DTF_INLINE const Op& find(std::uint32_t number) const {
+            return ops[number < by_number.size() ? by_number[number] : find_other(number)];
+        }
+
+        DTF_APART std::uint16_t find_other(std::uint32_t number) const {
+            const auto found = std::lower_bound(others.begin(), others.end(), std::make_pair(number, std::uint16_t{0}));
+            return found != others.end() && found->first == number ? found->second : 0;
+        }
+    };
+
+    static constexpr std::size_t max_depth = 100;        // limit of protobuf for nested messages and groups
+    static constexpr std::uint32_t most_dense = 1024;    // numbers of fields that are found by index
+
+    // ---- construction
+
+    MessageList* add_list(MessageList* around) {
+        lists_.emplace_back();
+        MessageList* list = &lists_.back();
+        if (around == nullptr) return list;
+        list->splits.push(std::int64_t{0});
+        around->lists.push_back(list);
+        return list;
+    }
+
+    // Set up a column of numbers, a hidden one if `index` is -1.
+    MessageColumn* add_numbers(int index, std::size_t width, const std::string& blank, MessageList* list) {
+        if (index < 0) hidden_.emplace_back();
+        MessageColumn* column = index < 0 ? &hidden_.back() : &columns_[static_cast<std::size_t>(index)];
+        column->hidden = index < 0;
+        column->width = width;
+        column->blank = blank.empty() ? std::string(width, '\0') : blank;
+        column->list = list;
+        list->columns.push_back(column);
+        return column;
+    }
+
+    MessageColumn* add_bytes(int index, const std::string& blank, MessageList* list) {
+        MessageColumn* column = add_numbers(index, sizeof(Span), std::string(sizeof(Span), '\0'), list);
+        column->bytes = true;
+        column->default_value = blank;
+        const Span span{reinterpret_cast<const std::uint8_t*>(column->default_value.data()), blank.size()};
+        std::memcpy(column->blank.data(), &span, sizeof span);
+        column->value_splits.push(std::int64_t{0});
+        texts_.push_back(column);
+        return column;
+    }
+
+    void compile(std::size_t index) {
+        const MessageTable& spec = specs_[index];
+        Table& table = tables_[index];
+        table.index = static_cast<int>(index);
+        for (const int column : spec.oneofs) table.oneofs.push_back(add_numbers(column, 4, {}, table.list));
+        if (spec.fields.size() >= UINT16_MAX) throw std::invalid_argument("a table has too many fields");
+        table.ops.resize(1 + spec.fields.size());
+        for (std::size_t i = 0; i < spec.fields.size(); ++i) {
+            const std::uint32_t number = spec.fields[i].number;
+            table.ops[i + 1] = op_of(spec.fields[i], table);
+            table.ops[i + 1].index = static_cast<int>(i);
+            const auto at = static_cast<std::uint16_t>(i + 1);
+            if (number < most_dense) {
+                if (table.by_number.size() <= number) table.by_number.resize(number + 1);
+                table.by_number[number] = at;
+            } else {
+                table.others.emplace_back(number, at);
+            }
+        }
+        std::sort(table.others.begin(), table.others.end());
+    }
+
+    Op op_of(const MessageField& field, Table& table) {
+        Op op;
+        op.number = field.number;
+        op.utf8 = field.utf8;
+        MessageList* list = table.list;
+        if (field.presence >= 0) op.presence = add_numbers(field.presence, 1, {}, list);
+        if (field.oneof >= 0) op.set = table.oneofs[static_cast<std::size_t>(field.oneof)];
+        op.marked = op.presence != nullptr || op.set != nullptr;
+        if (field.numbers) {
+            op.numbers = &*field.numbers;
+            if (!op.numbers->empty()) {
+                op.lowest = op.numbers->front();
+                op.highest = op.numbers->back();
+                const std::int64_t span = std::int64_t{op.highest} - op.lowest;
+                op.dense = span + 1 == static_cast<std::int64_t>(op.numbers->size());
+            }
+        }
+        const bool key = table.entry && field.number == 1;
+        const bool wanted = field.column >= 0 || field.message >= 0 || field.splits >= 0 || key;
+        if (field.repeated && wanted) {
+            list = op.list = add_list(table.list);
+            list->numbers = !is_message(field.type) || field.column >= 0;
+            if (field.splits >= 0) splits_[static_cast<std::size_t>(field.splits)] = list;
+        }
+        if (field.message >= 0) {
+            op.table = &tables_[static_cast<std::size_t>(field.message)];
+            op.table->list = list;
+            op.table->entry = field.is_map;
+        } else if (field.column >= 0 || key) {
+            op.column = is_bytes(field) ? add_bytes(field.column, field.default_value, list)
+                                        : add_numbers(field.column, width_of(field.type), field.default_value, list);
+            if (key) list->key = op.column;
+        }
+        // an unknown number of an enum makes a map entry unknown, wanted or not
+        set_actions(field, op, wanted, op.marked || (table.entry && op.numbers != nullptr));
+        return op;
+    }
+
+    static void set_actions(const MessageField& field, Op& op, bool wanted, bool checked) {
+        const auto at = [&op](WireType type) -> Action& { return op.actions[static_cast<std::size_t>(type)]; };
+        const bool packable = !is_bytes(field);
+        Action one = Action::skip;
+        if (wanted || (checked && !is_message(field.type))) one = single(field, op);
+        if (field.repeated && wanted) {
+            constexpr int many = static_cast<int>(Action::many_varint32) - static_cast<int>(Action::varint32);
+            constexpr int packed = static_cast<int>(Action::packed_varint32) - static_cast<int>(Action::varint32);
+            if (packable) at(WireType::delimited) = static_cast<Action>(static_cast<int>(one) + packed);
+            one = static_cast<Action>(static_cast<int>(one) + many);
+        } else if (field.repeated && packable) {
+            at(WireType::delimited) = Action::skip;
+        }
+        at(wire_type_of(field.type)) = one;
+    }
+
+    static Action single(const MessageField& field, const Op& op) {
+        switch (field.type) {
+            case FieldType::float64:
+            case FieldType::fixed64:
+            case FieldType::sfixed64: return Action::fixed64;
+            case FieldType::float32:
+            case FieldType::fixed32:
+            case FieldType::sfixed32: return Action::fixed32;
+            case FieldType::int64:
+            case FieldType::uint64: return Action::varint64;
+            case FieldType::sint64: return Action::zigzag64;
+            case FieldType::sint32: return Action::zigzag32;
+            case FieldType::boolean: return Action::boolean;
+            case FieldType::enumeration: return op.numbers != nullptr ? Action::enumeration : Action::varint32;
+            case FieldType::string:
+            case FieldType::bytes: return Action::bytes;
+            case FieldType::message: return op.table != nullptr ? Action::message : Action::raw_message;
+            case FieldType::group: return op.table != nullptr ? Action::group : Action::raw_group;
+            default: return Action::varint32;
+        }
+    }
+
+    // ---- rows
+
+    // Make places for at least `need` more rows; false if a column is full.
+    DTF_APART bool prepare(MessageList& list, std::size_t need) {
+        std::size_t more = std::min<std::size_t>(std::max<std::size_t>(list.rows / 2, 16), 4096);
+        more = std::max(more, need);
+        for (MessageColumn* column : list.columns) {
+            Buffer& slots = column->slots;
+            slots.truncate((list.ready - column->base) * column->width);
+            std::size_t room = slots.room() / column->width;
+            // offered memory is used up before memory of the column
+            const bool grows = !slots.borrowed() || (slots.moves() && room < need);
+            if (grows) room = slots.size() < most_ ? (most_ - slots.size()) / column->width : 0;
+            if (room < need) return full(column);
+            more = std::min(more, room);
+        }
+        for (const MessageList* inner : list.lists) {
+            if (inner->splits.over(most_, more * sizeof(std::int64_t))) return full(nullptr);
+        }
+        for (MessageColumn* column : list.columns) {
+            std::uint8_t* place = column->slots.grow(more * column->width);
+            if (place == nullptr) return full(column);
+            if (!list.numbers) fill(place, more, column->blank);
+        }
+        list.ready += more;
+        return true;
+    }
+
+    static void fill(std::uint8_t* place, std::size_t rows, const std::string& blank) {
+        if (blank.find_first_not_of('\0') == std::string::npos) {
+            std::memset(place, 0, rows * blank.size());
+            return;
+        }
+        for (std::size_t row = 0; row < rows; ++row) std::memcpy(place + row * blank.size(), blank.data(), blank.size());
+    }
+
+    bool full(const MessageColumn* column) {
+        problem_.fault = Fault::full;
+        for (std::size_t i = 0; i < columns_.size(); ++i) {
+            if (&columns_[i] == column) problem_.column = static_cast<int>(i);
+        }
+        return false;
+    }
+
+    DTF_INLINE bool begin_row(MessageList& list) { return list.rows < list.ready || prepare(list, 1); }
+
+    DTF_INLINE bool make_room(MessageList& list, std::size_t n) {
+        return n <= list.ready - list.rows || prepare(list, n - (list.ready - list.rows));
+    }
+
+    DTF_INLINE void end_row(MessageList& list) {
+        for (MessageList* inner : list.lists) {
+            if (inner->key != nullptr && inner->rows - inner->first > 1) keep_last(*inner);
+            inner->splits.push(static_cast<std::int64_t>(inner->rows));
+            inner->first = inner->rows;
+        }
+        ++list.rows;
+    }
+
+    // Discard the rows from `rows` on, and what they hold.
+    void truncate(MessageList& list, std::size_t rows) {
+        list.rows = rows;
+        list.ready = std::min(list.ready, rows);
+        for (MessageList* inner : list.lists) {
+            truncate(*inner, inner->begin_of(rows));
+            inner->splits.truncate((rows + 1) * sizeof(std::int64_t));
+            inner->first = inner->rows;
+        }
+    }
+
+    void undo() {
+        truncate(*root_, root_->start);
+        for (MessageColumn* column : texts_) {
+            column->content.truncate(column->content_start);
+            column->value_splits.truncate((column->base + 1) * sizeof(std::int64_t));
+        }
+    }
+
+    // Store the bytes that the record's spans refer to; false if a column is full.
+    bool store_bytes() {
+        for (MessageColumn* column : texts_) {
+            if (!store_bytes(*column)) return full(column);
+        }
+        for (MessageColumn* column : texts_) {
+            // the places of the next record are the first again
+            const std::size_t rows = column->list->rows;
+            if (column->list->numbers) {
+                column->list->ready = rows;
+            } else {
+                fill(column->slots.data(), rows - column->base, column->blank);
+            }
+            column->base = rows;
+            column->content_start = column->content.size();
+        }
+        if (!joined_.empty()) joined_.clear();
+        return true;
+    }
+
+    bool store_bytes(MessageColumn& column) {
+        if (column.hidden) return true;
+        const std::size_t rows = column.list->rows - column.base;
+        std::size_t total = 0;
+        for (std::size_t i = 0; i < rows; ++i) total += column.slots.at<Span>(i).size;
+        Buffer& content = column.content;
+        Buffer& splits = column.value_splits;
+        if (content.over(most_, total) || splits.over(most_, rows * sizeof(std::int64_t))) return false;
+        std::size_t end = content.size();
+        if (!content.reserve(total) || !splits.reserve(rows * sizeof(std::int64_t))) return false;
+        for (std::size_t i = 0; i < rows; ++i) {
+            const Span span = column.slots.at<Span>(i);
+            content.append(span.data, span.size);
+            end += span.size;
+            splits.push(static_cast<std::int64_t>(end));
+        }
+        return true;
+    }
+
+    // Erase the entries of a map that a later one of the same key replaces.
+    DTF_APART void keep_last(MessageList& map) {
+        if (!map.key->bytes && ascends(map)) return;
+        const std::size_t count = map.rows - map.first;
+        std::vector<std::size_t> order(count);
+        for (std::size_t i = 0; i < count; ++i) order[i] = map.first + i;
+        const auto key = [&map](std::size_t row) {
+            const std::uint8_t* place = map.key->place(row);
+            if (!map.key->bytes) return std::string_view(reinterpret_cast<const char*>(place), map.key->width);
+            const Span span = load<Span>(place);
+            return std::string_view(reinterpret_cast<const char*>(span.data), span.size);
+        };
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
+        std::vector<bool> keep(count, true);
+        bool all = true;
+        for (std::size_t i = 1; i < count; ++i) {
+            if (key(order[i - 1]) != key(order[i])) continue;
+            keep[order[i - 1] - map.first] = false;
+            all = false;
+        }
+        if (!all) erase(map, map.first, keep);
+    }
+
+    // Return whether the integer keys of a map ascend, as writers sort them.
+    static bool ascends(const MessageList& map) {
+        std::uint64_t before = 0;
+        for (std::size_t row = map.first; row < map.rows; ++row) {
+            const std::uint8_t* place = map.key->place(row);
+            const std::uint64_t key = map.key->width == 8   ? load<std::uint64_t>(place)
+                                      : map.key->width == 4 ? load<std::uint32_t>(place)
+                                                            : *place;
+            if (row > map.first && key <= before) return false;
+            before = key;
+        }
+        return true;
+    }
+
+    // Keep some of the rows from `first` on.
+    void erase(MessageList& list, std::size_t first, const std::vector<bool>& keep) {
+        for (MessageList* inner : list.lists) {
+            std::vector<bool> keep_inner;
+            const std::size_t begin = inner->begin_of(first);
+            std::vector<std::int64_t> ends;
+            std::size_t end = begin;
+            for (std::size_t i = 0; i < keep.size(); ++i) {
+                const std::size_t size = inner->begin_of(first + i + 1) - inner->begin_of(first + i);
+                keep_inner.insert(keep_inner.end(), size, keep[i]);
+                if (!keep[i]) continue;
+                end += size;
+                ends.push_back(static_cast<std::int64_t>(end));
+            }
+            erase(*inner, begin, keep_inner);
+            inner->splits.truncate((first + 1) * sizeof(std::int64_t));
+            for (const std::int64_t split : ends) inner->splits.push(split);
+            inner->first = inner->rows;
+        }
+        for (MessageColumn* column : list.columns) {
+            if (list.numbers && column->counted && !column->bytes) continue;
+            std::size_t to = first;
+            for (std::size_t i = 0; i < keep.size(); ++i) {
+                if (!keep[i]) continue;
+                if (to != first + i) std::memcpy(column->place(to), column->place(first + i), column->width);
+                ++to;
+            }
+        }
+        list.rows = first + static_cast<std::size_t>(std::count(keep.begin(), keep.end(), true));
+        list.ready = list.rows;
+    }
+
+    // ---- oneofs and presence
+
+    // Note that a field is set, and clear the member of its oneof that was set before.
+    DTF_APART void mark(const Table& table, const Op& op, std::size_t row) {
+        if (op.set != nullptr) {
+            std::uint8_t* place = op.set->place(row);
+            const auto before = load<std::uint32_t>(place);
+            if (before != op.number) {
+                if (before != 0) clear(table.find(before), row);
+                std::memcpy(place, &op.number, sizeof op.number);
+            }
+        }
+        if (op.presence != nullptr) *op.presence->place(row) = 1;
+    }
+
+    // Discard the value of a field.
+    void clear(const Op& op, std::size_t row) {
+        if (op.presence != nullptr) *op.presence->place(row) = 0;
+        if (op.list != nullptr) {
+            truncate(*op.list, op.list->first);
+            return;
+        }
+        if (op.column != nullptr) std::memcpy(op.column->place(row), op.column->blank.data(), op.column->width);
+        if (op.table == nullptr) return;
+        for (MessageColumn* set : op.table->oneofs) std::memset(set->place(row), 0, set->width);
+        for (const Op& inner : op.table->ops) clear(inner, row);
+    }
+
+    // ---- wire format
+
+    // Types of numbers: as stored, and from the wire.
+    struct Varint32 {
+        using Stored = std::uint32_t;
+        static Stored of(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
+    };
+    struct Varint64 {
+        using Stored = std::uint64_t;
+        static Stored of(std::uint64_t value) { return value; }
+    };
+    struct Zigzag32 {
+        using Stored = std::uint32_t;
+        static Stored of(std::uint64_t value) {
+            const auto low = static_cast<std::uint32_t>(value);
+            return low >> 1 ^ (0u - (low & 1));
+        }
+    };
+    struct Zigzag64 {
+        using Stored = std::uint64_t;
+        static Stored of(std::uint64_t value) { return value >> 1 ^ (0u - (value & 1)); }
+    };
+    struct Boolean {
+        using Stored = std::uint8_t;
+        static Stored of(std::uint64_t value) { return value != 0; }
+    };
+
+    template <class T>
+    DTF_INLINE static void put(std::uint8_t* place, T value) {
+        std::memcpy(place, &value, sizeof value);
+    }
+
+    // Position of a field: where errors are.
+    struct Place {
+        const Table& table;
+        const Op& op;
+        const std::uint8_t* at;
+        std::uint32_t tag;
+    };
+
+    // Decode the fields of a message until its end, or until the end of the group with that number.
+    bool message(const Table& table, Cursor& in, std::uint32_t group, std::size_t level) {
+        const std::size_t row = table.list->rows;
+        bool odd = false;
+        while (!in.empty()) {
+            const std::uint8_t* const at = in.here();
+            std::uint32_t tag;
+            if (!in.tag(tag)) return bad_tag(table, at, in.here());
+            const Op& op = table.find(tag >> 3);
+            const Place place{table, op, at, tag};
+            switch (op.actions[tag & 7]) {
+                case Action::unknown:
+                    odd = true;
+                    ++unknown_;
+                    if (!in.skip<true>(tag, level)) return bad_skip(place);
+                    break;
+                case Action::end_group:
+                    if (group != tag >> 3) return bad_end(place, group);
+                    odd_ = odd;
+                    return true;
+                case Action::bad: return bad_wire_type(place);
+                case Action::skip:
+                    if (op.marked) mark(table, op, row);
+                    if (!in.skip<true>(tag, level)) return bad_skip(place);
+                    break;
+                case Action::varint32: if (!one<Varint32>(place, in, row)) return false; break;
+                case Action::varint64: if (!one<Varint64>(place, in, row)) return false; break;
+                case Action::zigzag32: if (!one<Zigzag32>(place, in, row)) return false; break;
+                case Action::zigzag64: if (!one<Zigzag64>(place, in, row)) return false; break;
+                case Action::boolean: if (!one<Boolean>(place, in, row)) return false; break;
+                case Action::enumeration: if (!one_enumeration(place, in, row, odd)) return false; break;
+                case Action::fixed32: if (!one_fixed<std::uint32_t>(place, in, row)) return false; break;
+                case Action::fixed64: if (!one_fixed<std::uint64_t>(place, in, row)) return false; break;
+                case Action::bytes: if (!one_bytes(place, in, row)) return false; break;
+                case Action::message:
+                    if (op.marked) mark(table, op, row);
+                    if (!delimited_message(place, in, level)) return false;
+                    break;
+                case Action::group:
+                    if (op.marked) mark(table, op, row);
+                    if (!group_message(place, in, level)) return false;
+                    break;
+                case Action::raw_message: if (!one_raw(place, in, row, level, false)) return false; break;
+                case Action::raw_group: if (!one_raw(place, in, row, level, true)) return false; break;
+                case Action::many_varint32: if (!many<Varint32>(place, in)) return false; break;
+                case Action::many_varint64: if (!many<Varint64>(place, in)) return false; break;
+                case Action::many_zigzag32: if (!many<Zigzag32>(place, in)) return false; break;
+                case Action::many_zigzag64: if (!many<Zigzag64>(place, in)) return false; break;
+                case Action::many_boolean: if (!many<Boolean>(place, in)) return false; break;
+                case Action::many_enumeration: if (!many_enumerations(place, in, odd)) return false; break;
+                case Action::many_fixed32: if (!many_fixed<std::uint32_t>(place, in)) return false; break;
+                case Action::many_fixed64: if (!many_fixed<std::uint64_t>(place, in)) return false; break;
+                case Action::many_bytes: if (!many_bytes(place, in)) return false; break;
+                case Action::many_messages:
+                case Action::many_groups: if (!item(place, in, level)) return false; break;
+                case Action::many_raw_messages: if (!many_raw(place, in, level, false)) return false; break;
+                case Action::many_raw_groups: if (!many_raw(place, in, level, true)) return false; break;
+                case Action::packed_varint32: if (!packed<Varint32>(place, in)) return false; break;
+                case Action::packed_varint64: if (!packed<Varint64>(place, in)) return false; break;
+                case Action::packed_zigzag32: if (!packed<Zigzag32>(place, in)) return false; break;
+                case Action::packed_zigzag64: if (!packed<Zigzag64>(place, in)) return false; break;
+                case Action::packed_boolean: if (!packed<Boolean>(place, in)) return false; break;
+                case Action::packed_enumeration: if (!packed_enumerations(place, in, odd)) return false; break;
+                case Action::packed_fixed32: if (!packed_fixed<std::uint32_t>(place, in)) return false; break;
+                case Action::packed_fixed64: if (!packed_fixed<std::uint64_t>(place, in)) return false; break;
+            }
+        }
+        if (group != 0) return no_end(table, in.here(), group);
+        odd_ = odd;
+        return true;
+    }
+
+    // ---- one value
+
+    // Store the value of a number that was read.
+    template <class T>
+    DTF_INLINE void set(const Place& place, std::size_t row, T value) {
+        if (place.op.marked) mark(place.table, place.op, row);
+        if (place.op.column != nullptr) put(place.op.column->slots.data() + row * sizeof(T), value);
+    }
+
+    template <class Number>
+    DTF_INLINE bool one(const Place& place, Cursor& in, std::size_t row) {
+        std::uint64_t value;
+        const Cursor before = in;
+        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
+        set(place, row, Number::of(value));
+        return true;
+    }
+
+    template <class T>
+    DTF_INLINE bool one_fixed(const Place& place, Cursor& in, std::size_t row) {
+        const std::uint8_t* bits = in.take(sizeof(T));
+        if (bits == nullptr) return bad_size(place, sizeof(T), in.left());
+        set(place, row, load<T>(bits));
+        return true;
+    }
+
+    bool one_enumeration(const Place& place, Cursor& in, std::size_t row, bool& odd) {
+        std::uint64_t value;
+        const Cursor before = in;
+        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
+        if (is_known(place.op, value)) {
+            set(place, row, Varint32::of(value));
+        } else {
+            odd = true;
+            ++unknown_;
+        }
+        return true;
+    }
+
+    static bool is_known(const Op& op, std::uint64_t value) {
+        const auto number = static_cast<std::int32_t>(static_cast<std::uint32_t>(value));
+        if (op.dense) return number >= op.lowest && number <= op.highest;
+        return std::binary_search(op.numbers->begin(), op.numbers->end(), number);
+    }
+
+    DTF_INLINE bool one_bytes(const Place& place, Cursor& in, std::size_t row) {
+        Cursor value(in.here(), 0);
+        if (!text(place, in, value)) return false;
+        if (place.op.marked) mark(place.table, place.op, row);
+        if (place.op.column != nullptr) put(place.op.column->place(row), Span{value.here(), value.left()});
+        return true;
+    }
+
+    DTF_INLINE bool text(const Place& place, Cursor& in, Cursor& value) {
+        const Cursor before = in;
+        if (!in.delimited(value)) return bad_delimited(place, before);
+        return !place.op.utf8 || is_utf8(value.here(), value.left()) || bad_text(place);
+    }
+
+    // ---- messages
+
+    bool delimited_message(const Place& place, Cursor& in, std::size_t level) {
+        Cursor inside(in.here(), 0);
+        const Cursor before = in;
+        if (level == max_depth) return too_deep(place);
+        if (!in.delimited(inside)) return bad_delimited(place, before);
+        return message(*place.op.table, inside, 0, level + 1);
+    }
+
+    bool group_message(const Place& place, Cursor& in, std::size_t level) {
+        if (level == max_depth) return too_deep(place);
+        return message(*place.op.table, in, place.op.number, level + 1);
+    }
+
+    // An item of a repeated message.
+    DTF_INLINE bool item(const Place& place, Cursor& in, std::size_t level) {
+        MessageList& list = *place.op.list;
+        const std::uint64_t unknown = unknown_;
+        if (!begin_row(list)) return false;
+        const bool read = (place.tag & 7) == 2 ? delimited_message(place, in, level) : group_message(place, in, level);
+        if (!read) return false;
+        if (odd_ && list.key != nullptr) {
+            truncate(list, list.rows);  // to protobuf, an entry with unknown fields is unknown as a whole
+            unknown_ = unknown + 1;
+            return true;
+        }
+        end_row(list);
+        return true;
+    }
+
+    // The bytes of a message that is not decoded.
+    bool raw(const Place& place, Cursor& in, std::size_t level, bool group, Cursor& value) {
+        if (level == max_depth) return too_deep(place);
+        if (!group) {
+            const Cursor before = in;
+            return in.delimited(value) || bad_delimited(place, before);
+        }
+        const std::uint8_t* const from = in.here();
+        while (!in.empty()) {
+            const std::uint8_t* const at = in.here();
+            std::uint32_t tag;
+            if (!in.tag(tag)) return bad_tag(place.table, at, in.here());
+            if ((tag & 7) == 4) {
+                if (tag >> 3 != place.op.number) return bad_end(place, place.op.number);
+                value = Cursor(from, static_cast<std::size_t>(at - from));
+                return true;
+            }
+            if (!in.skip<true>(tag, level + 1)) return bad_skip(place);
+        }
+        return no_end(place.table, in.here(), place.op.number);
+    }
+
+    // A second occurrence merges with the first: their bytes follow each other.
+    bool one_raw(const Place& place, Cursor& in, std::size_t row, std::size_t level, bool group) {
+        Cursor value(in.here(), 0);
+        if (!raw(place, in, level, group, value)) return false;
+        if (place.op.marked) mark(place.table, place.op, row);
+        if (place.op.column == nullptr) return true;
+        std::uint8_t* slot = place.op.column->place(row);
+        const Span before = load<Span>(slot);
+        Span span{value.here(), value.left()};
+        if (before.size > 0) {
+            joined_.emplace_back(reinterpret_cast<const char*>(before.data), before.size);
+            joined_.back().append(reinterpret_cast<const char*>(span.data), span.size);
+            span = {reinterpret_cast<const std::uint8_t*>(joined_.back().data()), joined_.back().size()};
+        }
+        put(slot, span);
+        return true;
+    }
+
+    // ---- repeated values
+
+    // Return whether a number of this list is kept.
+    DTF_INLINE static bool keeps(const Op& op) { return op.column != nullptr && !op.column->counted; }
+
+    template <class T>
+    DTF_INLINE bool add(const Op& op, T value) {
+        MessageList& list = *op.list;
+        if (keeps(op)) {
+            if (!begin_row(list)) return false;
+            put(op.column->slots.data() + list.rows * sizeof(T), value);
+        }
+        ++list.rows;
+        return true;
+    }
+
+    template <class Number>
+    bool many(const Place& place, Cursor& in) {
+        std::uint64_t value;
+        const Cursor before = in;
+        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
+        return add(place.op, Number::of(value));
+    }
+
+    template <class T>
+    bool many_fixed(const Place& place, Cursor& in) {
+        const std::uint8_t* bits = in.take(sizeof(T));
+        if (bits == nullptr) return bad_size(place, sizeof(T), in.left());
+        return add(place.op, load<T>(bits));
+    }
+
+    bool many_enumerations(const Place& place, Cursor& in, bool& odd) {
+        std::uint64_t value;
+        const Cursor before = in;
+        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
+        if (is_known(place.op, value)) return add(place.op, Varint32::of(value));
+        odd = true;
+        ++unknown_;
+        return true;
+    }
+
+    bool add_span(const Op& op, Cursor value) {
+        MessageList& list = *op.list;
+        if (op.column != nullptr) {
+            if (!begin_row(list)) return false;
+            put(op.column->place(list.rows), Span{value.here(), value.left()});
+        }
+        ++list.rows;
+        return true;
+    }
+
+    bool many_bytes(const Place& place, Cursor& in) {
+        Cursor value(in.here(), 0);
+        return text(place, in, value) && add_span(place.op, value);
+    }
+
+    bool many_raw(const Place& place, Cursor& in, std::size_t level, bool group) {
+        Cursor value(in.here(), 0);
+        return raw(place, in, level, group, value) && add_span(place.op, value);
+    }
+
+    template <class T>
+    bool packed_fixed(const Place& place, Cursor& in) {
+        Cursor values(in.here(), 0);
+        const Cursor before = in;
+        if (!in.delimited(values)) return bad_delimited(place, before);
+        const std::size_t size = values.left(), count = size / sizeof(T);
+        if (size % sizeof(T) != 0) return bad_packed(place, sizeof(T), size);
+        MessageList& list = *place.op.list;
+        if (keeps(place.op) && count > 0) {
+            if (!make_room(list, count)) return false;
+            std::memcpy(place.op.column->slots.data() + list.rows * sizeof(T), values.here(), size);
+        }
+        list.rows += count;
+        return true;
+    }
+
+    template <class Number>
+    bool packed(const Place& place, Cursor& in) {
+        return each_packed(place, in, [this, &place](const std::int64_t* values, std::size_t count) {
+            using Stored = typename Number::Stored;
+            MessageList& list = *place.op.list;
+            if (!make_room(list, count)) return false;
+            std::uint8_t* out = place.op.column->slots.data() + list.rows * sizeof(Stored);
+            for (std::size_t i = 0; i < count; ++i) {
+                put(out + i * sizeof(Stored), Number::of(static_cast<std::uint64_t>(values[i])));
+            }
+            list.rows += count;
+            return true;
+        });
+    }
+
+    bool packed_enumerations(const Place& place, Cursor& in, bool& odd) {
+        return each_packed(place, in, [&](const std::int64_t* values, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) {
+                const auto value = static_cast<std::uint64_t>(values[i]);
+                if (!is_known(place.op, value)) {
+                    odd = true;
+                    ++unknown_;
+                } else if (!add(place.op, Varint32::of(value))) {
+                    return false;
+                }
+            }
+            return true;
+        });
+    }
+
+    template <class Take>
+    DTF_INLINE bool each_packed(const Place& place, Cursor& in, Take take_values) {
+        constexpr std::size_t some = 512;
+        std::int64_t values[some];
+        Cursor inside(in.here(), 0);
+        const Cursor before = in;
+        if (!in.delimited(inside)) return bad_delimited(place, before);
+        if (!keeps(place.op) && place.op.numbers == nullptr) {
+            std::size_t count = 0;
+            if (!inside.count_varints(count)) return bad_varint(place, inside, varints::longest);
+            place.op.list->rows += count;
+            return true;
+        }
+        while (!inside.empty()) {
+            std::size_t count = 0;
+            if (!inside.varints(values, some, count)) return bad_varint(place, inside, varints::longest);
+            if (!take_values(values, count)) return false;
+        }
+        return true;
+    }
+
+    // ---- errors
+
+    DTF_APART bool fail(Fault fault, const Table& table, int field, std::uint32_t number, const std::uint8_t* at,
+                        std::string expected, std::string found) {
+        problem_.fault = fault;
+        problem_.table = table.index;
+        problem_.field = field;
+        problem_.number = number;
+        problem_.offset = static_cast<std::uint64_t>(at - record_);
+        problem_.expected = std::move(expected);
+        problem_.found = std::move(found);
+        return false;
+    }
+
+    DTF_APART bool fail(const Place& place, std::string expected, std::string found, Fault fault = Fault::malformed) {
+        return fail(fault, place.table, place.op.index, place.tag >> 3, place.at, std::move(expected), std::move(found));
+    }
+
+    DTF_APART bool bad_tag(const Table& table, const std::uint8_t* at, const std::uint8_t* end) {
+        const bool zero = end > at && *(end - 1) < 0x80;
+        return fail(Fault::malformed, table, -1, 0, at, "a tag with a field number from 1 to 536870911",
+                    zero ? "a tag with another number, or of more than 5 bytes"
+                         : "a tag that the message ends in, or of more than 5 bytes");
+    }
+
+    DTF_APART bool bad_skip(const Place& place) {
+        return fail(place, "a field of wire type " + std::to_string(place.tag & 7),
+                    "bytes that end within it, or that are malformed");
+    }
+
+    DTF_APART bool bad_end(const Place& place, std::uint32_t group) {
+        return fail(place, group == 0 ? "a field" : "the end of group " + std::to_string(group),
+                    "the end of group " + std::to_string(place.tag >> 3));
+    }
+
+    DTF_APART bool no_end(const Table& table, const std::uint8_t* at, std::uint32_t group) {
+        return fail(Fault::malformed, table, -1, 0, at, "the end of group " + std::to_string(group),
+                    "the end of the message");
+    }
+
+    DTF_APART bool bad_wire_type(const Place& place) {
+        return fail(place, "a wire type from 0 to 5", "wire type " + std::to_string(place.tag & 7));
+    }
+
+    DTF_APART bool too_deep(const Place& place) {
+        return fail(place, "messages nested at most " + std::to_string(max_depth) + " deep", "a deeper one");
+    }
+
+    DTF_APART bool bad_varint(const Place& place, Cursor before, std::size_t longest) {
+        std::size_t size = 0;
+        while (size < before.left() && before.here()[size] >= 0x80) ++size;
+        if (size < longest && size == before.left()) {
+            return fail(place, "a varint", "the end of the message within it");
+        }
+        return fail(place, "a varint of at most " + std::to_string(longest) + " bytes", "a longer one");
+    }
+
+    DTF_APART bool bad_delimited(const Place& place, Cursor before) {
+        constexpr std::size_t longest = 5;  // varint of a length
+        const Cursor from = before;
+        std::uint64_t size = 0;
+        if (!before.varint(size) || before.here() - from.here() > static_cast<std::ptrdiff_t>(longest)) {
+            return bad_varint(place, from, longest);
+        }
+        return bad_size(place, size, before.left());
+    }
+
+    DTF_APART bool bad_size(const Place& place, std::uint64_t size, std::size_t left) {
+        return fail(place, std::to_string(size) + " bytes", std::to_string(left) + " bytes until the end of the message");
+    }
+
+    DTF_APART bool bad_packed(const Place& place, std::size_t width, std::size_t size) {
+        return fail(place, "packed values of " + std::to_string(width) + " bytes each",
+                    std::to_string(size) + " bytes");
+    }
+
+    DTF_APART bool bad_text(const Place& place) {
+        return fail(place, "UTF-8", "other bytes", Fault::utf8);
+    }
+
+    Framing framing_;
+    std::vector<MessageTable> specs_;
+    std::deque<MessageColumn> columns_, hidden_;
+    std::deque<MessageList> lists_;
+    std::vector<MessageColumn*> texts_;  // columns of bytes
+    std::vector<MessageList*> splits_;
+    std::vector<Table> tables_;
+    MessageList* root_ = nullptr;
+    std::deque<std::string> joined_;  // bytes of merged messages
+    MessageProblem problem_;
+    std::uint64_t unknown_ = 0;
+    std::size_t most_ = std::numeric_limits<std::size_t>::max();
+    const std::uint8_t* record_ = nullptr;
+    bool odd_ = false;  // the last message has unknown fields
+};
+
+}  // namespace dtf
