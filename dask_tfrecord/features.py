@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.message_types import MessageType
 
 # Other names, in tf.io, NumPy and Python, of the kinds that a Feature message stores.
 _KIND_NAMES = {"float": "float32", "string": "bytes", "object": "bytes", "bytes": "bytes"}
@@ -23,6 +24,9 @@ _NAN = math.nan
 _MAX_AXES = 63
 # More than any memory; products of sizes stay below 2**63.
 _MAX_VALUES = 1 << 48
+
+# Dtypes of moments and durations: int64 nanoseconds.
+TIMES = ("datetime64[ns]", "timedelta64[ns]")
 
 # A shape as users may specify it; None is an open size.
 Shape = int | Sequence[int | None]
@@ -124,7 +128,7 @@ class Feature(ABC):
         block_dtype = np.dtype(object) if self.ragged_rank or self.own_shapes else item_dtype
         object.__setattr__(self, "block_dtype", block_dtype)
         object.__setattr__(self, "is_bytes", item_dtype == np.dtype(object))
-        object.__setattr__(self, "is_dense", block_dtype.kind in "biufc")
+        object.__setattr__(self, "is_dense", block_dtype.kind in "biufcmM")
 
     def _is_equal(self, other: object) -> Any:
         """Compare the fields as tuples, in which NaN, a single object here, equals itself.
@@ -207,7 +211,7 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     Returns
     -------
     str
-        ``"bytes"``, an integer, ``"bool"`` or a float.
+        ``"bytes"``, an integer, ``"bool"``, a float, or one of `TIMES`, which int64 values are views of.
     """
     if dtype in (bytes, object):
         return "bytes"
@@ -215,7 +219,7 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     if name in _KIND_NAMES:
         return _KIND_NAMES[name]
     found = numpy_dtype(dtype, owner)
-    if found.kind in "biu" or found.name in ("float16", "float32", "float64", "bfloat16"):
+    if found.kind in "biu" or found.name in ("float16", "float32", "float64", "bfloat16", *TIMES):
         return found.name
     raise SchemaError(
         f"{owner}: expected dtype int64, float32 or bytes, the kinds that an Example stores, or an integer, bool or "
@@ -235,7 +239,7 @@ def stored_kind(dtype: str) -> str:
     """Return the kind that an Example stores for values of this dtype: "bytes", "int64" or "float32"."""
     if dtype == "bytes":
         return dtype
-    return "int64" if numpy_dtype(dtype, "").kind in "biu" else "float32"
+    return "int64" if numpy_dtype(dtype, "").kind in "biumM" else "float32"
 
 
 def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool = True) -> tuple[int, ...]:
@@ -1193,11 +1197,119 @@ class TextFeature(Encoded):
         return ()
 
 
+def _check_message_values(values: Any) -> None:
+    """Check the feature of the values of a `ProtoFeature`."""
+    serialized = isinstance(values, FixedLenFeature) and values == FixedLenFeature((), "bytes")
+    if not serialized and not isinstance(values, Encoded | ProtoFeature):
+        raise SchemaError(
+            f"ProtoFeature: values is a RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, or "
+            f"FixedLenFeature((), 'bytes') for bytes as they are stored; got {values!r}"
+        )
+    if isinstance(values, Encoded) and (values.count is not None or getattr(values, "default_value", None) is not None):
+        raise SchemaError(f"ProtoFeature: values describe one value, without count and default_value; got {values!r}")
+    if isinstance(values, ProtoFeature) and (values.message is None or values.key is not None):
+        raise SchemaError(f"ProtoFeature: values need a message of their own and no key; got {values!r}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProtoFeature(Feature):
+    """A field of a protobuf message, or all fields below it.
+
+    ``read_tfrecord(…, message=M)`` reads records that are messages: a feature is then a path in ``M``. In `features`
+    of Examples and SequenceExamples, the bytes of a key are messages of a type of their own.
+
+    A scalar field makes one column. The path of a message makes a column of each field below it, which is named after
+    the feature and the rest of the path, joined by dots. Fields of a repeated message have one row of items per
+    record; each repeated field of the path adds a level of rows. A field that a message lacks has its default value.
+
+    Parameters
+    ----------
+    message : message class, Descriptor or str, optional
+        Type of the messages: a generated class, its descriptor, ``"file.desc:package.Message"`` or
+        ``"file.proto:package.Message"``. Left out where ``read_tfrecord(…, message=M)`` states it: the only argument
+        is then the path.
+    path : str
+        Names of fields joined by dots, ``"tracks.states.center_x"``; an extension is ``[package.name]``, an entry of a
+        map has ``key`` and ``value``, and the name of a oneof is a column of the name of the field that is set. The
+        empty path is the message itself.
+    values : RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, optional
+        Feature of each bytes value. `TextFeature` also names the values of an enum. A `ProtoFeature` decodes messages
+        in bytes, or those of its type in an ``Any``. ``FixedLenFeature((), "bytes")`` reads a message, or text, as the
+        bytes that are stored.
+    presence : bool, default False
+        A column of whether the field is set instead of its values.
+    depth : int, default 1
+        Levels of recursion that make columns: messages within a message of their own type. Deeper ones are columns of
+        bytes.
+    key : str, optional
+        Key of an Example that holds the messages, by default the name of the feature.
+
+    Examples
+    --------
+    >>> ProtoFeature("tracks.states.center_x")
+    ProtoFeature('tracks.states.center_x')
+    >>> ProtoFeature("frames.jpeg", values=ImageFeature(channels=3)).path
+    'frames.jpeg'
+    """
+
+    message: Any
+    path: Any = None
+    values: Any = field(default=None, kw_only=True)
+    presence: bool = field(default=False, kw_only=True)
+    depth: int = field(default=1, kw_only=True)
+    key: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        message, path = self.message, self.path
+        if path is None:
+            message, path = (None, message) if isinstance(message, str) else (message, "")
+        checked_key(path, "ProtoFeature")
+        if message is not None:
+            message = MessageType.of(message, "ProtoFeature: message")
+        if self.values is not None:
+            _check_message_values(self.values)
+        if self.presence and self.values is not None:
+            raise SchemaError("ProtoFeature: presence=True reads no values; remove values=")
+        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 0:
+            raise SchemaError(f"ProtoFeature: depth is a number of levels from 0 on; got {self.depth!r}")
+        if self.key is not None:
+            checked_key(self.key, "ProtoFeature")
+        self._set(message=message, path=path, presence=bool(self.presence))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that construct an equal feature, without defaults."""
+        given = Feature.arguments(self)
+        if self.message is None:
+            del given["path"]
+            given["message"] = self.path
+        return given
+
+    @property
+    def dtype(self) -> str:
+        """The kind of the stored value: bytes."""
+        return "bytes"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the stored value: a scalar."""
+        return ()
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of the stored value; columns have dtypes of their own."""
+        return np.dtype(object)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of the stored value; columns have shapes of their own."""
+        return ()
+
+
 _FEATURES: dict[str, type[Feature]] = {
     cls.__name__: cls
     for cls in (
-        *(FixedLenFeature, FixedLenSequenceFeature, ImageFeature, RaggedFeature, RawFeature, SparseFeature),
-        *(TensorFeature, TextFeature, VarLenFeature),
+        *(FixedLenFeature, FixedLenSequenceFeature, ImageFeature, ProtoFeature, RaggedFeature, RawFeature),
+        *(SparseFeature, TensorFeature, TextFeature, VarLenFeature),
     )
 }
 
@@ -1225,13 +1337,13 @@ def from_tensorflow(feature: Any, owner: str) -> Feature:
 
 def json_of_feature(feature: Feature) -> dict[str, Any]:
     """Return the class and the arguments of a feature as JSON values."""
-    return {"class": type(feature).__name__, **_to_json(feature.arguments())}
+    return {"class": type(feature).__name__, **to_json(feature.arguments())}
 
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
     cls = _stored_class(_FEATURES, entry.pop("class"))
-    made: Feature = cls(**{name: _from_json(value) for name, value in entry.items()})
+    made: Feature = cls(**{name: from_json(value) for name, value in entry.items()})
     return made
 
 
@@ -1241,12 +1353,12 @@ def _stored_class(classes: Mapping[str, Any], name: Any) -> Any:
     return classes[name]
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert arguments of features to JSON values; bytes, NaN, infinities, partitions and features become objects."""
     if isinstance(value, dict):
-        return {name: _to_json(item) for name, item in value.items()}
+        return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode("ascii")}
     if isinstance(value, float) and not math.isfinite(value):
@@ -1255,13 +1367,15 @@ def _to_json(value: Any) -> Any:
         return {"partition": type(value).__name__, **partition_arguments(value)}
     if isinstance(value, Feature):
         return json_of_feature(value)
+    if isinstance(value, MessageType):
+        return {"message_type": value.name, "descriptors": to_json(value.descriptors)}
     return value
 
 
-def _from_json(value: Any) -> Any:
-    """Convert JSON values of `_to_json` back to arguments."""
+def from_json(value: Any) -> Any:
+    """Convert JSON values of `to_json` back to arguments."""
     if isinstance(value, list):
-        return tuple(_from_json(item) for item in value)
+        return tuple(from_json(item) for item in value)
     if not isinstance(value, dict):
         return value
     if "base64" in value:
@@ -1270,5 +1384,7 @@ def _from_json(value: Any) -> Any:
         return float(value["float"])
     if "class" in value:
         return feature_of_json(dict(value))
+    if "message_type" in value:
+        return MessageType(value["message_type"], from_json(value["descriptors"]))
     partition = _stored_class(_PARTITIONS, value["partition"])
     return partition(**{name: item for name, item in value.items() if name != "partition"})

@@ -13,7 +13,18 @@ from functools import partial
 from typing import Any
 
 from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.features import Feature, RawFeature, TensorFeature, feature_of_json, from_tensorflow, json_of_feature
+from dask_tfrecord.features import (
+    Feature,
+    ProtoFeature,
+    RawFeature,
+    TensorFeature,
+    feature_of_json,
+    from_json,
+    from_tensorflow,
+    json_of_feature,
+    to_json,
+)
+from dask_tfrecord.message_types import MessageType
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
@@ -62,6 +73,12 @@ class Schema(Mapping[str, Feature]):
     groups : mapping of str to sequence of str, optional
         Groups of ragged features that share their row lengths, by name: all features of a group have one number of
         items in each record. `to_zarr` stores one array of row splits for each group, and verifies the lengths.
+    inner_groups : mapping of str to sequence of str, optional
+        For nested rows: the names of the groups that the items of a feature are in within its own group, the outermost
+        first. They become groups when the group is exploded. Set for fields of messages.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages than Examples. Features are
+        then `ProtoFeature`.
     report : Report, optional
         Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
 
@@ -69,7 +86,8 @@ class Schema(Mapping[str, Feature]):
     ------
     SchemaError
         If a name is not a string or occurs twice, a feature is of an unknown class, a group names a feature that is
-        unknown, not ragged, or in another group, or both sequence_features and example_features are given.
+        unknown, not ragged, or in another group, or both sequence_features and example_features are given. If a
+        feature of a message is no `ProtoFeature`, or has a message or a key.
 
     Examples
     --------
@@ -80,12 +98,16 @@ class Schema(Mapping[str, Feature]):
     True
     """
 
-    __slots__ = ("_features", "_steps", "classes", "groups", "message", "report", "sampling")
+    __slots__ = (
+        *("_features", "_steps", "classes", "groups", "inner_groups", "message", "message_type", "report", "sampling"),
+    )
     _features: dict[str, Feature]
     _steps: frozenset[str]
     message: str
+    message_type: MessageType | None
     classes: Mapping[str, tuple[str, ...]]
     groups: Mapping[str, tuple[str, ...]]
+    inner_groups: Mapping[str, tuple[str, ...]]
     report: Any
     sampling: Sampling | None
 
@@ -98,10 +120,12 @@ class Schema(Mapping[str, Feature]):
         example_features: Mapping[str, Any] | None = None,
         classes: Mapping[str, Sequence[str]] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
+        inner_groups: Mapping[str, Sequence[str]] | None = None,
+        message: Any = None,
         report: Any = None,
     ) -> None:
         known: dict[str, Feature] = {}
-        message, steps = _steps_of_message(sequence_features, example_features)
+        message_name, steps = _steps_of_message(sequence_features, example_features)
         for name, feature in [*features.items(), *steps.items()]:
             if not isinstance(name, str):
                 raise SchemaError(f"expected a string as feature name; got {name!r}")
@@ -111,14 +135,21 @@ class Schema(Mapping[str, Feature]):
                 argument = "example_features" if example_features is not None else "sequence_features"
                 raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
             known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
+        message_type = None if message is None else MessageType.of(message)
+        _check_messages(known, message_type, is_example=message_name == "Example")
+        if message_type is not None:
+            # A message without a package has a leading dot: it may be named Example.
+            message_name = message_type.name if "." in message_type.name else f".{message_type.name}"
         self._set(
             _features=known,
             _steps=frozenset(steps),
-            message=message,
+            message=message_name,
+            message_type=message_type,
             sampling=sampling,
             report=report,
             classes={name: tuple(names) for name, names in (classes or {}).items()},
-            groups=_checked_groups(groups or {}, known, message),
+            groups=_checked_groups(groups or {}, known, message_name),
+            inner_groups={name: tuple(inner) for name, inner in (inner_groups or {}).items() if name in known},
         )
 
     def _set(self, **attributes: Any) -> Schema:
@@ -160,12 +191,12 @@ class Schema(Mapping[str, Feature]):
         return self._features.values()
 
     def __hash__(self) -> int:
-        return hash((frozenset(self._features.items()), self._steps, self.message))
+        return hash((frozenset(self._features.items()), self._steps, self.message, self.message_type))
 
     def __eq__(self, other: object) -> bool:
         # Schemas are equal if they decode records equally; their sampling does not matter.
         if isinstance(other, Schema):
-            parts = (self.message, self._steps) == (other.message, other._steps)
+            parts = (self.message, self.message_type, self._steps) == (other.message, other.message_type, other._steps)
             return parts and self._features == other._features
         if isinstance(other, Mapping):
             return self.message == "Example" and self._features == dict(other)
@@ -173,7 +204,8 @@ class Schema(Mapping[str, Feature]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         steps: dict[str, Any] = {"sequence_features": self.sequence_features, "example_features": self.example_features}
-        named = partial(Schema, **steps, classes=self.classes, groups=self.groups)
+        groups: dict[str, Any] = {"groups": self.groups, "inner_groups": self.inner_groups}
+        named = partial(Schema, **steps, classes=self.classes, **groups, message=self.message_type)
         return named, (self.context_features, self.sampling)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
@@ -227,6 +259,8 @@ class Schema(Mapping[str, Feature]):
             example_features=steps if self.message == "ExampleListWithContext" else None,
             classes={name: self.classes[name] for name in features if name in self.classes},
             groups=self.groups_of(features),
+            inner_groups=self.inner_groups,
+            message=self.message_type,
         )
         # Keep the given order across context and steps.
         return made._set(_features={name: made[name] for name in features})
@@ -266,13 +300,17 @@ class Schema(Mapping[str, Feature]):
         """Return the schema as JSON text."""
         features = [{"name": name, **json_of_feature(feature)} for name, feature in self.items()]
         document: dict[str, Any] = {"features": features}
-        if self.message != "Example":
+        if self.message_type is not None:
+            document["message"] = to_json(self.message_type)
+        elif self.message != "Example":
             argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
             document[argument] = [name for name in self if name in self._steps]
         if self.classes:
             document["classes"] = {name: list(names) for name, names in self.classes.items()}
         if self.groups:
             document["groups"] = {group: list(names) for group, names in self.groups.items()}
+        if self.inner_groups:
+            document["inner_groups"] = {name: list(names) for name, names in self.inner_groups.items()}
         if self.sampling is not None:
             document["sampling"] = asdict(self.sampling)
         return json.dumps(document, ensure_ascii=False, allow_nan=False)
@@ -297,9 +335,15 @@ class Schema(Mapping[str, Feature]):
                 sampling = Sampling(**{**sampling, "present": present, "unset": tuple(sampling["unset"])})
             named = None if sequences is None else {name: features.pop(name) for name in sequences}
             of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
-            labels, groups = document.get("classes"), document.get("groups")
             made = cls(
-                features, sampling, sequence_features=named, example_features=of_items, classes=labels, groups=groups
+                features,
+                sampling,
+                sequence_features=named,
+                example_features=of_items,
+                classes=document.get("classes"),
+                groups=document.get("groups"),
+                inner_groups=document.get("inner_groups"),
+                message=from_json(document["message"]) if "message" in document else None,
             )
         except SchemaError as error:
             raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
@@ -446,6 +490,30 @@ def _steps_of_message(
     return ("Example", {}) if sequence_features is None else ("SequenceExample", sequence_features)
 
 
+def _check_messages(features: Mapping[str, Feature], message: MessageType | None, *, is_example: bool) -> None:
+    """Refuse features of records of another kind.
+
+    Raises
+    ------
+    SchemaError
+        If fields of a message are not read by a `ProtoFeature`, or it lacks a type.
+    """
+    if message is not None and not is_example:
+        raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
+    for name, feature in features.items():
+        is_field = isinstance(feature, ProtoFeature)
+        if message is None and is_field and feature.message is None:
+            raise SchemaError(
+                f"feature {name!r}: {feature} lacks the type of its message: give ProtoFeature(M, {feature.path!r}) "
+                f"for messages in bytes of Examples, or message=M for records that are messages"
+            )
+        if message is not None and not (is_field and feature.message is None and feature.key is None):
+            raise SchemaError(
+                f"feature {name!r}: records are messages {message.name}, whose fields are read by "
+                f"ProtoFeature('path'); got {feature}"
+            )
+
+
 def _checked_groups(
     groups: Mapping[str, Sequence[str]], features: Mapping[str, Feature], message: str
 ) -> dict[str, tuple[str, ...]]:
@@ -535,8 +603,9 @@ def given_features(
     features: Mapping[str, Any] | None,
     sequence_features: Mapping[str, Any] | None,
     example_features: Mapping[str, Any] | None = None,
+    message: Any = None,
 ) -> Schema:
-    """Return the schema of the arguments of a user; of Examples without `sequence_features` or `example_features`."""
+    """Return the schema of the arguments of a user; of Examples without the others."""
     for argument, given in (
         ("features", features),
         ("sequence_features", sequence_features),
@@ -547,8 +616,10 @@ def given_features(
                 f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
             )
     if isinstance(features, Schema):
-        if sequence_features is None and example_features is None:
+        if sequence_features is None and example_features is None and message is None:
             return features
+        if features.message_type not in (None, None if message is None else MessageType.of(message)):
+            raise SchemaError(f"the features are a Schema of messages {features.message}, and other arguments differ")
         features = features.select(features.context_features)
         classes, groups = features.classes, features.groups
     else:
@@ -559,6 +630,7 @@ def given_features(
         example_features=example_features,
         classes=classes,
         groups=groups,
+        message=message,
     )
 
 

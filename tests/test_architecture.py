@@ -26,6 +26,7 @@ ORDER = [
     "markup",
     "settings",
     "messages",
+    "message_types",
     "features",
     "schema",
     "storage",
@@ -88,7 +89,7 @@ ALLOWED = {
     "xarray": {"interop", "arrays/dataset.py"},
     "PIL": {"images", "preview"},
     "simplejpeg": {"images/codecs.py"},
-    "google": {"messages"},
+    "google": {"messages", "message_types"},
     "tensorflow": set[str](),
 }
 

@@ -91,8 +91,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
         whole = not self._assigned and set(self._names) == set(own)
         kept = {name: own.classes[name] for name in self._own if name in own.classes}
-        groups = own.groups_of(self._own)
-        return Schema(features, own.sampling if whole else None, classes=kept, groups=groups, report=own.report)
+        groups: dict[str, Any] = {"groups": own.groups_of(self._own), "inner_groups": own.inner_groups}
+        return Schema(features, own.sampling if whole else None, classes=kept, report=own.report, **groups)
 
     @property
     def nrows(self) -> int | None:

@@ -276,7 +276,15 @@ def _plan_items(
         features[number] = FixedLenFeature((), "int64")
     needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
-    items = Schema(features, classes=classes, groups=schema.groups_of(repeated))
+    groups, inner_groups = schema.groups_of(repeated), dict[str, tuple[str, ...]]()
+    for name in (*names, *repeated):
+        inner = schema.inner_groups.get(name, ())
+        if inner and name in names:
+            groups[inner[0]] = (*groups.get(inner[0], ()), name)
+            inner = inner[1:]
+        if inner:
+            inner_groups[name] = inner
+    items = Schema(features, classes=classes, groups=groups, inner_groups=inner_groups)
     return ItemPlan(names, repeated, schema.select(needed), items, items, number=number)
 
 

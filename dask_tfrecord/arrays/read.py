@@ -30,9 +30,11 @@ from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks
+from dask_tfrecord.columns.message_fields import leaf_paths
 from dask_tfrecord.errors import SPLIT, CorruptRecordError, Location, SchemaError, ShardNotFoundError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
+from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, find_tfds
 from dask_tfrecord.records.damage import DamageReport
@@ -245,6 +247,7 @@ def read_tfrecord(
     *,
     sequence_features: Mapping[str, Feature] | None = None,
     example_features: Mapping[str, Feature] | None = None,
+    message: Any = None,
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     split: str | None = None,
@@ -278,6 +281,12 @@ def read_tfrecord(
         `FixedLenFeature` of shape ``s`` a ragged one of shape ``(-1, *s)``, a `VarLenFeature` nested rows. An item that
         lacks a key takes the ``default_value``. ``ds.explode("examples")`` returns one row per item. Excludes
         `sequence_features`.
+    message : message class, Descriptor or str, optional
+        Type of the records if they are other protobuf messages than Examples: a generated class, its descriptor,
+        ``"file.desc:package.Message"`` (of a set that ``protoc --include_imports --descriptor_set_out`` wrote), or
+        ``"file.proto:package.Message"``, which needs ``pip install 'dask-tfrecord[proto]'``. `features` are then
+        `ProtoFeature`; by default all fields are columns, named by their paths. Fields of a repeated message are a
+        group, whose columns have a row of items per record. Fields that the type lacks are skipped.
     columns : sequence of str, optional
         Names of the features to read; by default all.
     filters : list of tuple or list of list of tuple, optional
@@ -324,8 +333,8 @@ def read_tfrecord(
     ShardNotFoundError
         If no shard is found. It is a `FileNotFoundError` too.
     SchemaError
-        If features cannot be inferred, a column or split does not exist, a column has no value for lost rows, or a
-        filter does not fit its column.
+        If features cannot be inferred, a column or split does not exist, a column has no value for lost rows, a
+        filter does not fit its column, or the type of the messages or a path in it cannot be found.
     CorruptRecordError
         If a record header is damaged or a shard is truncated, and ``errors="raise"``.
     ValueError
@@ -350,6 +359,7 @@ def read_tfrecord(
             features,
             sequence_features=sequence_features,
             example_features=example_features,
+            message=message,
             split=split,
             chunks=chunks,
             counts=counts,
@@ -363,8 +373,11 @@ def read_tfrecord(
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     if isinstance(features, str | os.PathLike):
         features = Schema.read(features, storage_options=storage_options)
+    if message is not None and features is None:
+        message = MessageType.of(message)
+        features = leaf_paths(message)
     are_given = features is not None or sequence_features is not None or example_features is not None
-    given = given_features(features, sequence_features, example_features) if are_given else None
+    given = given_features(features, sequence_features, example_features, message) if are_given else None
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)
         _log_damage(intact, errors)

@@ -503,17 +503,18 @@ class KeySpec:
 
 
 class KeyOutput(NamedTuple):
-    """Decoded values of one key in all records."""
+    """Decoded values of one key, or of one field of messages, in all records."""
 
-    spec: KeySpec
+    spec: Any  # of type KeySpec, or FieldSpec
     values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
     value_splits: NDArray[np.int64] | None  # of bytes values
     step_splits: NDArray[np.int64] | None  # of values by steps of a ragged feature list, or by items
-    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record
+    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record; of nested fields by item
     shapes: NDArray[np.int64] | None  # of tensors, flattened
+    outer: tuple[NDArray[np.int64], ...] = ()  # row splits of the repeated messages around, the outermost first
 
     @classmethod
-    def from_native(cls, output: _native.ColumnOutput, spec: KeySpec) -> KeyOutput:
+    def from_native(cls, output: _native.ColumnOutput, spec: Any) -> KeyOutput:
         """Copy the references to the arrays of a native output."""
         return cls(spec, output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes)
 
@@ -599,6 +600,11 @@ def fixed_bytes(feature: Feature, decoded: Decoded) -> Block:
     return decoded.keys[0].encoded().reshape((decoded.rows, *feature.item_shape))
 
 
+def numbers(feature: Feature, decoded: Decoded) -> Block:
+    """Assemble rows with one number each, which other columns share."""
+    return decoded.into(decoded.keys[0].flat(feature.item_dtype))
+
+
 def ragged(feature: Feature, decoded: Decoded) -> Block:
     """Assemble rows of values, of steps of values, or of items with a fixed number of values."""
     (output,) = decoded.keys
@@ -656,7 +662,9 @@ def _padded_bytes(
     return BytesBlock(values, ends, shape)
 
 
-def sorted_indices(feature: SparseFeature, outputs: Sequence[KeyOutput]) -> Sequence[KeyOutput]:
+def sorted_indices(
+    feature: SparseFeature, outputs: Sequence[KeyOutput], limit: MemoryLimit | None
+) -> Sequence[KeyOutput]:
     """Return two outputs of a sparse feature: its indices, checked and ascending, and its values."""
     *axes, values = outputs
     splits = values.record_splits

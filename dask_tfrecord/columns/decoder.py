@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import struct
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -37,6 +38,13 @@ from dask_tfrecord.columns.blocks import (
 )
 from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
+from dask_tfrecord.columns.message_fields import (
+    FieldColumn,
+    MessageTables,
+    columns_in_bytes,
+    message_columns,
+    message_tables,
+)
 from dask_tfrecord.errors import (
     FEATURES,
     CorruptRecordError,
@@ -57,6 +65,7 @@ from dask_tfrecord.features import (
     FixedLenSequenceFeature,
     ImageFeature,
     KeyedPartition,
+    ProtoFeature,
     RaggedFeature,
     RawFeature,
     SparseFeature,
@@ -89,23 +98,35 @@ class ColumnDecoder:
         Name of the schema's feature that the column belongs to.
     parsed : Feature
         The schema's feature.
-    specs : tuple of KeySpec
-        Keys to extract.
+    specs : tuple of KeySpec or FieldSpec
+        Keys to extract, or fields of messages.
     assembler : callable or None
         Function that assembles a block; None if the decoder writes the only key directly into an array.
     prepare : callable, optional
         Function that processes the outputs before `assembler`, once for all columns of a feature.
     unit : str, default "value"
         Name of what a row consists of, for errors: "value", "step" or "item".
+    classes : tuple of str, default ()
+        Names of the values of an enum.
+    groups : tuple of str, default ()
+        Groups of the columns that share its rows at each level, the outermost first.
     """
 
     feature: Feature
     source: str
     parsed: Feature
-    specs: tuple[KeySpec, ...]
+    specs: tuple[Any, ...]
     assembler: Assemble | None
-    prepare: Callable[[Any, Sequence[KeyOutput]], Sequence[KeyOutput]] | None = None
+    prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
     unit: str = "value"
+    classes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @classmethod
+    def from_field(cls, source: str, made: FieldColumn, unit: str = "value") -> ColumnDecoder:
+        """Return the decoder of a column of messages."""
+        parts = made.feature, source, made.values, made.specs, made.assembler, made.prepare
+        return cls(*parts, unit, made.classes, made.groups)
 
     @property
     def keeps_values(self) -> bool:
@@ -150,11 +171,18 @@ class Decoder:
         self.decoders = _decoders(schema)
         features = {name: column.feature for name, column in self.decoders.items()}
         sampling = schema.sampling if features.keys() == schema.keys() else None
-        classes = {name: names for name, names in schema.classes.items() if name in features}
+        classes = {name: column.classes for name, column in self.decoders.items() if column.classes}
+        classes |= {name: names for name, names in schema.classes.items() if name in features}
         groups = schema.groups_of(features)
+        for name, column in self.decoders.items():
+            if column.groups and column.unit != "item":
+                groups[column.groups[0]] = (*groups.get(column.groups[0], ()), name)
+        inner = {name: column.groups[1:] for name, column in self.decoders.items() if column.groups[1:]}
         if schema.example_features:
             groups[ITEMS] = tuple(name for name, column in self.decoders.items() if column.unit == "item")
-        self.columns = Schema(features, sampling, classes=classes, groups=groups, report=schema.report)
+        self.columns = Schema(
+            features, sampling, classes=classes, groups=groups, inner_groups=inner, report=schema.report
+        )
         if measure == "sizes":
             # A key has one spec: its values are kept for all columns if one of them needs them.
             needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
@@ -185,6 +213,8 @@ def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
             return column.specs
         case SparseFeature():
             return column.specs[:-1]
+        case ProtoFeature():
+            return column.specs
         case RaggedFeature():
             return column.specs[1:] if column.parsed.values is None else column.specs
     return ()
@@ -209,7 +239,13 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
 def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     columns: dict[str, ColumnDecoder] = {}
     for name, feature in schema.items():
-        if not schema.has_steps(name):
+        if schema.message_type is not None:
+            assert isinstance(feature, ProtoFeature)
+            fields = message_columns(schema.message_type, name, feature)
+            found = {label: ColumnDecoder.from_field(name, field) for label, field in fields.items()}
+        elif isinstance(feature, ProtoFeature):
+            found = _columns_of_messages(name, feature, schema)
+        elif not schema.has_steps(name):
             found = _feature_columns(name, feature)
         elif schema.message == "SequenceExample":
             column = _repeated_column(name, name, feature, "step")
@@ -226,8 +262,27 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
             columns[label] = column
     for column in columns.values():
         _check_axes(column)
-    _check_keys(columns)
-    return columns
+    if schema.message_type is None:
+        _check_keys(columns)
+        return columns
+    # A field may have several columns: the names of an enum beside its numbers.
+    uses = Counter(spec for column in columns.values() for spec in column.specs)
+    return {
+        name: replace(column, assembler=blocks.numbers)
+        if column.assembler is None and uses[column.specs[0]] > 1
+        else column
+        for name, column in columns.items()
+    }
+
+
+def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> dict[str, ColumnDecoder]:
+    """Return the columns of messages in the bytes of a key, one in every record, step or item."""
+    steps = schema.has_steps(name)
+    unit = "value" if not steps else "step" if schema.message == "SequenceExample" else "item"
+    key = schema.key_of(name) if feature.key is None else feature.key
+    specs = (replace(_encoded_spec(key, TextFeature(), steps=steps), text=False),)
+    fields = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
+    return {label: ColumnDecoder.from_field(name, field, unit) for label, field in fields.items()}
 
 
 def _check_axes(column: ColumnDecoder) -> None:
@@ -424,6 +479,8 @@ def why_not_located(name: str, schema: Schema) -> str | None:
         None if they are, as far as the schema determines it: floats may be packed or not, record by record.
     """
     feature = schema[name]
+    if isinstance(feature, ProtoFeature):
+        return "fields of a message may be stored in several places"
     if schema.has_steps(name):
         values = "steps of a feature list" if schema.message == "SequenceExample" else "items of a list of Examples"
         return f"the {values} are not contiguous"
@@ -518,18 +575,22 @@ class _DecodeJob:
 
     runs: list[tuple[int, Run]]  # of the chunk, each with the row of its first record
     records: int  # of the chunk, decoded so far
-    native: _native.Decoder
+    native: Any  # decoder of Examples or of messages
 
     def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
-        self.schema, self.limit = decoder.schema, limit
+        self.schema, self.limit, self.check_crc = decoder.schema, limit, check_crc
         self.columns = {name: decoder.decoders[name] for name in names}
         # Columns may share key specs. `outputs` holds, by column, the indices of its key specs.
-        indices: dict[KeySpec, int] = {}
+        indices: dict[Any, int] = {}
         self.outputs = {
             name: [indices.setdefault(spec, len(indices)) for spec in column.specs]
             for name, column in self.columns.items()
         }
         self.key_specs = list(indices)
+        self.tables: MessageTables | None = None
+        if self.schema.message_type is not None:
+            self.tables = message_tables(self.schema.message_type, tuple(indices))
+            return
         message = self.schema.message
         # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
         # would be lost.
@@ -547,15 +608,21 @@ class _DecodeJob:
             self._specs.append(_native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps))
         self._options = check_crc, sampling is not None, MESSAGES[message]
 
+    def _new_native(self) -> Any:
+        if self.tables is not None:
+            return self.tables.decoder(check_crc=self.check_crc, limit=self.limit)
+        native = _native.Decoder(self._specs, *self._options)
+        if self.limit is not None:
+            native.set_memory_limit(self.limit.nbytes)
+        return native
+
     def begin(self, runs: Sequence[Run], rows: int | None, out: dict[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
         self.nbytes = sum(run.stop_offset - run.offset for run in runs)  # 0 once memory for them is allocated
         self.records, self.runs = 0, []
-        self.native = _native.Decoder(self._specs, *self._options)
-        if self.limit is not None:
-            self.native.set_memory_limit(self.limit.nbytes)
+        self.native = self._new_native()
         self.arrays = {} if rows is None else dict(self._set_outputs(rows, runs))
 
     def _set_outputs(self, rows: int, runs: Sequence[Run]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -604,8 +671,11 @@ class _DecodeJob:
 
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
-        specs = self.key_specs
-        taken = [KeyOutput.from_native(self.native.take_output(i), spec) for i, spec in enumerate(specs)]
+        if self.tables is not None:
+            taken = self.tables.outputs(self.native)
+        else:
+            specs = self.key_specs
+            taken = [KeyOutput.from_native(self.native.take_output(i), spec) for i, spec in enumerate(specs)]
         for index, memory in self.offered.items():
             if taken[index].values is None:
                 taken[index] = taken[index]._replace(values=memory[: taken[index].total].view(np.uint8))
@@ -616,7 +686,7 @@ class _DecodeJob:
             try:
                 if column.prepare is not None:
                     if column.source not in prepared:
-                        prepared[column.source] = column.prepare(column.parsed, outputs)
+                        prepared[column.source] = column.prepare(column.parsed, outputs, self.limit)
                     outputs = prepared[column.source]
                 blocks[name] = self._block(name, column, outputs)
             except RowError as error:
@@ -806,6 +876,8 @@ class _Reader:
         """Return the error of the record that the decoder refused."""
         location = Location(self.shard.path, self.record, self.window.offset)
         problem = job.native.problem()
+        if job.tables is not None:
+            return _message_error(job, job.tables, problem, location)
         length = int.from_bytes(self.window.view(0, 8), "little")
         payload = bytes(self.window.view(HEADER, HEADER + length))
         if problem.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE):
@@ -841,6 +913,16 @@ def locate_record(run: Run, record: int, feature: str) -> Location:
     with reader.window:
         reader.skip(replace(run, first=record))
         return Location(run.shard.path, record, reader.window.offset, feature)
+
+
+def _message_error(
+    job: _DecodeJob, tables: MessageTables, problem: _native.MessageProblem, location: Location
+) -> TFRecordError:
+    """Return the error of a message that the decoder refused."""
+    location = replace(location, feature=tables.field(problem) or None)
+    if problem.fault is Fault.FULL and job.limit is not None:
+        return MemoryLimitError(f"field {location.feature!r} {job.limit.message()}", location)
+    return FeatureError(tables.describe(problem), location)
 
 
 def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location: Location) -> FeatureError:

@@ -216,6 +216,8 @@ def _values(block: NDArray[Any] | BytesBlock) -> pa.Array:
 
 
 def _buffer(array: NDArray[Any]) -> pa.Buffer:
+    # Python has no buffers of dates.
+    array = array.view(np.int64) if array.dtype.kind in "mM" else array
     return pa.py_buffer(np.ascontiguousarray(array))
 
 

@@ -198,7 +198,7 @@ def _check_storable(schema: Schema) -> None:
         If a column has one; the message has a conversion.
     """
     for name, feature in schema.items():
-        if feature.item_dtype.kind not in "biufcOT":
+        if feature.item_dtype.kind not in "biufcOTmM":
             block = f"blocks[{name!r}]"
             cast = f"{block}.astype('float32')"
             if feature.ragged_rank == 1:
@@ -1124,7 +1124,7 @@ class FillValues:
         default = getattr(schema[spec.feature], "default_value", None)
         if spec.part == "dense" and default is not None and not isinstance(default, tuple):
             return _checked(default, spec.dtype, spec.feature)
-        return "" if spec.dtype == "string" else np.dtype(spec.dtype).type(0)
+        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
 
 
 def json_value(value: Any) -> Any:
