@@ -180,7 +180,7 @@ def _needed_files(root: Descriptor) -> bytes:
     seen, waiting = {root.full_name}, [root]
     while waiting:
         message = waiting.pop()
-        extensions = sorted(pool.FindAllExtensions(message), key=lambda each: each.full_name)
+        extensions: list[Any] = sorted(pool.FindAllExtensions(message), key=lambda each: each.full_name)
         for extension in extensions:
             add(extension.file)
         for each in [*message.fields, *extensions]:
@@ -191,7 +191,7 @@ def _needed_files(root: Descriptor) -> bytes:
     return made.SerializeToString(deterministic=True)
 
 
-def is_repeated(field: FieldDescriptor) -> bool:
+def is_repeated(field: Any) -> bool:
     """Return whether a field has any number of values; maps are repeated."""
     found = getattr(field, "is_repeated", None)  # since protobuf 6
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
@@ -216,13 +216,13 @@ def oneofs_of(message: Descriptor) -> Iterator[Any]:
             yield oneof
 
 
-def _is_optional(field: FieldDescriptor) -> bool:
+def _is_optional(field: Any) -> bool:
     message = descriptor_pb2.DescriptorProto()
     field.containing_type.CopyToProto(message)
     return bool(next(each.proto3_optional for each in message.field if each.number == field.number))
 
 
-def enum_names(field: FieldDescriptor) -> dict[int, str]:
+def enum_names(field: Any) -> dict[int, str]:
     """Return the first name of each number of an enum field, by ascending number."""
     names: dict[int, str] = {}
     for value in field.enum_type.values:

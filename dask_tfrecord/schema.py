@@ -501,13 +501,13 @@ def _check_messages(features: Mapping[str, Feature], message: MessageType | None
     if message is not None and not is_example:
         raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
     for name, feature in features.items():
-        is_field = isinstance(feature, ProtoFeature)
-        if message is None and is_field and feature.message is None:
+        if message is None and isinstance(feature, ProtoFeature) and feature.message is None:
             raise SchemaError(
                 f"feature {name!r}: {feature} lacks the type of its message: give ProtoFeature(M, {feature.path!r}) "
                 f"for messages in bytes of Examples, or message=M for records that are messages"
             )
-        if message is not None and not (is_field and feature.message is None and feature.key is None):
+        own = isinstance(feature, ProtoFeature) and feature.message is None and feature.key is None
+        if message is not None and not own:
             raise SchemaError(
                 f"feature {name!r}: records are messages {message.name}, whose fields are read by "
                 f"ProtoFeature('path'); got {feature}"

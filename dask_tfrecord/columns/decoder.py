@@ -660,7 +660,7 @@ class _DecodeJob:
 
     def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> _native.Walk:
         """Decode the records of a window; its first one has the number `record`."""
-        walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
+        walk: _native.Walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
         self.learn(walk.records, walk.consumed)
         return walk
 

@@ -114,7 +114,8 @@ class FieldPath(NamedTuple):
         SchemaError
             If there is no such field.
         """
-        parts, fields, descriptor = split_path(path), list[Any](), message.descriptor
+        parts, fields = split_path(path), list[Any]()
+        descriptor: Any = message.descriptor
         for number, part in enumerate(parts):
             known = {} if descriptor is None else fields_of(message.pool, descriptor)
             oneofs = {} if descriptor is None else {oneof.name: oneof for oneof in oneofs_of(descriptor)}
@@ -340,7 +341,7 @@ def _made(
     return FieldColumn(feature, values, specs, assembler, groups=path.groups)
 
 
-def rows_of_values(values: Feature, rank: int) -> Feature:
+def rows_of_values(values: Any, rank: int) -> Feature:
     """Return the feature of values in some levels of rows.
 
     Raises
@@ -356,7 +357,7 @@ def rows_of_values(values: Feature, rank: int) -> Feature:
         return RaggedFeature("bytes", partitions=[RowLengths(str(level)) for level in range(rank - 1)], values=values)
     if isinstance(values, ImageFeature):
         return replace(values, shape=(-1, *values.value_shape))
-    several: Feature = replace(values, count=-1)  # type: ignore[call-arg]
+    several: Feature = replace(values, count=-1)
     return several
 
 
@@ -372,9 +373,10 @@ class _Nested:
             for splits in outer:
                 stack.enter_context(placing(splits))
             rows = decoded._replace(rows=len(decoded.keys[0].record_splits) - 1)
-            block: Any = self.innermost(feature, rows)
+            block = self.innermost(feature, rows)
         for splits in reversed(outer):
-            block = RaggedBlock(block, splits)
+            values: Any = block
+            block = RaggedBlock(values, splits)
         return block
 
 
