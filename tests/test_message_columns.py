@@ -1,15 +1,18 @@
 """Columns of protobuf messages, compared with the messages that were written."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, timestamp_pb2
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
+from dask_tfrecord.cli.main import tfrecord
 
 SCENE = """
 name: "scene.proto" package: "demo" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
@@ -110,6 +113,22 @@ def test_types_come_from_a_descriptor_set(path: str, tmp_path: Path) -> None:
     check(dtf.read_tfrecord(path, message=f"{file}:demo.Scene"))
     with pytest.raises(dtf.SchemaError, match=r"no message 'demo.Scena'; did you mean"):
         dtf.read_tfrecord(path, message=f"{file}:demo.Scena")
+
+
+@pytest.mark.parametrize("command", ["head", "to-zarr"])
+def test_commands_take_a_message(command: str, path: str, tmp_path: Path) -> None:
+    files = [timestamp_pb2.DESCRIPTOR.serialized_pb, Scene.DESCRIPTOR.file.serialized_pb]
+    protos = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in files]
+    file, store = tmp_path / "scene.desc", str(tmp_path / "scenes.zarr")
+    file.write_bytes(descriptor_pb2.FileDescriptorSet(file=protos).SerializeToString())
+    target = [store] if command == "to-zarr" else ["-n", "9", "--json"]
+    result = CliRunner().invoke(tfrecord, [command, path, *target, "--message", f"{file}:demo.Scene"])
+    assert result.exit_code == 0, result.output
+    if command == "to-zarr":
+        check(dtf.from_zarr(store))
+    else:
+        ids = [json.loads(line)["tracks.id"] for line in result.stdout.splitlines()]
+        assert ids == [[track.id for track in scene.tracks] for scene in scenes()]
 
 
 def test_features_select_fields_and_describe_values(path: str) -> None:

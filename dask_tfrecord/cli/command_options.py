@@ -240,6 +240,12 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
         "feature lists of SequenceExamples or items of ELWC).  [default: inferred]",
     ),
+    "message": click.option(
+        "--message",
+        metavar="FILE:NAME",
+        help="Type of the records if they are other protobuf messages: scene.desc:package.Scene of a descriptor set, "
+        "or of a .proto file.",
+    ),
     "sample": click.option(
         "--sample",
         callback=_number_or_all,

@@ -110,17 +110,22 @@ def find_schema(
     *,
     split: str | None,
     compression: str | None,
+    message: str | None = None,
     **_: Any,
-) -> Schema | str:
+) -> Schema | str | None:
     """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
+
+    With --message they are None: all fields.
 
     Raises
     ------
     click.UsageError
-        If --features and --sample are both given.
+        If --features and --sample are both given, or --message and --sample.
     """
     check_one_source_of_features(features, sample)
-    if features is not None:
+    if message is not None and sample is not None:
+        raise click.UsageError("--message specifies the fields that --sample would infer: give one of them.")
+    if features is not None or message is not None:
         return features
     from dask_tfrecord.arrays.read import resolve_collection
 

@@ -253,11 +253,11 @@ def schema(
     arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
     has no casts and no decoding of bytes. Python code assigns an equal schema.
     """
-    found = find_schema(pattern, threads, features, sample, split=split, compression=compression)
-    if isinstance(found, str):
-        from dask_tfrecord.schema import Schema
+    from dask_tfrecord.schema import Schema
 
-        found = Schema.read(found)
+    found = find_schema(pattern, threads, features, sample, split=split, compression=compression)
+    if not isinstance(found, Schema):
+        found = Schema.read(found or "")
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
@@ -276,7 +276,7 @@ def schema(
 
 @tfrecord.command()
 @pattern_argument()
-@options("number", "rows_json", "split", "features", "sample", "columns", "where", "compression", "threads")
+@options("number", "rows_json", "split", "features", "message", "sample", "columns", "where", "compression", "threads")
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
     """Print the first records.
 
@@ -303,7 +303,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
 @tfrecord.command()
 @pattern_argument()
 @click.argument("target")
-@options("preview_number", "split", "features", "sample", "columns", "overwrite", "compression", "threads")
+@options("preview_number", "split", "features", "message", "sample", "columns", "overwrite", "compression", "threads")
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
     """Draw the first records: a contact sheet of images, and a table of other features.
 
@@ -329,7 +329,19 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
 @tfrecord.command()
 @pattern_argument()
 @options(
-    *("split", "features", "sample", "columns", "where", "statistics_json", "html", "tfmd", "overwrite", "errors"),
+    *(
+        "split",
+        "features",
+        "message",
+        "sample",
+        "columns",
+        "where",
+        "statistics_json",
+        "html",
+        "tfmd",
+        "overwrite",
+        "errors",
+    ),
     *("compression", "threads"),
 )
 def describe(
@@ -380,7 +392,7 @@ def _open(
 @pattern_argument()
 @click.argument("store")
 @options(
-    *("split", "features", "sample", "columns", "where", "chunks", "shards"),
+    *("split", "features", "message", "sample", "columns", "where", "chunks", "shards"),
     *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
     *("errors", "threads"),
 )
@@ -492,7 +504,7 @@ def virtual(
 @pattern_argument()
 @click.argument("target")
 @options(
-    *("split", "features", "sample", "columns", "where"),
+    *("split", "features", "message", "sample", "columns", "where"),
     *("file_chunks", "overwrite", "parquet_compression", "threads"),
 )
 def to_parquet(
