@@ -563,7 +563,9 @@ class MessageEncoder:
     def __init__(
         self,
         tables: Sequence[MessageTable],
-        columns: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+        columns: Sequence[
+            Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        ],
         value_splits: Sequence[
             Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None
         ],

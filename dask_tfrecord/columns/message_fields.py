@@ -350,7 +350,8 @@ def rows_of_values(values: Any, rank: int) -> Feature:
         If values of different shapes are in several levels of rows.
     """
     if rank == 0:
-        return values
+        same: Feature = values
+        return same
     if isinstance(values, FixedLenFeature):
         return VarLenFeature(values.dtype, shape=(-1,) * rank)
     if rank > 1:
