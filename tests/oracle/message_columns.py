@@ -82,11 +82,10 @@ class Column:
 class Unrolled:
     """A message type without recursion: the places of its fields, and its class.
 
-    `depth` is the number of messages of one type around another one of that type that has fields.
+    `depth` is the number of messages on a way that are within another one of their type and still have fields.
     """
 
     def __init__(self, files: descriptor_pb2.FileDescriptorSet, name: str, depth: int) -> None:
-        self.depth = depth
         self.pool = descriptor_pool.DescriptorPool()
         self.messages: dict[str, tuple[descriptor_pb2.FileDescriptorProto, descriptor_pb2.DescriptorProto]] = {}
         self.enum_files: dict[str, str] = {}
@@ -95,7 +94,7 @@ class Unrolled:
         for file in files.file:
             self.pool.AddSerializedFile(file.SerializeToString())
             self._index(file, file, file.package, file.message_type)
-        path, self.root = self._unroll(name, ())
+        path, self.root = self._unroll(name, (), depth)
         self.message: type[Any] = message_factory.GetMessageClass(self.pool.FindMessageTypeByName(path))
 
     def _index(self, file: Any, scope: Any, prefix: str, messages: Any) -> None:
@@ -109,17 +108,17 @@ class Unrolled:
             self.messages[name] = (file, message)
             self._index(file, message, name, message.nested_type)
 
-    def _unroll(self, name: str, above: tuple[str, ...]) -> tuple[str, Place]:
+    def _unroll(self, name: str, above: tuple[str, ...], depth: int) -> tuple[str, Place]:
         """Add a file with the type of one place; return its name and the place."""
         file, message = self.messages[name]
         self.places += 1
         made = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}{self.places}.proto", package=_PACKAGE)
-        made.syntax = file.syntax
+        made.syntax = file.syntax or "proto2"
         if file.syntax == "editions":
             made.edition = file.edition
             made.options.CopyFrom(file.options)
         declared = made.message_type.add(name=f"P{self.places}")
-        place = self._fill(declared, f"{_PACKAGE}.{declared.name}", message, name, above, made)
+        place = self._fill(declared, f"{_PACKAGE}.{declared.name}", message, (*above, name), depth, made)
         self.pool.AddSerializedFile(made.SerializeToString())
         return f"{_PACKAGE}.{declared.name}", place
 
@@ -128,14 +127,13 @@ class Unrolled:
         made: descriptor_pb2.DescriptorProto,
         path: str,
         message: descriptor_pb2.DescriptorProto,
-        name: str,
         above: tuple[str, ...],
+        depth: int,
         file: descriptor_pb2.FileDescriptorProto,
     ) -> Place:
-        """Declare the fields of a message at one place."""
+        """Declare the fields of a message at one place; `above` ends with its name."""
         place = Place()
-        above = (*above, name)
-        known = [(one.name, one) for one in message.field] + self.extensions.get(name, [])
+        known = [(one.name, one) for one in message.field] + self.extensions.get(above[-1], [])
         for number, (label, field) in enumerate(known):
             one = PlaceField(label, f"f{number}", field)
             copied = made.field.add()
@@ -148,7 +146,7 @@ class Unrolled:
             if field.type == Field.TYPE_ENUM:
                 file.dependency.extend({self.enum_files[field.type_name[1:]]} - {*file.dependency})
             elif field.type in (Field.TYPE_MESSAGE, Field.TYPE_GROUP):
-                self._unroll_field(one, copied, made, path, above, file)
+                self._unroll_field(one, copied, made, path, above, depth, file)
             place.fields.append(one)
         for index, oneof in enumerate(message.oneof_decl):
             made.oneof_decl.add(name=f"o{index}")
@@ -159,6 +157,11 @@ class Unrolled:
             }
             if members:
                 place.oneofs.append((oneof.name, f"o{index}", members))
+        for copied in made.field if file.syntax == "proto3" else ():
+            # A message that became bytes is still set or not.
+            if copied.type == Field.TYPE_BYTES and copied.proto3_optional and not copied.HasField("oneof_index"):
+                copied.oneof_index = len(made.oneof_decl)
+                made.oneof_decl.add(name=f"o{copied.oneof_index}")
         return place
 
     def _unroll_field(
@@ -168,25 +171,36 @@ class Unrolled:
         made: descriptor_pb2.DescriptorProto,
         path: str,
         above: tuple[str, ...],
+        depth: int,
         file: descriptor_pb2.FileDescriptorProto,
     ) -> None:
         name = one.declared.type_name[1:]
         _, message = self.messages[name]
         one.is_map = message.options.map_entry
         one.whole = _TIMES.get(name, "wrapper" if name in _WRAPPERS else "")
-        if one.is_map or one.declared.type == Field.TYPE_GROUP:
+        is_group = one.declared.type == Field.TYPE_GROUP
+        # The entry of a map is no message of its own.
+        left = depth - (name in above and not one.is_map)
+        if one.is_map or is_group:
             # These are part of the message that has the field.
             nested = made.nested_type.add(name=f"{one.attribute.title()}Entry")
             nested.options.CopyFrom(message.options)
             copied.type_name = f".{path}.{nested.name}"
-            one.place = self._fill(nested, f"{path}.{nested.name}", message, name, above, file)
-        elif above.count(name) > self.depth:
-            copied.type = Field.TYPE_BYTES
-            copied.ClearField("type_name")
-        else:
-            type_name, one.place = self._unroll(name, above)
-            copied.type_name = f".{type_name}"
-            file.dependency.append(f"{_PACKAGE}{type_name.removeprefix(f'{_PACKAGE}.P')}.proto")
+            one.place = Place()
+            if left >= 0:
+                one.place = self._fill(nested, f"{path}.{nested.name}", message, (*above, name), left, file)
+            return
+        if left >= 0:
+            type_name, one.place = self._unroll(name, above, left)
+            if _has_columns(one.place):
+                copied.type_name = f".{type_name}"
+                file.dependency.append(f"{_PACKAGE}{type_name.removeprefix(f'{_PACKAGE}.P')}.proto")
+                return
+        # Nothing of it is read, or its bytes are.
+        copied.type = Field.TYPE_BYTES
+        copied.ClearField("type_name")
+        if file.syntax == "proto3" and not (one.repeated or copied.HasField("oneof_index")):
+            copied.proto3_optional = True
 
     def parse(self, payload: bytes) -> Any:
         """Parse a record; None if protobuf refuses it."""
@@ -214,6 +228,11 @@ class Unrolled:
     def maps(self) -> dict[str, int]:
         """Paths of the maps, outer ones first, and the number of repeated fields around each entry."""
         return _maps(self.root, "", 0)
+
+
+def _has_columns(place: Place) -> bool:
+    """Return whether a message at a place makes columns."""
+    return bool(place.oneofs) or any(one.place is None or _has_columns(one.place) for one in place.fields)
 
 
 def _maps(place: Place, prefix: str, rank: int) -> dict[str, int]:
@@ -278,9 +297,9 @@ def _values(one: PlaceField, path: str, held: Sequence[Any]) -> dict[str, Column
         [inner] = one.place.fields
         return _values(inner, path, [getattr(value, inner.attribute) for value in held])
     if one.whole:
-        return {path: Column(one.whole, 0, [_nanoseconds(value) for value in held])}
+        return {path: Column(one.whole, 0, [_nanoseconds(value, one.whole) for value in held])}
     if one.place is not None:
-        return _columns(one.place, f"{path}.", held)
+        return _columns(one.place, f"{path}.", held) if _has_columns(one.place) else {}
     dtype = _DTYPES.get(one.declared.type, "bytes")
     if dtype == "text" and not all(isinstance(value, str) for value in held):
         raise Refused(f"{path} is not UTF-8")
@@ -289,11 +308,12 @@ def _values(one: PlaceField, path: str, held: Sequence[Any]) -> dict[str, Column
     return {path: Column(dtype, 0, [*held])}
 
 
-def _nanoseconds(value: Any) -> int:
+def _nanoseconds(value: Any, dtype: str) -> int:
     seconds, nanos = value.f0, value.f1
     count: int = seconds * 10**9 + nanos
+    one_sign = nanos >= 0 if dtype.startswith("datetime") else seconds * nanos >= 0
     # The least number is NaT.
-    if not -(2**63) < count < 2**63:
+    if not (-(2**63) < count < 2**63 and one_sign and abs(nanos) < 10**9):
         raise Refused(f"{count} ns are out of range")
     return count
 
