@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import dask
 import pytest
 from google.protobuf import descriptor_pb2
-from oracle import write_oracle
+from oracle import read_payloads, write_oracle
 from oracle.message_columns import Column, Refused, Unrolled, listed, sort_maps
 from oracle.message_mutants import join, mutant, split
 from oracle.message_types import ROOT, message_class, random_message, random_type
@@ -36,9 +38,9 @@ def types_of(seed: int, count: int) -> Iterator[tuple[str, descriptor_pb2.FileDe
                 break
 
 
-def opened(path: Path, cls: type[Any], payloads: Sequence[bytes], **options: Any) -> dtf.Dataset:
+def opened(path: Path, message: Any, payloads: Sequence[bytes], **options: Any) -> dtf.Dataset:
     write_oracle(path, payloads)
-    return dtf.read_tfrecord(path, message=cls, counts=[len(payloads)], compression=None, **options)
+    return dtf.read_tfrecord(path, message=message, counts=[len(payloads)], compression=None, **options)
 
 
 def columns_of(ds: dtf.Dataset, wanted: dict[str, Column], unrolled: Unrolled) -> dict[str, list[Any]]:
@@ -65,11 +67,11 @@ def difference(ds: dtf.Dataset, messages: Sequence[Any], unrolled: Unrolled) -> 
     return ""
 
 
-def verdict(path: Path, cls: type[Any], payload: bytes, unrolled: Unrolled) -> str:
+def verdict(path: Path, message_type: Any, payload: bytes, unrolled: Unrolled) -> str:
     """Read one record; return the difference from what protobuf says of it, empty if there is none."""
     message = unrolled.parse(payload)
     refused = message is None or not holds(unrolled, message)
-    ds = opened(path, cls, [payload])
+    ds = opened(path, message_type, [payload])
     if not refused:
         return difference(ds, [message], unrolled)
     try:
@@ -88,10 +90,10 @@ def holds(unrolled: Unrolled, message: Any) -> bool:
     return True
 
 
-def reproducer(path: Path, cls: type[Any], payload: bytes, unrolled: Unrolled, seed: str) -> str:
+def reproducer(path: Path, message: Any, payload: bytes, unrolled: Unrolled) -> str:
     """Describe a difference by the shortest payload that has one."""
-    failing = shrunk(payload, lambda one: bool(verdict(path, cls, one, unrolled)), unrolled)
-    return f"type {seed}, payload {failing.hex()}: {verdict(path, cls, failing, unrolled)}"
+    failing = shrunk(payload, lambda one: bool(verdict(path, message, one, unrolled)), unrolled)
+    return f"payload {failing.hex()}: {verdict(path, message, failing, unrolled)}"
 
 
 def shrunk(payload: bytes, fails: Callable[[bytes], bool], unrolled: Unrolled) -> bytes:
@@ -133,17 +135,65 @@ def test_the_unrolled_type_has_the_same_encoding(seed: int) -> None:
             assert join(split(written, unrolled.root)) == written
 
 
-@pytest.mark.parametrize(("seed", "count", "rows"), [(seed, TYPES, 20) for seed in range(4)])
-def test_columns_equal_protobuf(seed: int, count: int, rows: int, tmp_path: Path) -> None:
-    for drawn, files, unrolled in types_of(seed, count):
+# Numbers that the seeds of one test have in common: types, and messages or mutants of each.
+VALUES = [
+    *((seed, 20) for seed in range(4)),
+    *(pytest.param(seed, 50, marks=pytest.mark.slow) for seed in range(10)),
+    *(pytest.param(seed, 50, marks=pytest.mark.nightly) for seed in range(10, 100)),
+]
+MUTANTS = [
+    0,
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10)),
+    *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(10, 100)),
+]
+
+
+def check_values(path: Path, message: Any, cls: type[Any], unrolled: Unrolled, payloads: Sequence[bytes]) -> str:
+    """Compare the columns of legal records; return the difference."""
+    messages = [unrolled.parse(payload) for payload in payloads]
+    found = difference(opened(path, message, payloads), messages, unrolled)
+    if not found:
+        return ""
+    wrong = next((one for one in payloads if verdict(path, message, one, unrolled)), None)
+    return f"rows together: {found}" if wrong is None else reproducer(path, message, wrong, unrolled)
+
+
+def check_mutants(path: Path, message: Any, unrolled: Unrolled, payloads: Sequence[bytes]) -> str:
+    """Compare the values of legal records and the verdicts on others; return the differences."""
+    messages = [unrolled.parse(payload) for payload in payloads]
+    legal = [row for row, parsed in enumerate(messages) if parsed is not None and holds(unrolled, parsed)]
+    ds = opened(path, message, payloads)
+    wrong = []
+    if legal and (found := difference(ds.rows[legal], [messages[row] for row in legal], unrolled)):
+        wrong = [row for row in legal if verdict(path.with_suffix(".one"), message, payloads[row], unrolled)]
+        if not wrong:
+            return f"rows together: {found}"
+    for row in sorted({*range(len(payloads))} - {*legal}):
+        try:
+            ds.rows[[row]].compute()
+        except TFRecordError as error:
+            assert error.place is not None, error
+            assert (error.place.file, error.place.record) == (str(path), row), error
+        else:
+            wrong.append(row)
+    told = [reproducer(path, message, payloads[row], unrolled) for row in wrong[:3]]
+    return f"{len(wrong)} of {len(payloads)} mutants\n" + "\n".join(told) if wrong else ""
+
+
+@pytest.mark.parametrize(("seed", "rows"), VALUES)
+def test_columns_equal_protobuf(seed: int, rows: int, tmp_path: Path) -> None:
+    for drawn, files, unrolled in types_of(seed, TYPES):
         cls, rng = message_class(files), random.Random(drawn)
         payloads = [random_message(cls, rng).SerializePartialToString() for _ in range(rows)]
-        messages = [unrolled.parse(payload) for payload in payloads]
-        found = difference(opened(tmp_path / "a", cls, payloads), messages, unrolled)
-        if found:
-            wrong = next((one for one in payloads if verdict(tmp_path / "b", cls, one, unrolled)), None)
-            assert wrong is None, reproducer(tmp_path / "b", cls, wrong, unrolled, drawn)
-            pytest.fail(f"type {drawn}, only rows together: {found}")
+        assert not (found := check_values(tmp_path / "a", cls, cls, unrolled, payloads)), f"type {drawn}: {found}"
+
+
+@pytest.mark.parametrize("seed", MUTANTS)
+def test_mutants_have_the_verdict_of_protobuf(seed: int, tmp_path: Path) -> None:
+    for drawn, files, unrolled in types_of(seed, TYPES):
+        cls = message_class(files)
+        payloads = mutants_of(cls, unrolled, 200, drawn)
+        assert not (found := check_mutants(tmp_path / "a", cls, unrolled, payloads)), f"type {drawn}: {found}"
 
 
 def mutants_of(cls: type[Any], unrolled: Unrolled, count: int, seed: str) -> list[bytes]:
@@ -152,24 +202,90 @@ def mutants_of(cls: type[Any], unrolled: Unrolled, count: int, seed: str) -> lis
     return [mutant(*rng.choices(written, k=2), unrolled.root, rng) for _ in range(count)]
 
 
-def test_mutants_have_the_verdict_of_protobuf(tmp_path: Path) -> None:
-    for drawn, files, unrolled in types_of(0, 10):
-        cls = message_class(files)
-        payloads = mutants_of(cls, unrolled, 200, drawn)
+@pytest.mark.parametrize("seed", range(3))
+def test_selected_fields_and_presence(seed: int, tmp_path: Path) -> None:
+    for drawn, files, unrolled in types_of(seed, TYPES):
+        cls, rng = message_class(files), random.Random(drawn)
+        payloads = [random_message(cls, rng).SerializePartialToString() for _ in range(10)]
         messages = [unrolled.parse(payload) for payload in payloads]
-        legal = [row for row, message in enumerate(messages) if message is not None and holds(unrolled, message)]
+        values = unrolled.columns(messages)
+        presences = {f"{name} is set": column for name, column in unrolled.presences(messages).items()}
+        known = values | presences
+        picked = rng.sample([*known], min(len(known), 5))
+        keys = [f"{path}.key" for path in unrolled.maps if any(name.startswith(f"{path}.") for name in picked)]
+        wanted = {name: known[name] for name in dict.fromkeys([*picked, *keys])}
+        features = {name: dtf.ProtoFeature(name.removesuffix(" is set"), presence=name in presences) for name in wanted}
+        ds = opened(tmp_path / "a", cls, payloads, features=features)
+        assert [*ds] == [*wanted], drawn
+        found = columns_of(ds, wanted, unrolled)
+        for name, column in wanted.items():
+            assert found[name] == column.rows, (drawn, name)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_repeated_messages_are_groups(seed: int, tmp_path: Path) -> None:
+    for drawn, files, unrolled in types_of(seed, TYPES):
+        cls, rng = message_class(files), random.Random(drawn)
+        payloads = [random_message(cls, rng).SerializePartialToString() for _ in range(10)]
+        values = unrolled.columns([unrolled.parse(payload) for payload in payloads])
         ds = opened(tmp_path / "a", cls, payloads)
-        wrong = []
-        if difference(ds.rows[legal], [messages[row] for row in legal], unrolled):
-            wrong = [row for row in legal if verdict(tmp_path / "b", cls, payloads[row], unrolled)]
-            assert wrong, f"type {drawn}: only rows together"
-        for row in sorted({*range(len(payloads))} - {*legal}):
-            try:
-                ds.rows[[row]].compute()
-            except TFRecordError as error:
-                assert error.place is not None, error
-                assert (error.place.file, error.place.record) == (str(tmp_path / "a"), row), error
-            else:
-                wrong.append(row)
-        told = [reproducer(tmp_path / "b", cls, payloads[row], unrolled, drawn) for row in wrong[:3]]
-        assert not wrong, f"{len(wrong)} of {len(payloads)} mutants\n" + "\n".join(told)
+        for group, names in unrolled.groups.items():
+            wanted = {
+                name: Column(
+                    values[name].dtype, values[name].rank - 1, [item for row in values[name].rows for item in row]
+                )
+                for name in names
+            }
+            exploded = ds.explode(group)
+            assert [*exploded] == [name for name in ds if name in wanted]
+            computed = exploded.compute()
+            found = {name: listed(computed[name], column.dtype, column.rank) for name, column in wanted.items()}
+            sort_maps(found, {path: rank - 1 for path, rank in unrolled.maps.items() if path.startswith(f"{group}.")})
+            assert found == {name: column.rows for name, column in wanted.items()}, drawn
+
+
+# ---- types of other projects
+
+PROTOS = Path(__file__).parent / "data" / "protos"
+REAL = {
+    "tensorflow.Event": "event",
+    "tensorflow.Summary": "event",
+    "tensorflow.GraphDef": "event",
+    "nucleus.genomics.v1.Variant": "variant",
+    "waymo.open_dataset.Scenario": "scenario",
+}
+
+
+def real_type(name: str) -> tuple[str, type[Any], Unrolled]:
+    path = PROTOS / f"{REAL[name]}.desc"
+    files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+    return f"{path}:{name}", message_class(files, name), Unrolled(files, name, DEPTH)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_types_of_other_projects(name: str, tmp_path: Path) -> None:
+    message, cls, unrolled = real_type(name)
+    rng = random.Random(name)
+    payloads = [random_message(cls, rng, fill=0.8).SerializeToString() for _ in range(20)]
+    assert not check_values(tmp_path / "a", message, cls, unrolled, payloads)
+    assert not check_mutants(tmp_path / "a", message, unrolled, mutants_of(cls, unrolled, 100, name))
+
+
+def test_variants_of_the_corpus(corpus: Path) -> None:
+    path = corpus / "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord"
+    message, _, unrolled = real_type("nucleus.genomics.v1.Variant")
+    messages = [unrolled.parse(payload) for payload in read_payloads(path)]
+    assert len(messages) == 5
+    ds = dtf.read_tfrecord(path, message=message)
+    assert not difference(ds, messages, unrolled)
+    assert ds["reference_name"].compute().tolist()[0] == "chr4"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", sorted({*REAL.values()}))
+def test_descriptor_sets_are_those_of_the_protos(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    made = tmp_path / "made.desc"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", "--include_imports"]
+    subprocess.run([*command, f"--descriptor_set_out={made}", str(PROTOS / f"{name}.proto")], check=True)
+    assert made.read_bytes() == (PROTOS / f"{name}.desc").read_bytes()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,10 +219,24 @@ class Unrolled:
         """
         return _columns(self.root, "", messages)
 
+    def presences(self, messages: Sequence[Any]) -> dict[str, Column]:
+        """Return whether each field with presence is set, by its path; maps are in the order of their keys."""
+        return _presences(self.root, "", messages)
+
     @property
     def size(self) -> int:
         """Number of columns."""
         return len(self.columns([]))
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Names of the columns of each outermost repeated message that is no map, by its path."""
+        found: dict[str, list[str]] = {}
+        for path, one in _outermost(self.root, ""):
+            assert one.place is not None
+            if not one.is_map and not one.whole and _has_columns(one.place):
+                found[path] = [*_columns(one.place, f"{path}.", [])]
+        return found
 
     @property
     def maps(self) -> dict[str, int]:
@@ -233,6 +247,14 @@ class Unrolled:
 def _has_columns(place: Place) -> bool:
     """Return whether a message at a place makes columns."""
     return bool(place.oneofs) or any(one.place is None or _has_columns(one.place) for one in place.fields)
+
+
+def _outermost(place: Place, prefix: str) -> Iterator[tuple[str, PlaceField]]:
+    for one in place.fields:
+        if one.place is not None and one.repeated:
+            yield f"{prefix}{one.name}", one
+        elif one.place is not None and not one.whole:
+            yield from _outermost(one.place, f"{prefix}{one.name}.")
 
 
 def _maps(place: Place, prefix: str, rank: int) -> dict[str, int]:
@@ -260,6 +282,34 @@ def _columns(place: Place, prefix: str, messages: Sequence[Any]) -> dict[str, Co
         set_ones = [message.WhichOneof(name) for message in messages]
         found[f"{prefix}{label}"] = Column("text", 0, [members[one] if one else "" for one in set_ones])
     return found
+
+
+def _presences(place: Place, prefix: str, messages: Sequence[Any]) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    for one in place.fields:
+        path = f"{prefix}{one.name}"
+        held = [getattr(message, one.attribute) for message in messages]
+        if one.is_map:
+            assert one.place is not None
+            key, value = one.place.fields
+            keys = [_sorted_keys(entries, key) for entries in held]
+            held = [[entries[one] for one in ordered] for entries, ordered in zip(held, keys, strict=True)]
+            below = value.place if not value.whole else None
+            path = f"{path}.value"
+        else:
+            below = one.place if not one.whole else None
+        if not one.repeated and _has_presence(one, messages):
+            found[path] = Column("bool", 0, [message.HasField(one.attribute) for message in messages])
+        if below is not None and one.repeated:
+            flat = [value for values in held for value in values]
+            found |= _grouped(_presences(below, f"{path}.", flat), [len(values) for values in held])
+        elif below is not None:
+            found |= _presences(below, f"{path}.", held)
+    return found
+
+
+def _has_presence(one: PlaceField, messages: Sequence[Any]) -> bool:
+    return bool(messages and messages[0].DESCRIPTOR.fields_by_name[one.attribute].has_presence)
 
 
 def _map_columns(one: PlaceField, path: str, held: Sequence[Any]) -> dict[str, Column]:
@@ -344,6 +394,8 @@ def listed(array: Any, dtype: str, rank: int) -> list[Any]:
 def sort_maps(columns: dict[str, list[Any]], maps: dict[str, int]) -> None:
     """Order the entries of maps by their keys, in place, after checking that no key occurs twice."""
     for path, rank in maps.items():
+        if f"{path}.key" not in columns:
+            continue
         keys = columns[f"{path}.key"]
         for name in [name for name in columns if name.startswith(f"{path}.") and name != f"{path}.key"]:
             columns[name] = [_sorted_as(of, held, rank - 1) for of, held in zip(keys, columns[name], strict=True)]
