@@ -202,6 +202,25 @@ def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
+def is_utf8(field: FieldDescriptor) -> bool:
+    """Return whether protobuf refuses a record with other bytes in a text field."""
+    if field.type != field.TYPE_STRING:
+        return False
+    file = _file_of(field.file.serialized_pb)
+    if file.syntax != "editions":
+        return file.syntax == "proto3"
+    none = descriptor_pb2.FeatureSet.NONE
+    for options in (field.GetOptions(), file.options):
+        if options.features.HasField("utf8_validation"):
+            return bool(options.features.utf8_validation != none)
+    return True
+
+
+@lru_cache(64)
+def _file_of(serialized: bytes) -> Any:
+    return descriptor_pb2.FileDescriptorProto.FromString(serialized)
+
+
 def fields_of(pool: Any, message: Descriptor) -> Mapping[str, FieldDescriptor]:
     """Return the fields of a message in order of their numbers, and its extensions as ``[package.name]``."""
     fields = {field.name: field for field in sorted(message.fields, key=lambda field: field.number)}

@@ -241,7 +241,21 @@ def encode_images(encoding: ImageEncoding, block: Block) -> Block:
 
 def text_values(feature: TextFeature, decoded: Decoded) -> Block:
     """Assemble strings, one per row or several."""
-    return decoded.in_rows(feature, to_text(decoded.keys[0].encoded()))
+    values = decoded.keys[0].encoded()
+    try:
+        return decoded.in_rows(feature, to_text(values))
+    except UnicodeDecodeError as error:
+        number = next(number for number, value in enumerate(_iter_files(values)) if not _is_utf8(value))
+        reason = f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+        raise decoded.error(feature, number, reason) from error
+
+
+def _is_utf8(value: memoryview) -> bool:
+    try:
+        str(value, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def raw_values(feature: RawFeature, decoded: Decoded) -> Block:

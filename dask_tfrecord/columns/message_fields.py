@@ -53,6 +53,7 @@ from dask_tfrecord.message_types import (
     fields_of,
     is_map,
     is_repeated,
+    is_utf8,
     oneofs_of,
     split_path,
 )
@@ -183,7 +184,8 @@ def _leaves(
         if inner is None or _is_value(inner.full_name):
             yield (*parts, name), False
             continue
-        left = depth - (inner.full_name in within)
+        # The entry of a map is a part of the message that has the map.
+        left = depth - (inner.full_name in within and not is_map(each))
         if left >= 0:
             yield from _leaves(pool, inner, (*parts, name), (*within, inner.full_name), left)
         elif each.type != each.TYPE_GROUP:
@@ -547,7 +549,8 @@ class MessageTables:
                 options["message"] = self._add(each.message_type, path)
             if each.message_type is None:
                 text = "values" in wanted and self.specs[wanted["values"]].text
-                options |= {"utf8": text, "default": b"" if repeated else _default_bytes(each)}
+                # Other text is checked when it is assembled: protobuf accepts any bytes, and may discard them.
+                options |= {"utf8": text and is_utf8(each), "default": b"" if repeated else _default_bytes(each)}
             if each.enum_type is not None and each.enum_type.is_closed:
                 options["numbers"] = list(enum_names(each))
         return _native.MessageField(each.number, FieldType(each.type), is_map=is_map(each), **options)

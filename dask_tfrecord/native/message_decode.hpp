@@ -781,7 +781,8 @@ private:
         if (level == max_depth) return too_deep(place);
         if (!group) {
             const Cursor before = in;
-            return in.delimited(value) || bad_delimited(place, before);
+            if (!in.delimited(value)) return bad_delimited(place, before);
+            return is_message_at(place, value, level + 1);
         }
         const std::uint8_t* const from = in.here();
         while (!in.empty()) {
@@ -796,6 +797,18 @@ private:
             if (!in.skip<true>(tag, level + 1)) return bad_skip(place);
         }
         return no_end(place.table, in.here(), place.op.number);
+    }
+
+    // Return whether bytes are fields, of any numbers; the message has to be legal although its bytes are kept.
+    bool is_message_at(const Place& place, Cursor inside, std::size_t level) {
+        while (!inside.empty()) {
+            const std::uint8_t* const at = inside.here();
+            std::uint32_t tag;
+            if (!inside.tag(tag)) return bad_tag(place.table, at, inside.here());
+            if ((tag & 7) == 4) return bad_end(place, 0);
+            if (!inside.skip<true>(tag, level)) return bad_skip(place);
+        }
+        return true;
     }
 
     // A second occurrence merges with the first: their bytes follow each other.

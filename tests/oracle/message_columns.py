@@ -60,6 +60,11 @@ class PlaceField:
     def repeated(self) -> bool:
         return bool(self.declared.label == Field.LABEL_REPEATED)
 
+    @property
+    def is_opaque(self) -> bool:
+        """Whether the column holds the bytes of messages."""
+        return bool(self.place is None and self.declared.type == Field.TYPE_MESSAGE)
+
 
 @dataclass(slots=True)
 class Place:
@@ -196,7 +201,12 @@ class Unrolled:
                 copied.type_name = f".{type_name}"
                 file.dependency.append(f"{_PACKAGE}{type_name.removeprefix(f'{_PACKAGE}.P')}.proto")
                 return
-        # Nothing of it is read, or its bytes are.
+        if one.place is None:
+            # Its bytes are read: protobuf keeps and merges fields that a type lacks.
+            opaque = made.nested_type.add(name=f"{one.attribute.title()}Bytes")
+            copied.type_name = f".{path}.{opaque.name}"
+            return
+        # Nothing of it is read.
         copied.type = Field.TYPE_BYTES
         copied.ClearField("type_name")
         if file.syntax == "proto3" and not (one.repeated or copied.HasField("oneof_index")):
@@ -243,6 +253,11 @@ class Unrolled:
         """Paths of the maps, outer ones first, and the number of repeated fields around each entry."""
         return _maps(self.root, "", 0)
 
+    @property
+    def opaque(self) -> set[str]:
+        """Paths of the columns that hold the bytes of messages."""
+        return {*_opaque(self.root, "")}
+
 
 def _has_columns(place: Place) -> bool:
     """Return whether a message at a place makes columns."""
@@ -255,6 +270,14 @@ def _outermost(place: Place, prefix: str) -> Iterator[tuple[str, PlaceField]]:
             yield f"{prefix}{one.name}", one
         elif one.place is not None and not one.whole:
             yield from _outermost(one.place, f"{prefix}{one.name}.")
+
+
+def _opaque(place: Place, prefix: str) -> Iterator[str]:
+    for one in place.fields:
+        if one.is_opaque:
+            yield f"{prefix}{one.name}"
+        elif one.place is not None and not one.whole:
+            yield from _opaque(one.place, f"{prefix}{one.name}.")
 
 
 def _maps(place: Place, prefix: str, rank: int) -> dict[str, int]:
@@ -350,7 +373,9 @@ def _values(one: PlaceField, path: str, held: Sequence[Any]) -> dict[str, Column
         return {path: Column(one.whole, 0, [_nanoseconds(value, one.whole) for value in held])}
     if one.place is not None:
         return _columns(one.place, f"{path}.", held) if _has_columns(one.place) else {}
-    dtype = _DTYPES.get(one.declared.type, "bytes")
+    if one.is_opaque:
+        return {path: Column("bytes", 0, [value.SerializePartialToString() for value in held])}
+    dtype = _DTYPES[one.declared.type]
     if dtype == "text" and not all(isinstance(value, str) for value in held):
         raise Refused(f"{path} is not UTF-8")
     if dtype.startswith("float"):
