@@ -356,6 +356,56 @@ class Decoder:
     def take_output(self, column: int) -> ColumnOutput:
         """Return the arrays of a column and give up their memory; records can no longer be fed."""
 
+class Field:
+    """Values of one key of the records, in flat arrays."""
+
+    def __init__(
+        self,
+        key: bytes,
+        kind: Kind,
+        values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        *,
+        list: bool = False,
+        count: int = 1,
+        prefix: bytes = ...,
+        value_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        step_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        row_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> None: ...
+
+class Encoded:
+    """Result of encoding records to a buffer."""
+
+    @property
+    def records(self) -> int:
+        """Number of records written."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written."""
+
+    @property
+    def need(self) -> int:
+        """Buffer size that the next record needs; 0 after the last record."""
+
+class Encoder:
+    """Encodes fields to framed records."""
+
+    def __init__(self, fields: Sequence[Field], rows: int, message: Message = Message.EXAMPLE) -> None:
+        """Validate the fields and copy their splits; the arrays of values are kept, not copied."""
+
+    def encode(
+        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> Encoded:
+        """
+        Write as many records to `out` as fit, from row `first` on.
+
+        Raises RuntimeError if another thread changed the values meanwhile; `out` is then undefined.
+        """
+
 class FieldType(enum.Enum):
     """Type of a protobuf field; the numbers of FieldDescriptorProto.Type."""
 
@@ -432,8 +482,8 @@ class MessageField:
 class MessageTable:
     """Fields of one place in the tree of a message type."""
 
-    def __init__(self, fields: Sequence[MessageField], oneofs: Sequence[int] = ...) -> None:
-        """Describe a place; `oneofs` are the outputs (int32) of the number of the field that is set, 0 if none, or -1."""
+    def __init__(self, fields: Sequence[MessageField], oneofs: Sequence[int] = ()) -> None:
+        """Describe a place; `oneofs` are the outputs (int32) of the number of the field that is set (or 0), or -1."""
 
 class MessageProblem:
     """Content that the message decoder refused."""
@@ -474,12 +524,7 @@ class MessageDecoder:
     """Decodes records of any message type to columns."""
 
     def __init__(
-        self,
-        tables: Sequence[MessageTable],
-        ncolumns: int,
-        nsplits: int,
-        check_crc: bool,
-        counted: Sequence[int] = ...,
+        self, tables: Sequence[MessageTable], ncolumns: int, nsplits: int, check_crc: bool, counted: Sequence[int] = ()
     ) -> None:
         """
         Validate the tables: a tree, the first is the root, each before the tables of its messages.
@@ -549,95 +594,13 @@ class MessageDecoder:
 
     @property
     def unknown_fields(self) -> int:
-        """Number of fields in the decoded records that the tables lack, or whose wire type or number contradicts them."""
+        """Number of fields in the decoded records that the tables lack, or whose wire type or number does not fit."""
 
     def take_output(self, column: int) -> ColumnOutput:
         """Return the arrays of a column and give up their memory; records can no longer be fed."""
 
     def take_splits(self, splits: int) -> numpy.typing.NDArray[numpy.int64]:
         """Return the row splits of a repeated field by the items of the repeated message around it, or by records."""
-
-class MessageEncoder:
-    """Encodes columns of any message type to framed records, as protobuf serialises deterministically."""
-
-    def __init__(
-        self,
-        tables: Sequence[MessageTable],
-        columns: Sequence[
-            Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]
-        ],
-        value_splits: Sequence[
-            Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None
-        ],
-        splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
-        rows: int,
-    ) -> None:
-        """
-        Validate the arrays, which are those that a decoder of the same tables gives: bytes of values and their splits.
-
-        A field with a presence output is written where it is present, a member of a oneof with an output where it is
-        set. Another scalar is written unless it equals its default, or if it is required; another message unless it is
-        empty. Map entries are sorted by key.
-        """
-
-    def encode(
-        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
-    ) -> Encoded:
-        """
-        Write as many records to `out` as fit, from row `first` on.
-
-        Raises RuntimeError if another thread changed the values meanwhile; `out` is then undefined.
-        """
-
-class Field:
-    """Values of one key of the records, in flat arrays."""
-
-    def __init__(
-        self,
-        key: bytes,
-        kind: Kind,
-        values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        *,
-        list: bool = False,
-        count: int = 1,
-        prefix: bytes = ...,
-        value_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
-        | None = None,
-        step_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
-        | None = None,
-        row_splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
-        | None = None,
-    ) -> None: ...
-
-class Encoded:
-    """Result of encoding records to a buffer."""
-
-    @property
-    def records(self) -> int:
-        """Number of records written."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes written."""
-
-    @property
-    def need(self) -> int:
-        """Buffer size that the next record needs; 0 after the last record."""
-
-class Encoder:
-    """Encodes fields to framed records."""
-
-    def __init__(self, fields: Sequence[Field], rows: int, message: Message = Message.EXAMPLE) -> None:
-        """Validate the fields and copy their splits; the arrays of values are kept, not copied."""
-
-    def encode(
-        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
-    ) -> Encoded:
-        """
-        Write as many records to `out` as fit, from row `first` on.
-
-        Raises RuntimeError if another thread changed the values meanwhile; `out` is then undefined.
-        """
 
 def release_memory() -> None:
     """Return freed memory that the allocator keeps to the system."""

@@ -202,13 +202,13 @@ def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def is_utf8(field: FieldDescriptor) -> bool:
+def is_utf8(field: Any) -> bool:
     """Return whether protobuf refuses a record with other bytes in a text field."""
     if field.type != field.TYPE_STRING:
         return False
     file = _file_of(field.file.serialized_pb)
     if file.syntax != "editions":
-        return file.syntax == "proto3"
+        return str(file.syntax) == "proto3"
     none = descriptor_pb2.FeatureSet.NONE
     for options in (field.GetOptions(), file.options):
         if options.features.HasField("utf8_validation"):

@@ -228,7 +228,7 @@ void add_tables(nb::module_& module) {
              "encoder only.");
     nb::class_<dtf::MessageTable>(module, "MessageTable", "Fields of one place in the tree of a message type.")
         .def("__init__", &make_table, "fields"_a, "oneofs"_a = nb::tuple(),
-             "Describe a place; `oneofs` are the outputs (int32) of the number of the field that is set, 0 if none, "
+             "Describe a place; `oneofs` are the outputs (int32) of the number of the field that is set (or 0), "
              "or -1.");
 }
 
@@ -271,8 +271,8 @@ void add_message_decoder(nb::module_& module) {
              "Refuse records that would grow the memory of a column beyond `nbytes`: `Fault.FULL`.")
         .def("problem", &PyMessageDecoder::problem, "Return why the last record was refused, after `Stop.FEATURE`.")
         .def_prop_ro("unknown_fields", &PyMessageDecoder::unknown_fields,
-                     "Number of fields in the decoded records that the tables lack, or whose wire type or number "
-                     "contradicts them.")
+                     "Number of fields in the decoded records that the tables lack, or whose wire type or number does not "
+                     "fit.")
         .def("take_output", &PyMessageDecoder::take_output, "column"_a,
              "Return the arrays of a column and give up their memory; records can no longer be fed.")
         .def("take_splits", &PyMessageDecoder::take_splits, "splits"_a,
