@@ -200,7 +200,8 @@ def _resolved(condition: Condition, schema: Schema) -> Condition:
 def _check_type(name: str, feature: Feature, reduction: str | None, value: Any) -> None:
     dtype = feature.item_dtype
     kind = "i" if reduction == "len" else dtype.kind
-    expected: Any = {"O": bytes, "T": str}.get(kind, (bool, int, float, complex, np.number, np.bool_))
+    types = {"O": bytes, "T": str, "M": np.datetime64, "m": np.timedelta64}
+    expected: Any = types.get(kind, (bool, int, float, complex, np.number, np.bool_))
     if not isinstance(value, expected):
         column = "the number of its values" if reduction == "len" else {"O": "bytes", "T": "text"}.get(kind, str(dtype))
         hint = f"; give {value.encode()!r}" if isinstance(value, str) and kind == "O" else ""

@@ -55,6 +55,7 @@ from dask_tfrecord.columns.decoder import (
     decode_blocks,
     locate_record,
     located_error,
+    rows_of_no_fields,
 )
 from dask_tfrecord.columns.encoded_values import image_values
 from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
@@ -778,10 +779,23 @@ def fillers(decoder: Decoder, fill_values: Mapping[str, Any] | None) -> dict[str
     for name in given:
         if name not in decoder.decoders:
             raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
-    return {
-        name: _row(name, column.feature, given[name] if name in given else _default(name, column))
-        for name, column in decoder.decoders.items()
-    }
+    rows = {}
+    for name, column in decoder.decoders.items():
+        if name not in given and decoder.schema.message_type is not None:
+            rows[name] = _row_of_no_fields(decoder, name)
+        else:
+            rows[name] = _row(name, column.feature, given[name] if name in given else _default(name, column))
+    return rows
+
+
+def _row_of_no_fields(decoder: Decoder, name: str) -> Block:
+    try:
+        return rows_of_no_fields(decoder, name)
+    except SchemaError as error:
+        raise SchemaError(
+            f"column {name!r}: errors='fill' needs a value for lost records, and {error}; give "
+            f"fill_values={{{name!r}: ...}}, or errors='skip'"
+        ) from error
 
 
 def _default(name: str, column: ColumnDecoder) -> Any:

@@ -690,6 +690,8 @@ class _DecodeJob:
                     outputs = prepared[column.source]
                 blocks[name] = self._block(name, column, outputs)
             except RowError as error:
+                if not self.runs:
+                    raise
                 raise row_error(error, column.source, *self._run_of(error.row), column.unit) from None
         return blocks
 
@@ -710,6 +712,24 @@ class _DecodeJob:
         """Return the run that a row comes from, and its record number in the shard."""
         first, run = next((first, run) for first, run in reversed(self.runs) if first <= row)
         return run, run.record_number(row - first)
+
+
+def rows_of_no_fields(decoder: Decoder, name: str) -> Block:
+    """Return the block of a column of one message without fields: their defaults.
+
+    Raises
+    ------
+    SchemaError
+        If the values of the column cannot be empty.
+    """
+    job = _DecodeJob(decoder, (name,), False, None)
+    job.begin((), None, {})
+    job.native.feed_values(np.zeros(0, np.uint8), np.zeros(2, np.int64))
+    job.records = 1
+    try:
+        return job.blocks()[name]
+    except RowError as error:
+        raise SchemaError(f"a message without field {name!r} has no value") from error
 
 
 class _FilteredJob(_DecodeJob):

@@ -303,7 +303,8 @@ def random_message(cls: type[Any], rng: random.Random, *, fill: float | None = N
 
 def _fill(message: Any, rng: random.Random, fill: float, depth: int) -> None:
     descriptor = message.DESCRIPTOR
-    for field in [*descriptor.fields, *descriptor.file.pool.FindAllExtensions(descriptor)]:
+    extensions = sorted(descriptor.file.pool.FindAllExtensions(descriptor), key=lambda field: field.number)
+    for field in [*descriptor.fields, *extensions]:
         if rng.random() >= (fill if depth < 3 or field.message_type is None else fill / depth):
             continue
         if field.is_extension:
