@@ -602,6 +602,38 @@ class MessageDecoder:
     def take_splits(self, splits: int) -> numpy.typing.NDArray[numpy.int64]:
         """Return the row splits of a repeated field by the items of the repeated message around it, or by records."""
 
+class MessageEncoder:
+    """Encodes columns of any message type to framed records, as protobuf serialises deterministically."""
+
+    def __init__(
+        self,
+        tables: Sequence[MessageTable],
+        columns: Sequence[
+            Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        ],
+        value_splits: Sequence[
+            Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None
+        ],
+        splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+        rows: int,
+    ) -> None:
+        """
+        Validate the arrays, which are those that a decoder of the same tables gives: bytes of values and their splits.
+
+        Fields are written in the order of the table. A field with a presence output is written where it is present,
+        a member of a oneof with an output where it is set. Another scalar is written unless it equals its default, or
+        if it is required; another message unless it is empty. Map entries are sorted by key.
+        """
+
+    def encode(
+        self, first: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]
+    ) -> Encoded:
+        """
+        Write as many records to `out` as fit, from row `first` on.
+
+        Raises ValueError if a string that has to be UTF-8 is not.
+        """
+
 def release_memory() -> None:
     """Return freed memory that the allocator keeps to the system."""
 

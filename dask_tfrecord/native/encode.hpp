@@ -62,6 +62,63 @@ constexpr std::size_t slack = 16;
 // Largest message that protobuf reads.
 constexpr std::uint64_t most_payload = INT32_MAX;
 
+// Copies the splits of `groups` groups and validates the copy. Returns the end of the last group.
+inline std::size_t copy_splits(const std::optional<Splits>& splits, std::size_t groups, std::size_t count,
+                               std::vector<std::int64_t>& copy) {
+    if (!splits) {
+        if (count != 0 && groups > most_values / count) throw std::invalid_argument("more than 2**59 values");
+        return groups * count;
+    }
+    if (splits->size == 0 || splits->size - 1 < groups) {
+        throw std::invalid_argument("splits must have one entry more than there are rows, steps or values");
+    }
+    copy.assign(splits->data, splits->data + groups + 1);
+    bool ascend = copy[0] >= 0;
+    for (std::size_t i = 0; i < groups; ++i) ascend &= copy[i] <= copy[i + 1];
+    if (!ascend) throw std::invalid_argument("splits must ascend and be non-negative");
+    return static_cast<std::size_t>(copy[groups]);
+}
+
+// One byte for each 7 bits: 9/64 approximates 1/7 closely enough for 64 bits.
+DTF_INLINE std::size_t varint_size(std::uint64_t value) { return (highest_bit(value | 1) * 9 + 73) / 64; }
+
+// Spreads 56 bits to eight bytes, seven bits each.
+DTF_INLINE std::uint64_t spread(std::uint64_t value) {
+    value = (value & 0x000000000fffffffu) | (value & 0x00fffffff0000000u) << 4;
+    value = (value & 0x00003fff00003fffu) | (value & 0x0fffc0000fffc000u) << 2;
+    return (value & 0x007f007f007f007fu) | (value & 0x3f803f803f803f80u) << 1;
+}
+
+DTF_APART inline std::uint8_t* put_long_varint(std::uint8_t* at, std::uint64_t value) {
+    while (value >= 0x80) {
+        *at++ = static_cast<std::uint8_t>(value | 0x80);
+        value >>= 7;
+    }
+    *at++ = static_cast<std::uint8_t>(value);
+    return at;
+}
+
+// The sizes of consecutive values differ, so a branch on the size is slow. Eight bytes are written at once; the next
+// value overwrites the surplus, and `slack` takes that of the last value.
+DTF_INLINE std::uint8_t* put_varint(std::uint8_t* at, std::uint64_t value) {
+    if (value < 0x80) {
+        *at = static_cast<std::uint8_t>(value);
+        return at + 1;
+    }
+    if (value >> 56 != 0) return put_long_varint(at, value);
+    const std::size_t size = varint_size(value);
+    const std::uint64_t more = 0x8080808080808080u & ((std::uint64_t{1} << (8 * (size - 1))) - 1);
+    const std::uint64_t bytes = spread(value) | more;
+    std::memcpy(at, &bytes, sizeof bytes);
+    return at + size;
+}
+
+// Write the CRC of `size` bytes.
+inline void store_crc(crc::Function function, std::uint8_t* at, const std::uint8_t* data, std::size_t size) {
+    const std::uint32_t crc = crc::mask(function(data, size));
+    std::memcpy(at, &crc, sizeof crc);
+}
+
 // Encodes fields to records. The constructor copies the splits that it validates, so arrays that the caller changes
 // later cannot move a read out of bounds. Values are read in place; `encode` detects int64 values that change meanwhile.
 class Encoder {
@@ -91,11 +148,11 @@ public:
             }
             std::uint8_t* at = out + done.bytes;
             std::memcpy(at, &payload, 8);
-            store_crc(at + 8, at, 8);
+            store_crc(crc_, at + 8, at, 8);
             std::uint8_t* begin = at + header_size;
             at = begin;
             at = put_payload(at, row);
-            store_crc(at, begin, static_cast<std::size_t>(payload));
+            store_crc(crc_, at, begin, static_cast<std::size_t>(payload));
             done.bytes += whole;
             ++done.records;
         }
@@ -142,23 +199,6 @@ private:
         return entry;
     }
 
-    // Copies the splits of `groups` groups and validates the copy. Returns the end of the last group.
-    static std::size_t copy_splits(const std::optional<Splits>& splits, std::size_t groups, std::size_t count,
-                                   std::vector<std::int64_t>& copy) {
-        if (!splits) {
-            if (count != 0 && groups > most_values / count) throw std::invalid_argument("more than 2**59 values");
-            return groups * count;
-        }
-        if (splits->size == 0 || splits->size - 1 < groups) {
-            throw std::invalid_argument("splits must have one entry more than there are rows, steps or values");
-        }
-        copy.assign(splits->data, splits->data + groups + 1);
-        bool ascend = copy[0] >= 0;
-        for (std::size_t i = 0; i < groups; ++i) ascend &= copy[i] <= copy[i + 1];
-        if (!ascend) throw std::invalid_argument("splits must ascend and be non-negative");
-        return static_cast<std::size_t>(copy[groups]);
-    }
-
     // Items have all keys, so their number is the same for each key.
     void check_items() const {
         for (const Entry& entry : lists_) {
@@ -176,51 +216,12 @@ private:
 
     std::size_t items_of(std::size_t row) const { return lists_.empty() ? 0 : item_count(lists_[0], row); }
 
-    // One byte for each 7 bits: 9/64 approximates 1/7 closely enough for 64 bits.
-    DTF_INLINE static std::size_t varint_size(std::uint64_t value) { return (highest_bit(value | 1) * 9 + 73) / 64; }
-
-    // The sizes of consecutive values differ, so a branch on the size is slow. Eight bytes are written at once; the next
-    // value overwrites the surplus, and `slack` takes that of the last value.
-    DTF_INLINE static std::uint8_t* put_varint(std::uint8_t* at, std::uint64_t value) {
-        if (value < 0x80) {
-            *at = static_cast<std::uint8_t>(value);
-            return at + 1;
-        }
-        if (value >> 56 != 0) return put_long_varint(at, value);
-        const std::size_t size = varint_size(value);
-        const std::uint64_t more = 0x8080808080808080u & ((std::uint64_t{1} << (8 * (size - 1))) - 1);
-        const std::uint64_t bytes = spread(value) | more;
-        std::memcpy(at, &bytes, sizeof bytes);
-        return at + size;
-    }
-
-    // Spreads 56 bits to eight bytes, seven bits each.
-    DTF_INLINE static std::uint64_t spread(std::uint64_t value) {
-        value = (value & 0x000000000fffffffu) | (value & 0x00fffffff0000000u) << 4;
-        value = (value & 0x00003fff00003fffu) | (value & 0x0fffc0000fffc000u) << 2;
-        return (value & 0x007f007f007f007fu) | (value & 0x3f803f803f803f80u) << 1;
-    }
-
-    DTF_APART static std::uint8_t* put_long_varint(std::uint8_t* at, std::uint64_t value) {
-        while (value >= 0x80) {
-            *at++ = static_cast<std::uint8_t>(value | 0x80);
-            value >>= 7;
-        }
-        *at++ = static_cast<std::uint8_t>(value);
-        return at;
-    }
-
     // Size of a length-delimited field with a tag of one byte.
     static std::uint64_t field_size(std::uint64_t body) { return 1 + varint_size(body) + body; }
 
     static std::uint8_t* put_field(std::uint8_t* at, std::uint8_t tag, std::uint64_t body) {
         *at = tag;
         return put_varint(at + 1, body);
-    }
-
-    void store_crc(std::uint8_t* at, const std::uint8_t* data, std::size_t size) const {
-        const std::uint32_t crc = crc::mask(crc_(data, size));
-        std::memcpy(at, &crc, sizeof crc);
     }
 
     static std::size_t split(const std::vector<std::int64_t>& splits, std::size_t at) {

@@ -1,4 +1,4 @@
-// Python bindings of the decoder of any message: field tables, the records fed to it, and its outputs.
+// Python bindings of the decoder and the encoder of any message: field tables, records, and columns.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,6 +8,7 @@
 
 #include "binding.hpp"
 #include "message_decode.hpp"
+#include "message_encode.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -190,6 +191,67 @@ private:
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
+using Columns = nb::typed<nb::sequence, Bytes>;
+using ValueSplits = nb::typed<nb::sequence, std::optional<Integers>>;
+using RowSplits = nb::typed<nb::sequence, Integers>;
+
+// Return an item of a sequence as an array, without a conversion, which would copy it.
+template <class T>
+T array_from(nb::handle item, const char* error) {
+    T array;
+    if (!nb::try_cast(item, array, false)) throw nb::type_error(error);
+    return array;
+}
+
+class PyMessageEncoder {
+public:
+    PyMessageEncoder(const Tables& tables, const Columns& columns, const ValueSplits& value_splits,
+                     const RowSplits& splits, std::size_t rows)
+        : encoder_(tables_of(tables), values_of(columns, value_splits), splits_of(splits), rows), rows_(rows) {}
+    PyMessageEncoder(const PyMessageEncoder&) = delete;
+    PyMessageEncoder& operator=(const PyMessageEncoder&) = delete;
+
+    dtf::Encoded encode(std::size_t first, const OutputBytes& out) {
+        const ExclusiveUse use(busy_);
+        if (first > rows_) throw nb::index_error("first exceeds the number of rows");
+        return binding::without_gil([&] { return encoder_.encode(first, out.data(), out.size()); });
+    }
+
+private:
+    std::vector<dtf::MessageValues> values_of(const Columns& columns, const ValueSplits& value_splits) {
+        std::vector<dtf::MessageValues> values;
+        for (nb::handle item : columns) {
+            kept_.append(item);
+            const auto column = array_from<Bytes>(item, "columns must hold contiguous arrays of uint8");
+            values.push_back({column.data(), column.size(), std::nullopt});
+        }
+        if (nb::len(value_splits) != values.size()) throw nb::value_error("value_splits needs an item for each column");
+        std::size_t index = 0;
+        for (nb::handle item : value_splits) {
+            if (!item.is_none()) values[index].value_splits = view(item);
+            ++index;
+        }
+        return values;
+    }
+
+    std::vector<dtf::Splits> splits_of(const RowSplits& items) {
+        std::vector<dtf::Splits> splits;
+        for (nb::handle item : items) splits.push_back(view(item));
+        return splits;
+    }
+
+    dtf::Splits view(nb::handle item) {
+        kept_.append(item);
+        const auto array = array_from<Integers>(item, "splits must be contiguous arrays of int64");
+        return {array.data(), array.size()};
+    }
+
+    nb::list kept_;  // keeps the arrays alive
+    dtf::MessageEncoder encoder_;
+    std::size_t rows_;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+};
+
 void add_tables(nb::module_& module) {
     using dtf::FieldType;
     nb::enum_<FieldType>(module, "FieldType", "Type of a protobuf field; the numbers of FieldDescriptorProto.Type.")
@@ -280,10 +342,27 @@ void add_message_decoder(nb::module_& module) {
              "Return the row splits of a repeated field by the items of the repeated message around it, or by records.");
 }
 
+void add_message_encoder(nb::module_& module) {
+    nb::class_<PyMessageEncoder>(module, "MessageEncoder",
+                                 "Encodes columns of any message type to framed records, as protobuf serialises "
+                                 "deterministically.")
+        .def(nb::init<const Tables&, const Columns&, const ValueSplits&, const RowSplits&, std::size_t>(), "tables"_a,
+             "columns"_a, "value_splits"_a, "splits"_a, "rows"_a,
+             "Validate the arrays, which are those that a decoder of the same tables gives: bytes of values and their "
+             "splits.\n\n"
+             "Fields are written in the order of the table. A field with a presence output is written where it is "
+             "present,\na member of a oneof with an output where it is set. Another scalar is written unless it equals "
+             "its default, or\nif it is required; another message unless it is empty. Map entries are sorted by key.")
+        .def("encode", &PyMessageEncoder::encode, "first"_a, "out"_a.noconvert(),
+             "Write as many records to `out` as fit, from row `first` on.\n\n"
+             "Raises ValueError if a string that has to be UTF-8 is not.");
+}
+
 }  // namespace
 
 void binding::add_messages(nb::module_& module) {
     add_tables(module);
     add_problem(module);
     add_message_decoder(module);
+    add_message_encoder(module);
 }
