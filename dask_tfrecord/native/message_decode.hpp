@@ -943,15 +943,16 @@ private:
         Cursor inside(in.here(), 0);
         const Cursor before = in;
         if (!in.delimited(inside)) return bad_delimited(place, before);
+        const Cursor packed_values = inside;
         if (!keeps(place.op) && place.op.numbers == nullptr) {
             std::size_t count = 0;
-            if (!inside.count_varints(count)) return bad_varint(place, inside, varints::longest);
+            if (!inside.count_varints(count)) return bad_packed_varint(place, packed_values);
             place.op.list->rows += count;
             return true;
         }
         while (!inside.empty()) {
             std::size_t count = 0;
-            if (!inside.varints(values, some, count)) return bad_varint(place, inside, varints::longest);
+            if (!inside.varints(values, some, count)) return bad_packed_varint(place, packed_values);
             if (!take_values(values, count)) return false;
         }
         return true;
@@ -1012,6 +1013,13 @@ private:
             return fail(place, "a varint", "the end of the message within it");
         }
         return fail(place, "a varint of at most " + std::to_string(longest) + " bytes", "a longer one");
+    }
+
+    // One of the packed values is malformed.
+    DTF_APART bool bad_packed_varint(const Place& place, Cursor values) {
+        Cursor before = values;
+        for (std::uint64_t value = 0; values.varint(value);) before = values;
+        return bad_varint(place, before, varints::longest);
     }
 
     DTF_APART bool bad_delimited(const Place& place, Cursor before) {

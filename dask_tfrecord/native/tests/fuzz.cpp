@@ -2,6 +2,7 @@
 //
 // Every execution follows from the seed and its number alone: a failure names both, and SEED:NUMBER starts there.
 #include "column_fuzz.hpp"
+#include "message_fuzz.hpp"
 #include "png_fuzz.hpp"
 
 #include <chrono>
@@ -242,6 +243,8 @@ int main(int argc, char** argv) {
             fuzz_tensor(random);
             fuzz_tensors(random);
             fuzz_png(random);
+        } else if (random.below(3) == 0) {
+            fuzz_messages(any_payload(corpus[random.below(corpus.size())], random), random);
         } else {
             execute(corpus, random);
         }
