@@ -62,6 +62,16 @@ def write(folder: Path, shards: Iterable[Iterable[bytes]]) -> str:
 # ---------------------------------------------------------------------------------------------------- payload types
 
 EVENT = struct.pack("<Bd", 9, 1.7e9) + b"\x10\x05"
+SIMPLE_VALUE = delimited(1, b"loss") + struct.pack("<Bf", 0x15, 0.5)
+VARIANT = delimited(6, b"ACG") + delimited(7, b"A") + delimited(14, b"chr1") + b"\x68\x0d\x80\x01\x0a"
+STATE = struct.pack("<BdBdBd", 0x11, 1, 0x19, 2, 0x21, 3) + b"".join(
+    struct.pack("<Bf", number << 3 | 5, 0.5) for number in range(5, 11)
+)
+SCENARIO = (
+    delimited(5, b"637f20cafde22ff8")
+    + struct.pack("<BdBd", 9, 0.0, 9, 0.1)
+    + delimited(2, b"\x08\x07\x10\x01" + delimited(3, STATE + b"\x58\x01") * 2)
+)
 NOT_UTF8 = example(key=[1]).replace(b"key", b"k\xffy")
 PAYLOAD_TYPES = {
     "an empty record": [b""],
@@ -83,8 +93,18 @@ PAYLOAD_TYPES = {
         delimited(1, example(a=[1])) + delimited(2, example(query=[b"q"])),
         delimited(2, example(query=[b"q"])),
     ],
-    "a tf.Event": [EVENT + delimited(3, b"brain.Event:2"), EVENT + delimited(5, b"\x0a\x00")],
+    "a tf.Event": [EVENT + delimited(3, b"brain.Event:2"), EVENT + delimited(5, delimited(1, SIMPLE_VALUE))],
+    "a nucleus Variant": [VARIANT],
+    "a Waymo Scenario": [SCENARIO],
+    # Messages that have the fields of a well-known one, without values that prove it.
     "a protobuf message of another kind": [
+        EVENT + delimited(3, b"a name"),
+        EVENT + delimited(5, b"\x0a\x00"),
+        struct.pack("<Bd", 9, 2.5) + b"\x10\x05" + delimited(3, b"brain.Event:2"),
+        VARIANT.replace(b"ACG", b"xyz"),
+        VARIANT + b"\x68\x0c",
+        SCENARIO + struct.pack("<Bd", 9, 0.15),
+        SCENARIO.replace(b"\x58\x01", b"\x60\x01"),
         struct.pack("<Bd", 9, -1.0),
         delimited(1, b"a name") + b"\x10\x2a",
         delimited(1, b"") + b"\x10\x2a",
@@ -121,7 +141,7 @@ def test_payload_types_are_detected_and_have_advice(looks: str) -> None:
     for payload in PAYLOAD_TYPES[looks]:
         assert detect_payload_type(payload) == looks
         assert is_probably_example(payload) == (looks in ("an Example", "a damaged Example"))
-    said = {"JSON text": "json.loads", "a SequenceExample": "infer_schema(urlpath)", "a tf.Event": "event_pb2"}
+    said = {"JSON text": "json.loads", "a SequenceExample": "infer_schema(urlpath)", "a tf.Event": "tensorflow.Event"}
     error = payload_error(PAYLOAD_TYPES[looks][0], Location("x"))
     assert said.get(looks, "") in error.message
     assert re.search(r"read_bag\(urlpath|read_records\(urlpath\)|features=", error.message)

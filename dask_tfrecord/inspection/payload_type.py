@@ -3,23 +3,23 @@
 protobuf parses almost any message as an Example without features, so a successful parse proves little; this module
 also inspects the fields at each level. Schema inference uses it, and so do error messages, which recommend a function
 for the detected type. Records that decode never pass through it.
-
-The wire format is specified at https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
 from dask_tfrecord.features import TENSOR_DTYPES
 from dask_tfrecord.images.pixels import read_header
+from dask_tfrecord.inspection.wire import DELIMITED, FIXED32, FIXED64, VARINT, NoMessageError, spans, text_of, varint
 from dask_tfrecord.messages import (
     DecodeError,
     Example,
@@ -30,9 +30,6 @@ from dask_tfrecord.messages import (
     has_dropped_entries,
     unknown_fields,
 )
-
-_VARINT, _FIXED64, _DELIMITED, _GROUP, _GROUP_END, _FIXED32 = range(6)
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
@@ -49,12 +46,21 @@ _SIGNATURES = (
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 
 _BAG = "read_bag(urlpath, decode=…) calls a function on every payload"
-_MESSAGE = (
-    "read_bag(urlpath, decode=…) calls a function on every payload, which may parse it by {} and return plain values"
-)
+
+
+def _message(name: str, proto: str) -> Spelled:
+    """Return advice on messages whose descriptor protoc writes from a .proto file."""
+    written = f"protoc --include_imports --descriptor_set_out=file.desc {proto} writes that file"
+    return Spelled(
+        f'read_tfrecord(urlpath, message="file.desc:{name}") reads the fields as columns, and {written}; '
+        "read_bag(urlpath, decode=…) calls a function on every payload",
+        f"--message file.desc:{name} reads the fields as columns, and {written}",
+    )
+
+
 _BOTH_PARTS = "give --features the JSON of a Schema with both parts, context and {}, as Schema.to_json writes it"
 # Advice on how to read payloads, by payload type.
-_ADVICE: Mapping[str, str] = {
+ADVICE: Mapping[str, str] = {
     "an Example": Spelled(
         "features= describes Examples; sequence_features= and example_features= describe other messages",
         "the file of --features describes another message; give it features of Examples",
@@ -70,8 +76,10 @@ _ADVICE: Mapping[str, str] = {
         "and example_features= for the items",
         _BOTH_PARTS.format("items"),
     ),
-    "a tf.Event": _MESSAGE.format("Event.FromString of tensorboard.compat.proto.event_pb2"),
-    "a protobuf message of another kind": _MESSAGE.format("the FromString of its own class"),
+    "a tf.Event": _message("tensorflow.Event", "tensorflow/core/util/event.proto"),
+    "a nucleus Variant": _message("nucleus.genomics.v1.Variant", "nucleus/protos/variants.proto"),
+    "a Waymo Scenario": _message("waymo.open_dataset.Scenario", "waymo_open_dataset/protos/scenario.proto"),
+    "a protobuf message of another kind": _message("package.Message", "file.proto"),
     "JSON text": "read_bag(urlpath, decode=json.loads) parses every payload",
     "UTF-8 text": "read_bag(urlpath, decode=bytes.decode) returns every payload as a string",
     **dict.fromkeys(["a PNG image", "a JPEG image", "a GIF image"], f"{_BAG}, for example one that opens images"),
@@ -86,12 +94,12 @@ _ADVICE: Mapping[str, str] = {
     "raw bytes": f"read_records(urlpath) returns the payloads unparsed, and {_BAG}",
     "an empty record": "read_records(urlpath) returns the payloads unparsed",
 }
-# Fields of tf.Event in TensorBoard logs: wall_time, step, and one of file_version, graph_def, summary, …
-_EVENT = {(1, _FIXED64), (2, _VARINT)} | {(number, _DELIMITED) for number in range(3, 11)}
+# Payload types whose fields are shown by the wire format.
+MESSAGES = ("a tf.Event", "a nucleus Variant", "a Waymo Scenario", "a protobuf message of another kind")
 # Limits the time spent on a payload that happens to consist of millions of tiny fields.
-_MAX_FIELDS = 100_000
+_MAX_FIELDS = 4_000
 # Plausible values of Event.wall_time, in seconds since 1970.
-_WALL_TIMES = (0.0, 1e11)
+_WALL_TIMES = (1e9, 1e11)
 # SequenceExamples without features: with an empty context and empty feature lists, as TensorFlow writes them, or
 # with the feature lists alone.
 _EMPTY = (b"\x0a\x00\x12\x00", b"\x12\x00")
@@ -109,8 +117,9 @@ def _parsed(cls: type[Any], payload: bytes) -> Any:
         return None
 
 
-class NoMessageError(Exception):
-    """Bytes that are not a protobuf message."""
+def _steps() -> Iterator[int]:
+    """Return one step for each field that a detection may read."""
+    return iter(range(_MAX_FIELDS))
 
 
 def is_probably_example(payload: bytes) -> bool:
@@ -127,12 +136,14 @@ def is_probably_example(payload: bytes) -> bool:
         False for every other message type that is commonly stored in TFRecord files, even if protobuf would parse it.
     """
     try:
-        fields = list(message_fields(memoryview(payload)))
-        features = [data for number, wire_type, data in fields if (number, wire_type) == (1, _DELIMITED)]
-        if not features or any((number, wire_type) == (2, _DELIMITED) for number, wire_type, _ in fields):
+        fields, steps = list(message_fields(memoryview(payload), _steps())), _steps()
+        features = [data for number, wire_type, data in fields if (number, wire_type) == (1, DELIMITED)]
+        if not features or any((number, wire_type) == (2, DELIMITED) for number, wire_type, _ in fields):
             return False
         # An Example without features consists of an empty Features message alone.
-        return any(map(_is_features, features)) or (not any(features) and len(features) == len(fields))
+        return any(_is_features(each, steps) for each in features) or (
+            not any(features) and len(features) == len(fields)
+        )
     except NoMessageError:
         return False
 
@@ -199,15 +210,15 @@ def _known_entries(payload: bytes) -> bytes:
     parsers, and the column decoder, skip the field alone.
     """
     kept = bytearray()
-    for number, wire_type, entries in message_fields(memoryview(payload), None):
-        if wire_type != _DELIMITED or number not in (1, 2):
+    for number, wire_type, entries in message_fields(memoryview(payload), itertools.count()):
+        if wire_type != DELIMITED or number not in (1, 2):
             continue
         known_entries = bytearray()
-        for *key, entry in message_fields(entries, None):
-            if key == [1, _DELIMITED]:
+        for *key, entry in message_fields(entries, itertools.count()):
+            if key == [1, DELIMITED]:
                 known = bytearray()
-                for field, field_type, data in message_fields(entry, None):
-                    if field in (1, 2) and field_type == _DELIMITED:
+                for field, field_type, data in message_fields(entry, itertools.count()):
+                    if field in (1, 2) and field_type == DELIMITED:
                         known += delimited(field, data)
                 known_entries += delimited(1, known)
         kept += delimited(number, known_entries)
@@ -241,7 +252,7 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
             else " that protobuf can't parse as one"
         )
         found = "a damaged Example"
-    return FeatureError(f"{text}; " + _ADVICE[found], location)
+    return FeatureError(f"{text}; " + ADVICE[found], location)
 
 
 def detect_payload_type(payload: bytes) -> str:
@@ -256,23 +267,24 @@ def detect_payload_type(payload: bytes) -> str:
     -------
     str
         Name with its article, as in the message "found a tf.Event": "an Example", "a damaged Example",
-        "a SequenceExample", "an ExampleListWithContext", "a tf.Event", "a protobuf message of another kind",
-        "JSON text", "UTF-8 text", "a PNG image", "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file",
-        "a pickle", "an Arrow file", "an Arrow stream", "an Avro file", "a Parquet file", "a zip archive", "raw bytes"
-        or "an empty record".
+        "a SequenceExample", "an ExampleListWithContext", one of `MESSAGES`, "JSON text", "UTF-8 text", "a PNG image",
+        "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file", "a pickle", "an Arrow file", "an Arrow stream",
+        "an Avro file", "a Parquet file", "a zip archive", "raw bytes" or "an empty record".
     """
     if not payload:
         return "an empty record"
     if is_probably_example(payload):
         return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
     try:
-        fields = list(message_fields(memoryview(payload)))
+        fields = list(message_fields(memoryview(payload), _steps()))
     except NoMessageError:
         fields = []
-    first, second = ([data for *key, data in fields if key == [number, _DELIMITED]] for number in (1, 2))
-    if any(map(_is_example, [*first, *second])):
+    first, second, steps = _contents(fields, 1), _contents(fields, 2), _steps()
+    if any(_is_example(each, steps) for each in (*first, *second)):
         return "an ExampleListWithContext"
-    if second and (any(map(_is_features, first)) or any(map(_is_feature_lists, second))):
+    if second and (
+        any(_is_features(each, steps) for each in first) or any(_is_feature_lists(each, steps) for each in second)
+    ):
         return "a SequenceExample"
     for signature, name in _SIGNATURES:
         if payload.startswith(signature):
@@ -281,8 +293,9 @@ def detect_payload_type(payload: bytes) -> str:
         return "a pickle"
     if _is_arrow_stream(payload):
         return "an Arrow stream"
-    if _is_event(fields):
-        return "a tf.Event"
+    for name, is_message in _WELL_KNOWN.items():
+        if is_message(fields, _steps()):
+            return name
     text = _text(payload)
     if text is not None and _is_json(text):
         return "JSON text"
@@ -292,88 +305,132 @@ def detect_payload_type(payload: bytes) -> str:
     return "a protobuf message of another kind" if fields else "raw bytes"
 
 
-def message_fields(data: memoryview, limit: int | None = _MAX_FIELDS) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield the field number, wire type and content of the first fields of a message; of a group, an empty content."""
-    groups: list[int] = []
-    position = walked = 0
-    while position < len(data) and (limit is None or walked < limit):
-        tag, position = varint(data, position)
-        number, wire_type, begin = tag >> 3, tag & 7, position
-        if wire_type == _VARINT:
-            _, position = varint(data, position)
-        elif wire_type == _DELIMITED:
-            size, begin = varint(data, position)
-            position = begin + size
-        elif wire_type in _WIDTHS:
-            position += _WIDTHS[wire_type]
-        elif wire_type == _GROUP:
-            groups.append(number)
-        elif wire_type != _GROUP_END or not groups or groups.pop() != number:
-            raise NoMessageError
-        if not 0 < number < 2**29 or position > len(data):
-            raise NoMessageError
-        # Fields inside a group are not fields of this message.
-        if wire_type != _GROUP_END and len(groups) == (wire_type == _GROUP):
-            yield number, wire_type, data[begin:position]
-        walked += 1
-    if groups:
-        raise NoMessageError
+def message_fields(data: memoryview, steps: Iterator[int]) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield the field number, wire type and content of the fields of a message, as long as there are steps."""
+    for span in spans(data, steps):
+        yield span.number, span.wire_type, data[span.begin : span.end]
 
 
-def varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Read a varint; return its value and the position after it."""
-    value = 0
-    for length, byte in enumerate(data[position : position + 10]):
-        value |= (byte & 0x7F) << 7 * length
-        if byte < 0x80:
-            return value, position + length + 1
-    raise NoMessageError
+Fields = Iterable[tuple[int, int, memoryview]]
 
 
-def _has_field(data: memoryview, number: int, accepts: Callable[[memoryview], bool]) -> bool:
+def _contents(fields: Fields, number: int, wire_type: int = DELIMITED) -> list[memoryview]:
+    """Return the contents of the fields of a number and wire type."""
+    return [data for *key, data in fields if key == [number, wire_type]]
+
+
+def _has_field(
+    data: memoryview, steps: Iterator[int], number: int, accepts: Callable[[memoryview, Iterator[int]], bool]
+) -> bool:
     """Return whether `data` is a message with a length-delimited field of that number whose content is accepted."""
     try:
-        return any(accepts(field) for *key, field in message_fields(data) if key == [number, _DELIMITED])
+        return any(accepts(field, steps) for *key, field in message_fields(data, steps) if key == [number, DELIMITED])
     except NoMessageError:
         return False
 
 
-def _is_example(data: memoryview) -> bool:
+def _is_example(data: memoryview, steps: Iterator[int]) -> bool:
     """Return whether the bytes are an Example with at least one feature."""
-    return _has_field(data, 1, _is_features)
+    return _has_field(data, steps, 1, _is_features)
 
 
-def _is_features(data: memoryview) -> bool:
+def _is_features(data: memoryview, steps: Iterator[int]) -> bool:
     """Return whether the bytes are a Features message with at least one entry that has a value."""
-    return _has_field(data, 1, lambda entry: _has_field(entry, 2, _is_feature))
+    return _has_field(data, steps, 1, lambda entry, steps: _has_field(entry, steps, 2, _is_feature))
 
 
-def _is_feature_lists(data: memoryview) -> bool:
+def _is_feature_lists(data: memoryview, steps: Iterator[int]) -> bool:
     """Return whether the bytes are a FeatureLists message with at least one list."""
-    return _has_field(data, 1, lambda entry: _has_field(entry, 2, _is_feature_list))
+    return _has_field(data, steps, 1, lambda entry, steps: _has_field(entry, steps, 2, _is_feature_list))
 
 
-def _is_feature_list(data: memoryview) -> bool:
-    return not data or _has_field(data, 1, _is_feature)
+def _is_feature_list(data: memoryview, steps: Iterator[int]) -> bool:
+    return not data or _has_field(data, steps, 1, _is_feature)
 
 
-def _is_feature(data: memoryview) -> bool:
+def _is_feature(data: memoryview, steps: Iterator[int]) -> bool:
     """Return whether the bytes are a Feature: one of the three lists, or empty."""
-    return not data or any(_has_field(data, number, _is_list) for number in (1, 2, 3))
+    return not data or any(_has_field(data, steps, number, _is_list) for number in (1, 2, 3))
 
 
-def _is_list(data: memoryview) -> bool:
+def _is_list(data: memoryview, steps: Iterator[int]) -> bool:
     try:
-        return not data or any(number == 1 for number, _, _ in message_fields(data))
+        return not data or any(number == 1 for number, _, _ in message_fields(data, steps))
     except NoMessageError:
         return False
 
 
-def _is_event(fields: list[tuple[int, int, memoryview]]) -> bool:
-    if not fields or not {(number, wire_type) for number, wire_type, _ in fields} <= _EVENT:
+# ------------------------------------------------------------------------------------------------ well-known messages
+
+# A message is named only if its values prove it: every field has a number and a wire type of that message, and values
+# of several fields agree in a way that another message has only by an unlikely chance.
+
+# Fields of tf.Event: wall_time, step, and one of file_version, graph_def, summary, …
+_EVENT = {(1, FIXED64), (2, VARINT)} | {(number, DELIMITED) for number in range(3, 11)}
+# Fields of Summary.Value: tag, simple_value, image, histo, audio, node_name, tensor, metadata.
+_SUMMARY = {(2, FIXED32)} | {(number, DELIMITED) for number in (1, 3, 4, 5, 6, 7, 8, 9)}
+_VARIANT = {(8, FIXED64), (12, VARINT), (13, VARINT), (16, VARINT)} | {
+    (number, DELIMITED) for number in (2, 3, 6, 7, 9, 10, 11, 14, 15)
+}
+_BASES = re.compile(rb"[ACGTRYSWKMBDHVN]+", re.IGNORECASE)
+_SCENARIO = {(1, FIXED64), (4, VARINT), (6, VARINT), (10, VARINT)} | {
+    (number, DELIMITED) for number in (2, 5, 7, 8, 11, 12, 13)
+}
+# Fields of ObjectState: center, size, heading, velocity, valid.
+_STATE = {(2, FIXED64), (3, FIXED64), (4, FIXED64), (11, VARINT)} | {(number, FIXED32) for number in range(5, 11)}
+
+
+def _keys(fields: Fields) -> set[tuple[int, int]]:
+    return {(number, wire_type) for number, wire_type, _ in fields}
+
+
+def _doubles(fields: Fields, number: int) -> list[float]:
+    return [struct.unpack("<d", data)[0] for data in _contents(fields, number, FIXED64)]
+
+
+def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
+    """Return whether the fields are a time and the version of the file, or a time and a summary with tags."""
+    times, versions, summaries = _doubles(fields, 1), _contents(fields, 3), _contents(fields, 5)
+    if len(times) != 1 or not _WALL_TIMES[0] <= times[0] < _WALL_TIMES[1] or not _keys(fields) <= _EVENT:
         return False
-    times = [struct.unpack("<d", data)[0] for number, _, data in fields if number == 1]
-    return bool(times) and all(_WALL_TIMES[0] <= time < _WALL_TIMES[1] for time in times)
+    if len(versions) + len(summaries) != 1:
+        return False
+    return all(re.fullmatch(rb"brain\.Event:\d+", version) for version in versions) and all(
+        _has_field(summary, steps, 1, _is_summary_value) for summary in summaries
+    )
+
+
+def _is_summary_value(data: memoryview, steps: Iterator[int]) -> bool:
+    try:
+        fields = list(message_fields(data, steps))
+    except NoMessageError:
+        return False
+    tags = _contents(fields, 1)
+    return len(tags) == 1 and bool(tags[0]) and text_of(bytes(tags[0])) is not None and _keys(fields) <= _SUMMARY
+
+
+def _is_variant(fields: Fields, _: Iterator[int]) -> bool:
+    """Return whether the interval of the fields is as long as the reference bases."""
+    names, bases = _contents(fields, 14), _contents(fields, 6)
+    if len(names) != 1 or len(bases) != 1 or not _keys(fields) <= _VARIANT or not _BASES.fullmatch(bases[0]):
+        return False
+    start, end = (sum(varint(data, 0)[0] for data in _contents(fields, number, VARINT)[-1:]) for number in (16, 13))
+    return text_of(bytes(names[0])) is not None and end - start == len(bases[0])
+
+
+def _is_scenario(fields: Fields, steps: Iterator[int]) -> bool:
+    """Return whether the first track has a state for each of the ascending timestamps."""
+    times, tracks = _doubles(fields, 1), _contents(fields, 2)
+    if len(times) < 2 or not tracks or times != sorted(set(times)) or not _keys(fields) <= _SCENARIO:
+        return False
+    try:
+        states = _contents(message_fields(tracks[0], steps), 3)
+        return len(states) == len(times) and any(_keys(message_fields(state, steps)) == _STATE for state in states)
+    except NoMessageError:
+        return False
+
+
+_WELL_KNOWN = {"a tf.Event": _is_event, "a nucleus Variant": _is_variant, "a Waymo Scenario": _is_scenario}
 
 
 def _is_arrow_stream(payload: bytes) -> bool:
@@ -385,13 +442,17 @@ def _is_arrow_stream(payload: bytes) -> bool:
     return payload.startswith(b"\xff" * 4) and 0 < length <= len(payload) - 8 and length % 8 == 0
 
 
+# Removes the control characters that lay out text.
+_LAID_OUT = dict.fromkeys(map(ord, "\t\n\r"))
+
+
 def _text(payload: bytes) -> str | None:
     """Decode the payload as UTF-8; return None if it is not printable text."""
     try:
         text = payload.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return text if all(char.isprintable() or char in "\t\n\r" for char in text) else None
+    return text if text.translate(_LAID_OUT).isprintable() else None
 
 
 def _is_json(text: str) -> bool:
@@ -439,19 +500,10 @@ class BytesContent:
 
 # ---------------------------------------------------------------------------------------------------------------- text
 
-# Control characters other than tab, line feed, form feed and carriage return.
-_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
-
 
 def is_probably_text(value: bytes) -> bool:
     """Return whether a value is UTF-8 without control characters; True for an empty value."""
-    if _CONTROLS.search(value):
-        return False
-    try:
-        value.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+    return text_of(value) is not None
 
 
 # -------------------------------------------------------------------------------------------------------------- images

@@ -32,7 +32,7 @@ EXAMPLES = {
 }
 
 FOREIGN = {
-    "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord": "a protobuf message of another kind",
+    "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord": "a nucleus Variant",
     "pytorch__data/test/_fakedata/tfrecord/sequence_example.tfrecord": "a SequenceExample",
     "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord": "an ExampleListWithContext",
     f"{TFX}/tfrecord_sequence/Split-eval/data_tfrecord_eval.gz": "a SequenceExample",

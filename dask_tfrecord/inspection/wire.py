@@ -1,0 +1,306 @@
+"""Fields of a protobuf message without its descriptor, as `protoc --decode_raw` shows them, with candidates of types.
+
+The wire format states numbers and sizes of fields, not their names and types, so several types fit most fields. The
+work on a message is bounded by a number of fields, and by the first bytes of each value.
+
+The wire format is specified at https://protobuf.dev/programming-guides/encoding/.
+"""
+
+from __future__ import annotations
+
+import codecs
+import heapq
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dask_tfrecord.errors import plural, printable
+
+VARINT, FIXED64, DELIMITED, GROUP, _GROUP_END, FIXED32 = range(6)
+WIRE_TYPES = ("varint", "fixed64", "length-delimited", "group", "end of group", "fixed32")
+_WIDTHS = {FIXED64: 8, FIXED32: 4}
+# As in protoc: groups within groups of a payload, and messages within messages.
+_MAX_GROUPS = 100
+_MAX_MESSAGES = 10
+# Bytes of a value that are looked at, and characters of a value that are shown.
+_LOOKED_AT = 4096
+_SHOWN = 60
+# Numbers of an array that are shown, and the longest element of a varint.
+_SHOWN_NUMBERS = 6
+_VARINT_NBYTES = 10
+# Sizes of floating point numbers that are likely; integers read as such are mostly smaller or larger.
+_LIKELY = (1e-9, 1e15)
+# Largest number of a likely enum.
+_ENUM = 255
+# Control characters other than tab, line feed, form feed and carriage return.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+
+
+class NoMessageError(Exception):
+    """Bytes that are not a protobuf message."""
+
+
+class Span(NamedTuple):
+    """Offsets of a field: of its tag, of its content, and the ends of both."""
+
+    number: int
+    wire_type: int
+    start: int
+    begin: int
+    end: int
+    stop: int
+
+
+class Candidate(NamedTuple):
+    """Type that fits a value, and the value as text."""
+
+    type: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """Field of a message, read from the wire format.
+
+    Attributes
+    ----------
+    path : str
+        Field numbers from the payload to this field, joined by dots; empty for the payload.
+    number : int
+        Field number; 0 for the payload.
+    wire_type : str
+        "varint", "fixed32", "fixed64", "length-delimited" or "group".
+    offset, length : int
+        Offset of the tag in the payload, and number of bytes of the tag and the content.
+    candidates : tuple of Candidate
+        Types that fit, the likeliest first, each with the value as printable text of bounded length.
+    children : tuple of WireField
+        Fields of a group, or of a length-delimited value that is a valid message.
+    complete : bool
+        False if the limit of fields was reached before the end of this field.
+    """
+
+    path: str
+    number: int
+    wire_type: str
+    offset: int
+    length: int
+    candidates: tuple[Candidate, ...]
+    children: tuple[WireField, ...] = ()
+    complete: bool = True
+
+
+def varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Read a varint; return its value and the position after it."""
+    value = 0
+    for length, byte in enumerate(data[position : position + _VARINT_NBYTES]):
+        value |= (byte & 0x7F) << 7 * length
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, position + length + 1
+    raise NoMessageError
+
+
+def spans(data: memoryview, steps: Iterator[int], max_groups: int = _MAX_GROUPS) -> Iterator[Span]:
+    """Yield the fields of a message, groups as a whole, until `steps` has no step left for another field.
+
+    Raises
+    ------
+    NoMessageError
+        At the first byte that no message has there.
+    """
+    groups: list[Span] = []
+    position = 0
+    while position < len(data) and next(steps, None) is not None:
+        start = position
+        tag, begin = varint(data, start)
+        number, wire_type, end = tag >> 3, tag & 7, begin
+        if wire_type == VARINT:
+            _, end = varint(data, begin)
+        elif wire_type == DELIMITED:
+            size, begin = varint(data, begin)
+            end = begin + size
+        elif wire_type in _WIDTHS:
+            end = begin + _WIDTHS[wire_type]
+        elif wire_type not in (GROUP, _GROUP_END):
+            raise NoMessageError
+        if not 0 < number < 2**29 or end > len(data):
+            raise NoMessageError
+        position = end
+        if wire_type == GROUP:
+            groups.append(Span(number, wire_type, start, begin, begin, begin))
+            if len(groups) > max_groups:
+                raise NoMessageError
+            continue
+        found = Span(number, wire_type, start, begin, end, end)
+        if wire_type == _GROUP_END:
+            if not groups or groups[-1].number != number:
+                raise NoMessageError
+            found = groups.pop()._replace(end=start, stop=end)
+        # Fields inside a group are not fields of this message.
+        if not groups:
+            yield found
+    if groups and position == len(data):
+        raise NoMessageError
+
+
+@dataclass(slots=True)
+class _Node:
+    """Field whose children are being read."""
+
+    path: str
+    span: Span
+    parent: int
+    # Messages that may still be nested, which is negative inside groups within the deepest message.
+    depth: int
+    content: memoryview
+    is_message: bool = False
+    complete: bool = True
+
+
+def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
+    """Read the fields of one payload from the wire format.
+
+    Parameters
+    ----------
+    payload : bytes
+        Payload of a record.
+    limit : int, default 10_000
+        Largest number of fields that are read. Where a payload has more, each path is read about equally often.
+
+    Returns
+    -------
+    WireField or None
+        The payload as a field with number 0, whose children are its fields; None if it is not a protobuf message.
+        Length-delimited values have children where `protoc --decode_raw` shows a message, up to 10 levels deep.
+    """
+    view = memoryview(payload)
+    steps = iter(range(limit))
+    nodes = [_Node("", Span(0, DELIMITED, 0, 0, len(view), len(view)), -1, _MAX_MESSAGES + 1, view)]
+    # The first field of each path is read before the second, so that few fields show the structure of a message.
+    queue, seen = [(0, 0)], Counter[str]()
+    while queue:
+        _, index = heapq.heappop(queue)
+        node = nodes[index]
+        is_group, top = node.span.wire_type == GROUP, index == 0
+        found = []
+        read = 0
+        try:
+            for span in spans(node.content, steps, _MAX_GROUPS if top or is_group else node.depth):
+                found.append(span)
+                read = span.stop
+        except NoMessageError:
+            continue
+        node.is_message = bool(found) or is_group or top
+        node.complete = read == len(node.content)
+        for span in found:
+            path = f"{node.path}.{span.number}" if node.path else str(span.number)
+            child = _Node(path, span, index, node.depth - 1, node.content[span.begin : span.end])
+            child.span = Span(*span[:2], *(node.span.begin + each for each in span[2:]))
+            seen[path] += 1
+            if span.wire_type == GROUP or (span.wire_type == DELIMITED and child.depth > 0 and len(child.content)):
+                heapq.heappush(queue, (seen[path], len(nodes)))
+            nodes.append(child)
+    if not nodes[0].is_message or not payload:
+        return None
+    children: list[list[WireField]] = [[] for _ in nodes]
+    for index in range(len(nodes) - 1, -1, -1):
+        node, span = nodes[index], nodes[index].span
+        inner = tuple(reversed(children[index])) if node.is_message else ()
+        name = WIRE_TYPES[span.wire_type]
+        candidates = _candidates(span.wire_type, node.content, len(inner) if node.is_message else None)
+        built = WireField(
+            node.path, span.number, name, span.start, span.stop - span.start, candidates, inner, node.complete
+        )
+        if index == 0:
+            return built
+        children[node.parent].append(built)
+    return None
+
+
+def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tuple[Candidate, ...]:
+    """Return the types that fit a value; `nfields` is the number of its fields if it is a message."""
+    if wire_type == VARINT:
+        return _integers(varint(content, 0)[0])
+    if wire_type == FIXED32:
+        return _fixed(content, "<I", "<f", "fixed32", "float")
+    if wire_type == FIXED64:
+        return _fixed(content, "<Q", "<d", "fixed64", "double")
+    if wire_type == GROUP:
+        return (Candidate("group", plural(nfields or 0, "field")),)
+    size, start = len(content), bytes(content[:_LOOKED_AT])
+    text = text_of(start, is_cut=size > len(start))
+    found = [] if nfields is None and size else [Candidate("message", plural(nfields or 0, "field"))]
+    if text is not None:
+        shown = f'"{printable(text[:_SHOWN])}"' + (f"… ({size:,} bytes)" if len(text) > _SHOWN else "")
+        # A line feed is also the tag of a field, so only text without one comes before a message.
+        found.insert(0 if text.isprintable() else len(found), Candidate("text", shown))
+    found += _packed(start, size)
+    return (
+        *found,
+        Candidate("bytes", start[: _SHOWN // 3].hex(" ") + f"{' …' * (size > _SHOWN // 3)} ({plural(size, 'byte')})"),
+    )
+
+
+def text_of(value: bytes, *, is_cut: bool = False) -> str | None:
+    """Decode UTF-8 without control characters, except those that lay out text; return None for other bytes."""
+    if _CONTROLS.search(value):
+        return None
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(value, not is_cut)
+    except UnicodeDecodeError:
+        return None
+
+
+def _integers(value: int) -> tuple[Candidate, ...]:
+    found = [Candidate("int", str(value - (value >> 63 << 64)))]
+    if value <= 1:
+        found.append(Candidate("bool", "true" if value else "false"))
+    if value <= _ENUM:
+        found.append(Candidate("enum", str(value)))
+    if value >> 63:
+        found.append(Candidate("uint", str(value)))
+    return (*found, Candidate("sint", str((value >> 1) ^ -(value & 1))))
+
+
+def _fixed(content: memoryview, integer: str, real: str, name: str, real_name: str) -> tuple[Candidate, ...]:
+    (number,), (value,) = struct.unpack(integer, content), struct.unpack(real, content)
+    found = [Candidate(name, str(number))]
+    if number >> (8 * len(content) - 1):
+        found.append(Candidate(f"s{name}", str(number - (1 << 8 * len(content)))))
+    found.insert(0 if _is_likely(value) else len(found), Candidate(real_name, _real(value, real)))
+    return tuple(found)
+
+
+def _is_likely(value: float) -> bool:
+    return value == 0 or not math.isfinite(value) or _LIKELY[0] <= abs(value) < _LIKELY[1]
+
+
+def _real(value: float, code: str) -> str:
+    return f"{value:.9g}" if code == "<f" else repr(value)
+
+
+def _packed(start: bytes, size: int) -> Iterator[Candidate]:
+    """Yield the kinds of packed numbers that fit; `start` is the first bytes of `size`."""
+    for code, width, name in (("<d", 8, "packed double"), ("<f", 4, "packed float")):
+        values = [value for (value,) in struct.iter_unpack(code, start[: len(start) // width * width])]
+        if size % width == 0 and all(map(_is_likely, values)):
+            yield Candidate(name, _array([_real(value, code) for value in values], size // width))
+    view, position = memoryview(start), 0
+    numbers = []
+    try:
+        while position < size if size == len(start) else position <= len(start) - _VARINT_NBYTES:
+            number, position = varint(view, position)
+            numbers.append(str(number - (number >> 63 << 64)))
+    except NoMessageError:
+        return
+    yield Candidate("packed varint", _array(numbers, len(numbers) if size == len(start) else None))
+
+
+def _array(values: list[str], number: int | None) -> str:
+    more = number is None or number > _SHOWN_NUMBERS
+    end = ", …" * more + "]" + (f" ({number:,} numbers)" if more and number is not None else "")
+    return f"[{', '.join(values[:_SHOWN_NUMBERS])}{end}"
