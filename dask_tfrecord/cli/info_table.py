@@ -16,8 +16,8 @@ from rich.text import Text
 
 from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.cli.command_options import plain
-from dask_tfrecord.errors import plural, redact_url
-from dask_tfrecord.inspection.report import FeatureReport, Report
+from dask_tfrecord.errors import for_commands, plural, redact_url
+from dask_tfrecord.inspection.report import FIELDS_HEADER, FeatureReport, Report
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.storage.shard import Shards
@@ -48,6 +48,11 @@ def print_facts(shards: Shards, indexes: Sequence[ShardIndex], more: Mapping[str
 def print_report(report: Report) -> None:
     """Print the features of a report, as a table where the terminal is wide enough."""
     console = _console()
+    if report.refusal is not None:
+        _print(console, Text(f"\nThe first record is a {report.message}\n", "bold"))
+        _print_table(console, FIELDS_HEADER, [tuple(map(plain, row)) for row in report.field_rows()])
+        _print(console, Text("\n" + "\n".join(plain(for_commands(line)) for line in report.notes())))
+        return
     _print(console, Text(f"\n{_source(report)}\n", "bold"))
     rows = [_cells(row, feature) for row, feature in zip(report.rows(), report.features, strict=True)]
     _print_table(console, _HEADER, rows)
@@ -78,7 +83,7 @@ def document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | Non
             for compression in [index.compression]
         ],
         "report": None if report is None else json.loads(report.to_json()),
-        "spec": None if report is None else report.spec(),
+        "spec": None if report is None or report.refusal is not None else report.spec(),
     }
 
 

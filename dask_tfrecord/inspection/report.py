@@ -11,13 +11,13 @@ import json
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any
 
-from dask_tfrecord.errors import FEATURES, Location, SchemaError, Spelled, plural, printable
+from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, Spelled, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from dask_tfrecord.inspection.payload_type import BytesContent, parse_record, payload_error
+from dask_tfrecord.inspection.payload_type import ADVICE, BytesContent, parse_record, payload_error
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.records.index import Run, full_run, iterate_payloads
@@ -341,6 +341,52 @@ def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool, items: int
     return FixedLenFeature(shape, kind) if counts.present == records else VarLenFeature(kind)
 
 
+FIELDS_HEADER = ("field", "wire type", "present", "values", "could be", "example")
+
+
+@dataclass(frozen=True, slots=True)
+class PathReport:
+    """Report on the fields of one path and wire type, in messages without a descriptor.
+
+    Attributes
+    ----------
+    path : str
+        Field numbers from the payload to the field, joined by dots.
+    wire_type : str
+        "varint", "fixed32", "fixed64", "length-delimited" or "group".
+    present : int
+        Number of records with the field.
+    extent : (int, int)
+        Smallest and largest number of fields in a record that has one.
+    types : tuple of str
+        Types that fit all fields, the likeliest first.
+    example : str
+        A value as printable text.
+    """
+
+    path: str
+    wire_type: str
+    present: int
+    extent: tuple[int, int]
+    types: tuple[str, ...]
+    example: str
+
+    @classmethod
+    def from_survey(cls, survey: Survey) -> Iterator[PathReport]:
+        """Yield the reports of paths in order of their numbers, without fields of values that are no messages."""
+        order = sorted(survey.paths, key=lambda key: (*(map(int, key[0].split("."))),))
+        messages = {""}
+        for path, wire_type in order:
+            counts = survey.paths[path, wire_type]
+            types = counts.types()
+            if path.rpartition(".")[0] not in messages:
+                continue
+            if types[0] in ("message", "group"):
+                messages.add(path)
+            example = "" if types[0] in ("message", "group") else counts.example.get(types[0], "")
+            yield cls(path, wire_type, counts.records, (counts.low, counts.high), types, example)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Features of records: presence, kinds, numbers of values, conflicts and suggestions.
@@ -351,7 +397,8 @@ class Report:
     Attributes
     ----------
     message : str
-        "Example", "SequenceExample" or "ExampleListWithContext".
+        "Example", "SequenceExample" or "ExampleListWithContext"; for other protobuf messages the detected type of the
+        first one, such as "tf.Event".
     records : int
         Number of records read.
     sequences : int
@@ -362,6 +409,12 @@ class Report:
         All keys sorted by name; keys of contexts precede keys of feature lists.
     searched : tuple of str
         Paths of the shards if all of them were empty.
+    paths : tuple of PathReport
+        Fields of other protobuf messages, by their wire format.
+    partial : int
+        Number of messages with more than 1,000 fields, of which the first of each path are counted.
+    refusal : FeatureError or None
+        For other protobuf messages, the error for a reader that expects an Example. It states the next step.
 
     Examples
     --------
@@ -381,6 +434,9 @@ class Report:
     shards: int
     features: tuple[FeatureReport, ...]
     searched: tuple[str, ...] = ()
+    paths: tuple[PathReport, ...] = ()
+    partial: int = 0
+    refusal: FeatureError | None = field(default=None, compare=False)
 
     @classmethod
     def from_survey(cls, survey: Survey, searched: Sequence[str] = ()) -> Report:
@@ -399,6 +455,9 @@ class Report:
             message = "ExampleListWithContext"
         empty = () if survey.records else tuple(searched)
         sequences = survey.sequences if message == "SequenceExample" else 0
+        if survey.refusal is not None:
+            message, paths = survey.other_type.removeprefix("a "), tuple(PathReport.from_survey(survey))
+            return cls(message, survey.records, 0, len(survey.shards), (), (), paths, survey.partial, survey.refusal)
         return cls(message, survey.records, sequences, len(survey.shards), tuple(features), empty)
 
     @property
@@ -417,10 +476,14 @@ class Report:
 
         Raises
         ------
+        FeatureError
+            If the records are other protobuf messages.
         SchemaError
             If no schema can be inferred: a feature holds values of several kinds, a key occurs in contexts and in
             feature lists, or no record sets a feature.
         """
+        if self.refusal is not None:
+            raise self.refusal
         if not self.records:
             shards = f" (all {len(self.searched):,} shards are empty)" if len(self.searched) > 1 else ""
             raise SchemaError(
@@ -472,6 +535,7 @@ class Report:
             "sequences": self.sequences,
             "shards": self.shards,
             "features": [_to_json_values(feature) for feature in self.features],
+            "fields": [asdict(each) for each in self.paths],
         }
         return json.dumps(document, ensure_ascii=False)
 
@@ -488,10 +552,40 @@ class Report:
             for feature in self.features
         ]
 
+    def field_rows(self) -> list[tuple[str, ...]]:
+        """List the fields of other protobuf messages as table rows of text."""
+        rows: list[tuple[str, ...]] = []
+        for each in self.paths:
+            low, high = each.extent
+            # All bytes are bytes; text and messages are seldom packed numbers by chance.
+            types = [name for name in each.types if name != "bytes"] or ["bytes"]
+            if types[0] in ("text", "message"):
+                types = [name for name in types if not name.startswith("packed")]
+            numbers = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            present = f"{each.present:,} of {self.records:,}"
+            rows.append((each.path, each.wire_type, present, numbers, ", ".join(types), each.example))
+        return rows
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table: features of several kinds, or how to read other protobuf messages."""
+        if self.refusal is None:
+            return self._conflict_lines()
+        partial = [f"{plural(self.partial, 'record')} with more than 1,000 fields, counted in part"] * bool(
+            self.partial
+        )
+        return [*partial, ADVICE[f"a {self.message}"]]
+
     def __repr__(self) -> str:
+        if self.refusal is not None:
+            return "\n".join([self._title(), *align_columns([FIELDS_HEADER, *self.field_rows()]), *self.notes()])
         return "\n".join([self._title(), *align_columns([_HEADER, *self.rows()]), *self._conflict_lines()])
 
     def _repr_html_(self) -> str:
+        title = f'<p class="dtf-title">{escape(self._title())}</p>'
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self.notes())
+        if self.refusal is not None:
+            paths = [tuple(map(escape, row)) for row in self.field_rows()]
+            return fragment(title, table(FIELDS_HEADER, paths), notes)
         rows = []
         for cells, feature in zip(self.rows(), self.features, strict=True):
             name, kind, present, values, looks = (escape(printable(cell)) for cell in cells)
@@ -500,13 +594,14 @@ class Report:
             if feature.in_lists and feature.steps:
                 counts = f"{bins_svg(feature.steps)}<small>steps</small>{counts}"
             rows.append((name, kind, bar, counts, looks))
-        notes = "".join(f"<p>{escape(line)}</p>" for line in self._conflict_lines())
         spec = f"<details><summary>spec</summary><pre>{escape(self.spec())}</pre></details>"
-        title = f'<p class="dtf-title">{escape(self._title())}</p>'
         return fragment(title, table(_HEADER, rows), notes, spec)
 
     def _title(self) -> str:
-        title = f"Report on {plural(self.records, self.message)} of {plural(self.shards, 'shard')}"
+        shards = plural(self.shards, "shard")
+        if self.refusal is not None:
+            return f"Report on {plural(self.records, 'record')} of {shards}, the first is a {self.message}"
+        title = f"Report on {plural(self.records, self.message)} of {shards}"
         if 0 < self.sequences < self.records:
             title += f", {plural(self.records - self.sequences, 'record')} without feature lists"
         return title
@@ -516,7 +611,7 @@ class Report:
         return ["values of several kinds:", *conflicts] if conflicts else []
 
     def __str__(self) -> str:
-        return f"{self!r}\n\n{self.spec()}"
+        return repr(self) if self.refusal is not None else f"{self!r}\n\n{self.spec()}"
 
 
 def _mapping(name: str, features: Sequence[FeatureReport]) -> str:
@@ -569,7 +664,7 @@ def infer(records: Iterable[tuple[Location, bytes]], searched: Sequence[str] = (
     Raises
     ------
     FeatureError
-        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
+        If the records are not Examples, SequenceExamples or ExampleListWithContexts.
     SchemaError
         If a feature holds values of several kinds, or no record sets a feature.
     """

@@ -8,20 +8,24 @@ library, so that inference is independent of the column decoder.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.inspection.payload_type import (
+    MESSAGES,
     BytesContent,
     detect_image,
+    detect_payload_type,
     detect_tensor,
     is_probably_text,
     parse_example_list,
     parse_record,
     payload_error,
 )
+from dask_tfrecord.inspection.wire import WireField, wire_fields
 from dask_tfrecord.messages import ExampleListWithContext, Feature
 
 # Limit of the distinct numbers.
@@ -218,7 +222,7 @@ def _common(known: BytesContent | bool | None, found: BytesContent | bool | None
     return False
 
 
-def _merge_each(mine: dict[str, Any], theirs: Mapping[str, Any]) -> None:
+def _merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
     """Merge counts by name."""
     for name, counts in theirs.items():
         if name in mine:
@@ -311,6 +315,69 @@ class FeatureCounts:
             self.integers |= other.integers
 
 
+# Limits of the fields of a message that are counted, and of the paths.
+_MAX_FIELDS = 1_000
+_MAX_PATHS = 1_000
+
+
+@dataclass(slots=True)
+class PathCounts:
+    """Counts of the fields of one path and wire type, in messages without a descriptor.
+
+    Attributes
+    ----------
+    records : int
+        Number of records with the field.
+    values : int
+        Number of fields.
+    low, high : int
+        Smallest and largest number of fields in a record that has one.
+    fits : Counter of str
+        Number of fields that each type fits.
+    likely : Counter of str
+        Number of fields for which each type is the likeliest.
+    example : dict of str to str
+        A value as text, by type.
+    """
+
+    records: int = 0
+    values: int = 0
+    low: int = 0
+    high: int = 0
+    fits: Counter[str] = field(default_factory=Counter)
+    likely: Counter[str] = field(default_factory=Counter)
+    example: dict[str, str] = field(default_factory=dict)
+
+    def add(self, fields: Sequence[WireField]) -> None:
+        """Count the fields of one record."""
+        self._add_record(1, len(fields), len(fields))
+        self.values += len(fields)
+        for each in fields:
+            self.fits.update(candidate.type for candidate in each.candidates)
+            # An empty value has every type.
+            if each.length > 2 or not each.wire_type.startswith("length"):
+                self.likely[each.candidates[0].type] += 1
+                self.example = self.example or dict(each.candidates)
+
+    def merge(self, other: PathCounts) -> None:
+        """Add the counts of other records."""
+        self._add_record(other.records, other.low, other.high)
+        self.values += other.values
+        self.fits += other.fits
+        self.likely += other.likely
+        self.example = self.example or other.example
+
+    def _add_record(self, records: int, low: int, high: int) -> None:
+        self.low = min(self.low, low) if self.records else low
+        self.high = max(self.high, high)
+        self.records += records
+
+    def types(self) -> tuple[str, ...]:
+        """Return the types that fit all fields, the likeliest first."""
+        fitting = [name for name, number in self.fits.items() if number == self.values]
+        return tuple(sorted(fitting, key=lambda name: -self.likely[name]))
+
+
 @dataclass(slots=True)
 class Survey:
     """Counts over the records of a collection or of a part of it.
@@ -334,6 +401,12 @@ class Survey:
     first_list, first_other : Location or None
         First record that is an ExampleListWithContext, and first record that is another message. Messages without
         features are neither.
+    paths : dict of (str, str) to PathCounts
+        Fields of protobuf messages of other types, by path and wire type.
+    partial : int
+        Number of messages with more fields than are counted.
+    other_type, refusal : str, and FeatureError or None
+        Payload type of the first such message, and the error for a reader that expects an Example.
     """
 
     records: int = 0
@@ -345,6 +418,10 @@ class Survey:
     context: dict[str, FeatureCounts] = field(default_factory=dict)
     lists: dict[str, FeatureCounts] = field(default_factory=dict)
     items: dict[str, FeatureCounts] = field(default_factory=dict)
+    paths: dict[tuple[str, str], PathCounts] = field(default_factory=dict)
+    partial: int = 0
+    other_type: str = ""
+    refusal: FeatureError | None = None
 
     def add(self, location: Location, payload: bytes) -> None:
         """Count a record.
@@ -352,15 +429,14 @@ class Survey:
         Raises
         ------
         FeatureError
-            If the record is not an Example, a SequenceExample or an ExampleListWithContext, or if only some records are
-            ExampleListWithContexts.
+            If the record is not a protobuf message, or if the records are of several message types.
         """
         record = parse_record(payload)
         examples = parse_example_list(payload) if self.first_list is not None or record is None else None
         if examples is not None:
             self._add_list(examples, location)
         elif record is None:
-            raise payload_error(payload, location)
+            self._add_message(payload, location)
         else:
             _add_each(self.context, record.context.feature, FeatureCounts.add, location)
             if record.context.feature or record.feature_lists.feature_list:
@@ -385,8 +461,25 @@ class Survey:
                 items.setdefault(key, []).append(feature)
         _add_each(self.items, items, FeatureCounts.add_list, location)
 
+    def _add_message(self, payload: bytes, location: Location) -> None:
+        payload_type = detect_payload_type(payload)
+        message = wire_fields(payload, _MAX_FIELDS) if payload_type in MESSAGES else None
+        if message is None:
+            raise payload_error(payload, location)
+        if self.refusal is None:
+            self.refusal, self.other_type = payload_error(payload, location), payload_type
+        self.partial += not message.complete
+        fields: dict[tuple[str, str], list[WireField]] = {}
+        for each in message.descendants():
+            fields.setdefault((each.path, each.wire_type), []).append(each)
+        for path, found in fields.items():
+            if path in self.paths or len(self.paths) < _MAX_PATHS:
+                self.paths.setdefault(path, PathCounts()).add(found)
+
     def _check_messages(self) -> None:
-        """Refuse records of which only some are ExampleListWithContexts."""
+        """Refuse records of which only some are ExampleListWithContexts, or messages of other types."""
+        if self.refusal is not None and (self.first_list or self.first_other) is not None:
+            raise self.refusal
         if self.first_list is not None and self.first_other is not None:
             raise FeatureError(
                 f"this record is an ExampleListWithContext, and another message is at {self.first_other}: read the "
@@ -401,12 +494,16 @@ class Survey:
         self.item_count += other.item_count
         self.first_list = self.first_list or other.first_list
         self.first_other = self.first_other or other.first_other
+        if self.refusal is None:
+            self.refusal, self.other_type = other.refusal, other.other_type
+        self.partial += other.partial
         self._check_messages()
         for file, records in other.shards.items():
             self.shards[file] = self.shards.get(file, 0) + records
         _merge_each(self.context, other.context)
         _merge_each(self.lists, other.lists)
         _merge_each(self.items, other.items)
+        _merge_each(self.paths, other.paths)
 
 
 def _add_each(
@@ -438,7 +535,7 @@ def survey(payloads: Iterable[tuple[Location, bytes]]) -> Survey:
     Raises
     ------
     FeatureError
-        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
+        If a record is not a protobuf message, or the records are of several message types.
     """
     found = Survey()
     for location, payload in payloads:

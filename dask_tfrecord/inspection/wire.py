@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,9 +29,15 @@ _MAX_MESSAGES = 10
 # Bytes of a value that are looked at, and characters of a value that are shown.
 _LOOKED_AT = 4096
 _SHOWN = 60
-# Numbers of an array that are shown, and the longest element of a varint.
+# Numbers of an array that are shown.
 _SHOWN_NUMBERS = 6
+# Fields of one number that are shown.
+_SHOWN_FIELDS = 3
+# Longest varint, and longest tag and size.
 _VARINT_NBYTES = 10
+_TAG_NBYTES = 5
+_UINT32 = 0xFFFFFFFF
+_UINT64 = 0xFFFFFFFFFFFFFFFF
 # Sizes of floating point numbers that are likely; integers read as such are mostly smaller or larger.
 _LIKELY = (1e-9, 1e15)
 # Largest number of a likely enum.
@@ -93,19 +99,28 @@ class WireField:
     children: tuple[WireField, ...] = ()
     complete: bool = True
 
+    def descendants(self) -> Iterator[WireField]:
+        """Yield the fields at all depths, each before its own fields."""
+        for child in self.children:
+            yield child
+            yield from child.descendants()
 
-def varint(data: memoryview, position: int) -> tuple[int, int]:
+
+def varint(data: memoryview, position: int, longest: int = _VARINT_NBYTES) -> tuple[int, int]:
     """Read a varint; return its value and the position after it."""
     value = 0
-    for length, byte in enumerate(data[position : position + _VARINT_NBYTES]):
+    for length, byte in enumerate(data[position : position + longest]):
         value |= (byte & 0x7F) << 7 * length
         if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, position + length + 1
+            return value & _UINT64, position + length + 1
     raise NoMessageError
 
 
-def spans(data: memoryview, steps: Iterator[int], max_groups: int = _MAX_GROUPS) -> Iterator[Span]:
+def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> Iterator[Span]:
     """Yield the fields of a message, groups as a whole, until `steps` has no step left for another field.
+
+    For values that may be messages, `nested` is the number of groups within groups, and tags and sizes may be longer
+    than 5 bytes, as in protoc.
 
     Raises
     ------
@@ -114,20 +129,23 @@ def spans(data: memoryview, steps: Iterator[int], max_groups: int = _MAX_GROUPS)
     """
     groups: list[Span] = []
     position = 0
-    while position < len(data) and next(steps, None) is not None:
+    max_groups, longest = (_MAX_GROUPS, _TAG_NBYTES) if nested is None else (nested, _VARINT_NBYTES)
+    while position < len(data):
         start = position
-        tag, begin = varint(data, start)
-        number, wire_type, end = tag >> 3, tag & 7, begin
+        tag, begin = varint(data, start, longest)
+        number, wire_type, end = (tag & _UINT32) >> 3, tag & 7, begin
+        if wire_type != _GROUP_END and next(steps, None) is None:
+            return
         if wire_type == VARINT:
             _, end = varint(data, begin)
         elif wire_type == DELIMITED:
-            size, begin = varint(data, begin)
-            end = begin + size
+            size, begin = varint(data, begin, longest)
+            end = begin + (size & _UINT32)
         elif wire_type in _WIDTHS:
             end = begin + _WIDTHS[wire_type]
         elif wire_type not in (GROUP, _GROUP_END):
             raise NoMessageError
-        if not 0 < number < 2**29 or end > len(data):
+        if not number or end > len(data):
             raise NoMessageError
         position = end
         if wire_type == GROUP:
@@ -143,7 +161,7 @@ def spans(data: memoryview, steps: Iterator[int], max_groups: int = _MAX_GROUPS)
         # Fields inside a group are not fields of this message.
         if not groups:
             yield found
-    if groups and position == len(data):
+    if groups:
         raise NoMessageError
 
 
@@ -189,7 +207,7 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
         found = []
         read = 0
         try:
-            for span in spans(node.content, steps, _MAX_GROUPS if top or is_group else node.depth):
+            for span in spans(node.content, steps, None if top else _MAX_GROUPS if is_group else node.depth):
                 found.append(span)
                 read = span.stop
         except NoMessageError:
@@ -204,7 +222,7 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
             if span.wire_type == GROUP or (span.wire_type == DELIMITED and child.depth > 0 and len(child.content)):
                 heapq.heappush(queue, (seen[path], len(nodes)))
             nodes.append(child)
-    if not nodes[0].is_message or not payload:
+    if not nodes[0].is_message:
         return None
     children: list[list[WireField]] = [[] for _ in nodes]
     for index in range(len(nodes) - 1, -1, -1):
@@ -212,13 +230,35 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
         inner = tuple(reversed(children[index])) if node.is_message else ()
         name = WIRE_TYPES[span.wire_type]
         candidates = _candidates(span.wire_type, node.content, len(inner) if node.is_message else None)
-        built = WireField(
-            node.path, span.number, name, span.start, span.stop - span.start, candidates, inner, node.complete
-        )
+        complete = node.complete and all(child.complete for child in inner)
+        built = WireField(node.path, span.number, name, span.start, span.stop - span.start, candidates, inner, complete)
         if index == 0:
             return built
         children[node.parent].append(built)
     return None
+
+
+def wire_lines(message: WireField, types: Mapping[str, str], indent: str = "") -> Iterator[str]:
+    """Format the fields of a message like `protoc --decode_raw`, the first three of each number.
+
+    `types` has the type by which the values of a path are shown; others are shown by the likeliest type.
+    """
+    numbers = Counter(field.number for field in message.children)
+    shown = Counter[int]()
+    for field in message.children:
+        shown[field.number] += 1
+        if shown[field.number] > _SHOWN_FIELDS:
+            if shown[field.number] == numbers[field.number]:
+                yield f"{indent}{field.number}: … {numbers[field.number] - _SHOWN_FIELDS:,} more"
+            continue
+        values = dict(field.candidates)
+        kind = types.get(field.path, field.candidates[0].type)
+        if kind in ("message", "group") and field.children:
+            yield f"{indent}{field.number} {{"
+            yield from wire_lines(field, types, f"{indent}  ")
+            yield f"{indent}}}"
+        else:
+            yield f"{indent}{field.number}: {values.get(kind, field.candidates[0].value)}"
 
 
 def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tuple[Candidate, ...]:

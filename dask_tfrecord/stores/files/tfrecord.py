@@ -487,6 +487,8 @@ def _checked_columns(columns: Sequence[str], shards: Shards) -> frozenset[str]:
     if isinstance(columns, str) or not columns:
         raise SchemaError(f"columns is a list of one name or more; got {columns!r}")
     report = inspect_shards(shards, _SAMPLE)
+    if report.refusal is not None:
+        raise report.refusal
     known = [feature.name for feature in report.features]
     for name in columns:
         if name not in known:

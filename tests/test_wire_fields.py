@@ -1,0 +1,195 @@
+"""Fields read from the wire format, judged by `protoc --decode_raw`; what commands show of any message."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import oracle
+import pytest
+from support.wire import delimited, example
+
+from dask_tfrecord import inspect_records
+from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.inspection.wire import WireField, wire_fields
+
+NUCLEUS = "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord"
+# protoc reads and writes the standard streams of its process, which runs it once for each file.
+PROTOC = """
+import os, pathlib, sys
+from grpc_tools import protoc
+for path in pathlib.Path(sys.argv[1]).glob("*.payload"):
+    text = path.with_suffix(".txt")
+    write = os.O_WRONLY | os.O_CREAT
+    for number, name, flags in ((0, path, os.O_RDONLY), (1, text, write), (2, os.devnull, os.O_WRONLY)):
+        opened = os.open(name, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    if protoc.main(["protoc", "--decode_raw"]):
+        text.unlink()
+"""
+# Number, wire type, and value or fields.
+Tree = list[tuple[int, str, "int | bytes | Tree"]]
+
+
+def decoded_by_protoc(folder: Path, payloads: Iterable[bytes]) -> list[Tree | None]:
+    paths = [folder / f"{number}.payload" for number, _ in enumerate(payloads)]
+    for path, payload in zip(paths, payloads, strict=True):
+        path.write_bytes(payload)
+    subprocess.run([sys.executable, "-c", PROTOC, str(folder)], check=True)
+    texts = [path.with_suffix(".txt") for path in paths]
+    return [parsed(text.read_text("latin-1").splitlines()) if text.exists() else None for text in texts]
+
+
+def parsed(lines: list[str]) -> Tree:
+    """Parse the output of `protoc --decode_raw`."""
+    root: Tree = []
+    stack = [root]
+    for line in map(str.strip, lines):
+        if line == "}":
+            stack.pop()
+        elif line.endswith(" {"):
+            inner: Tree = []
+            stack[-1].append((int(line[:-2]), "fields", inner))
+            stack.append(inner)
+        else:
+            number, value = line.split(": ", 1)
+            stack[-1].append((int(number), *parsed_value(value)))
+    assert stack == [root]
+    return root
+
+
+def parsed_value(text: str) -> tuple[str, int | bytes]:
+    if text.startswith('"'):
+        escapes = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+        return "length-delimited", re.sub(
+            rb"\\([0-7]{3}|.)",
+            lambda found: bytes([int(found[1], 8)]) if len(found[1]) == 3 else escapes.get(found[1], found[1]),
+            text[1:-1].encode("latin-1"),
+        )
+    if text.startswith("0x"):
+        return f"fixed{4 * (len(text) - 2)}", int(text, 16)
+    return "varint", int(text)
+
+
+def as_tree(field: WireField, payload: bytes) -> Tree:
+    found: Tree = []
+    assert field.complete
+    for child in field.children:
+        assert child.path == f"{field.path}.{child.number}".lstrip(".")
+        content = payload[child.offset : child.offset + child.length]
+        values = dict(child.candidates)
+        if child.children or child.wire_type == "group":
+            found.append((child.number, "fields", as_tree(child, payload)))
+        elif child.wire_type == "length-delimited":
+            size = int(re.search(r"\(([\d,]+) bytes?\)", values["bytes"])[1].replace(",", ""))  # type: ignore[index]
+            found.append((child.number, child.wire_type, content[len(content) - size :]))
+        else:
+            value = int(values.get("int") or values[child.wire_type]) % 2**64
+            found.append((child.number, child.wire_type, value))
+    return found
+
+
+def varint(value: int, pick: random.Random) -> bytes:
+    """Encode a varint, sometimes with more bytes than it needs."""
+    out = []
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    padding = pick.choice([0] * 20 + [1, 2])
+    return bytes([*out, *([value | 128] + [128] * (padding - 1) + [0] if padding else [value])])
+
+
+def message(pick: random.Random, depth: int) -> bytes:
+    """Return random fields of all wire types, nested up to `depth` deep."""
+    out = b""
+    for _ in range(pick.choice([0, 1, 1, 2, 3, 5])):
+        number = pick.choice([1, 2, 3, 15, 16, 1000, 2**29 - 1])
+        kind = pick.choice([0, 1, 2, 2, 2, 3, 5] if depth else [0, 1, 2, 5])
+        out += varint(number << 3 | kind, pick)
+        if kind == 0:
+            out += varint(pick.choice([0, 1, 127, 128, 300, 2**31, 2**63, 2**64 - 1, pick.getrandbits(64)]), pick)[:10]
+        elif kind in (1, 5):
+            out += pick.randbytes(8 if kind == 1 else 4)
+        elif kind == 3:
+            out += message(pick, depth - 1) + varint(number << 3 | 4, pick)
+        else:
+            texts = [b"", b"chr1", "größe".encode(), struct.pack("<3f", 1, 2.5, 3), pick.randbytes(9)]
+            content = message(pick, depth - 1) if depth and pick.random() < 0.6 else pick.choice(texts)
+            out += varint(len(content), pick) + content
+    return out
+
+
+def mutant(payload: bytes, pick: random.Random) -> bytes:
+    """Change, remove, insert or repeat bytes."""
+    changed = bytearray(payload)
+    for _ in range(pick.choice([1, 1, 2, 4])):
+        start = pick.randrange(len(changed) + 1)
+        stop = start + pick.choice([0, 1, 1, 3])
+        changed[start:stop] = pick.choice(
+            [b"", b"\x00", b"\xff", b"\x0b\x0c", pick.randbytes(1), payload[start:stop] * 2]
+        )
+    return bytes(changed)
+
+
+@pytest.mark.integration
+def test_trees_equal_those_of_protoc(corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    pick = random.Random(seed)
+    payloads = oracle.read_payloads(corpus / NUCLEUS) + [message(pick, pick.choice([1, 3, 13])) for _ in range(1000)]
+    payloads += [delimited(1, b"\x08\x01"), b""]
+    for _ in range(120):
+        # 120 levels are more than protoc nests groups, and 12 more than it nests messages.
+        payloads[-2:] = [delimited(1, payloads[-2]), b"\x0b" + payloads[-1] + b"\x0c"]
+        payloads[-2:-2] = payloads[-2:]
+    payloads += [mutant(pick.choice(payloads[:1000]), pick) for _ in range(1500)]
+    trees = decoded_by_protoc(tmp_path, payloads)
+    assert 500 < sum(tree is None for tree in trees) < 2000
+    for payload, wanted in zip(payloads, trees, strict=True):
+        found = wire_fields(payload)
+        assert (None if found is None else as_tree(found, payload)) == wanted, payload.hex()
+
+
+def test_reports_name_the_fields_of_other_messages(corpus: Path) -> None:
+    report = inspect_records(corpus / NUCLEUS)
+    assert (report.message, report.records, report.features) == ("nucleus Variant", 5, ())
+    found = {each.path: (each.wire_type, each.present, each.types[0]) for each in report.paths}
+    assert found["14"] == ("length-delimited", 5, "text")
+    assert found["8"] == ("fixed64", 5, "double")
+    # Some of these texts are messages too, but not all of them.
+    assert found["10.1"] == ("length-delimited", 5, "text")
+    assert not any(path.startswith("10.1.") for path in found)
+    assert 'message="file.desc:nucleus.genomics.v1.Variant"' in str(report)
+    with pytest.raises(FeatureError, match=r"record 0 .*expected an Example, found a nucleus Variant"):
+        _ = report.schema
+
+
+def test_messages_among_examples_are_refused(tmp_path: Path) -> None:
+    message = delimited(3, b"a name") + b"\x20\x07"
+    for number, payloads in enumerate([[message, example(a=[1])], [example(a=[1]), message]]):
+        oracle.write_oracle(tmp_path / str(number), payloads)
+        with pytest.raises(FeatureError, match="expected an Example, found a protobuf message of another kind"):
+            inspect_records(tmp_path / str(number))
+
+
+def test_the_limit_bounds_the_fields_and_reaches_every_path() -> None:
+    payload = delimited(1, delimited(2, b"\x18\x01") * 100) * 1000
+    found = wire_fields(payload, 2000)
+    assert found is not None and not found.complete
+    fields = list(found.descendants())
+    assert len(fields) <= 2000
+    assert {field.path for field in fields} == {"1", "1.2", "1.2.3"}
+
+
+def test_values_are_printable_and_short() -> None:
+    found = wire_fields(delimited(1, ("\u202eabc" * 1000).encode()) + delimited(2, b"\x1b[31m" * 1000))
+    assert found is not None
+    values = [value for field in found.descendants() for _, value in field.candidates]
+    assert all(value.isprintable() and len(value) < 500 for value in values)
