@@ -320,8 +320,8 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     if read is not None and read.message_type is not None:
         if not given:
             raise SchemaError(
-                f"these columns are fields of messages {read.message_type.name}, which to_tfrecord does not write: give "
-                f"features= to write them as Examples, or write a store by to_zarr or to_parquet"
+                f"these columns are fields of messages {read.message_type.name}, which to_tfrecord does not write: "
+                f"give features= to write them as Examples, or write a store by to_zarr or to_parquet"
             )
         read = None
     message = given.message if given.message != "Example" or read is None else read.message
