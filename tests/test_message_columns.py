@@ -2,17 +2,23 @@
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, timestamp_pb2
+from oracle import framed, write_oracle
+from support.store_round_trip import files_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
 from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
 
 SCENE = """
 name: "scene.proto" package: "demo" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
@@ -152,6 +158,121 @@ def test_filters_keep_records(path: str) -> None:
     for counts in ("auto", None):
         dataset = dtf.read_tfrecord(path, message=Scene, counts=counts, filters=[("len(tracks.id)", ">", 1)])
         assert rows(dataset, "id") == expected
+
+
+def batches_of_scenes() -> list[list[Any]]:
+    return [scenes()[start : start + start % 3] for start in range(6)]
+
+
+def test_messages_in_examples_and_sequences(tmp_path: Path) -> None:
+    examples, sequences, lists = [], [], []
+    for scene in scenes():
+        example = Example()
+        example.features.feature["scene"].bytes_list.value.append(scene.SerializeToString())
+        examples.append(example.SerializeToString())
+    for batch in batches_of_scenes():
+        sequence, items = SequenceExample(), ExampleListWithContext()
+        steps = sequence.feature_lists.feature_list["scene"]
+        steps.SetInParent()
+        for scene in batch:
+            steps.feature.add().bytes_list.value.append(scene.SerializeToString())
+            items.examples.add().features.feature["scene"].bytes_list.value.append(scene.SerializeToString())
+        sequences.append(sequence.SerializeToString())
+        lists.append(items.SerializeToString())
+    field = {"scene": ProtoFeature(Scene)}
+    nested = [[[[state.x for state in track.states] for track in scene.tracks] for scene in scenes()]]
+    batches = [
+        [[[state.x for state in track.states] for track in scene.tracks] for scene in batch]
+        for batch in batches_of_scenes()
+    ]
+    for number, (payloads, options, name, expected) in enumerate(
+        [
+            (examples, {"features": field}, "scene", nested[0]),
+            (sequences, {"features": {}, "sequence_features": field}, "scene", batches),
+            (lists, {"features": {}, "example_features": field}, "examples/scene", batches),
+        ]
+    ):
+        shard, store = tmp_path / f"{number}.tfrecord", str(tmp_path / f"{number}.zarr")
+        write_oracle(shard, payloads)
+        dataset = dtf.read_tfrecord(shard, **options, chunks=2)
+        dataset.to_zarr(store)
+        for each in (dataset, dtf.from_zarr(store)):
+            assert rows(each, f"{name}.tracks.states.x") == expected
+        flat = dataset.explode(next(iter(dataset.schema.groups)))
+        inner = f"{name}.tracks.id" if payloads is examples else f"{name}.id"
+        assert rows(flat, inner) == [item for row in rows(dataset, inner) for item in row]
+
+
+def test_damaged_records_are_dropped_or_have_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.tfrecord"
+    payloads = [scene.SerializeToString() for scene in scenes()]
+    data = bytearray(framed(payloads))
+    data[len(framed(payloads[:3])) + 13] ^= 0xFF
+    path.write_bytes(data)
+    ids = [scene.id for scene in scenes()]
+    with pytest.raises(dtf.CorruptRecordError, match="record 3"):
+        dtf.read_tfrecord(path, message=Scene, chunks=4).compute()
+    kept = dtf.read_tfrecord(path, message=Scene, chunks=4, errors="skip")
+    assert rows(kept, "id") == [*ids[:3], *ids[4:]]
+    filled = dtf.read_tfrecord(path, message=Scene, chunks=4, errors="fill", fill_values={"id": "lost"})
+    assert rows(filled, "id") == [*ids[:3], "lost", *ids[4:]]
+    for name, default in {
+        "tracks.states.x": [],
+        "choice": "",
+        "at": np.datetime64(0, "ns"),
+        "a": 0,
+        "raw": b"",
+    }.items():
+        assert rows(filled, name)[3] == default
+
+
+def test_times_are_compared(path: str) -> None:
+    dataset = dtf.read_tfrecord(path, message=Scene, chunks=4)
+    later = dataset.where([("at", ">", np.datetime64(10**18 + 3, "ns"))])
+    assert rows(later, "id") == [scene.id for scene in scenes() if scene.at.ToNanoseconds() > 10**18 + 3]
+
+
+def test_writing_messages_as_examples_is_explicit(path: str, tmp_path: Path) -> None:
+    dataset = dtf.read_tfrecord(path, message=Scene)[["id", "a"]]
+    with pytest.raises(dtf.SchemaError, match=r"fields of messages demo\.Scene"):
+        dataset.to_tfrecord(str(tmp_path / "x-{shard}.tfrecord"))
+    dataset.to_tfrecord(str(tmp_path / "x-{shard}.tfrecord"), features={"id": dtf.TextFeature()})
+    back = dtf.read_tfrecord(str(tmp_path / "x-*.tfrecord"), {"id": dtf.TextFeature()})
+    assert rows(back, "id") == [scene.id for scene in scenes()]
+
+
+@pytest.mark.integration
+def test_a_cluster_writes_the_same_store(path: str, tmp_path: Path, client: Client) -> None:
+    dataset = dtf.read_tfrecord(path, message=Scene, chunks=2)
+    check(dataset)
+    with dask.config.set(scheduler="threads"):
+        dataset.to_zarr(str(tmp_path / "threads.zarr"), chunks=2)
+    dataset.to_zarr(str(tmp_path / "cluster.zarr"), chunks=2)
+    assert files_of(tmp_path / "cluster.zarr") == files_of(tmp_path / "threads.zarr")
+
+
+def test_a_conversion_is_resumed(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["id", "tracks.states.x", "choice"]
+    dataset = dtf.read_tfrecord(path, message=Scene, chunks=2)[names]
+    store = str(tmp_path / "resumed.zarr")
+    mapped = dataset.map_blocks(fails_late, dict(dataset.schema))
+    monkeypatch.setattr(sys.modules[__name__], "FAILING", {"s7"})
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(RuntimeError, match="this row is no good"):
+            mapped.to_zarr(store, chunks=2, resume=True)
+        monkeypatch.setattr(sys.modules[__name__], "FAILING", set())
+        mapped.to_zarr(store, chunks=2, resume=True)
+    for name in names:
+        assert rows(dtf.from_zarr(store), name) == rows(dataset, name)
+
+
+FAILING: set[str] = set()
+
+
+def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
+    if FAILING & {*blocks["id"].tolist()}:
+        raise RuntimeError("this row is no good")
+    return blocks
 
 
 def test_an_error_names_record_and_field(tmp_path: Path) -> None:

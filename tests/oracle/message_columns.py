@@ -38,6 +38,7 @@ _WRAPPERS = {
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
 _PACKAGE = "unrolled"
+_UNUSED = 268_435_399
 
 
 class Refused(Exception):
@@ -204,6 +205,8 @@ class Unrolled:
         if one.place is None:
             # Its bytes are read: protobuf keeps and merges fields that a type lacks.
             opaque = made.nested_type.add(name=f"{one.attribute.title()}Bytes")
+            # Without any field, protobuf would accept fields of number 0.
+            opaque.field.add(name="unused", number=_UNUSED, label=Field.LABEL_OPTIONAL, type=Field.TYPE_BYTES)
             copied.type_name = f".{path}.{opaque.name}"
             return
         # Nothing of it is read.
