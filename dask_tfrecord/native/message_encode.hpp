@@ -94,7 +94,7 @@ public:
             std::uint8_t* at = out + done.bytes;
             std::memcpy(at, &payload, 8);
             store_crc(crc_, at + 8, at, 8);
-            std::memcpy(at + header_size, bytes_.data(), payload);
+            if (payload > 0) std::memcpy(at + header_size, bytes_.data(), payload);
             store_crc(crc_, at + header_size + payload, at + header_size, payload);
             done.bytes += whole;
             ++done.records;
