@@ -1,0 +1,164 @@
+// Elements, text and numbers. Every value of a file becomes text; nothing is ever parsed as markup.
+
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, entry] of Object.entries(value)) element.style.setProperty(key, entry);
+    else if (name in element && typeof value !== "string") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+// Control and bidirectional formatting characters have no glyph of their own, or reorder the text around them.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+export function visible(text, limit = Infinity) {
+  const cut = text.length > limit ? `${text.slice(0, limit)}…` : text;
+  const escape = (letter) => `‹U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`;
+  return cut.toWellFormed().replace(HIDDEN, escape);
+}
+
+// Text of a file, isolated so that its direction does not change that of its surroundings.
+export function data(text, limit = Infinity, attributes = {}) {
+  return h("bdi", attributes, visible(String(text), limit));
+}
+
+const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export function count(number) {
+  return number === null || number === undefined ? "?" : GROUPED.format(number);
+}
+
+export function plural(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : noun.endsWith("x") ? "es" : "s"}`;
+}
+
+export function number(value) {
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(3).replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(5)));
+}
+
+// The type and shape of a column: "float32 (?, 4)".
+export function typeOf({ dtype, shape }) {
+  return shape?.length ? `${dtype} (${shape.map((length) => length ?? "?").join(", ")})` : dtype;
+}
+
+export function bytes(size) {
+  if (size === null || size === undefined) return "?";
+  let value = size;
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (value < 1024) return unit === "B" ? `${value} B` : `${value.toPrecision(value < 1000 ? 3 : 4)} ${unit}`;
+    value /= 1024;
+  }
+  return `${value.toPrecision(3)} TiB`;
+}
+
+// The colour of a custom property, as canvases need it: probed, since light-dark() is resolved for elements only.
+export function colour(name) {
+  const probe = document.getElementById("skip");
+  probe.style.setProperty("outline-color", `var(--${name})`);
+  return getComputedStyle(probe).outlineColor;
+}
+
+export const SERIES = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"];
+
+export async function copy(text, button) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Could not copy";
+  }
+  setTimeout(() => (button.textContent = label), 1500);
+}
+
+export function button(label, onclick, attributes = {}) {
+  return h("button", { type: "button", onclick, ...attributes }, label);
+}
+
+// `options`: texts of the values 0, 1, …
+export function select(label, options, chosen, change) {
+  const entries = options.map((text, at) => h("option", { value: String(at), selected: at === chosen }, visible(text, 80)));
+  return h("select", { "aria-label": label, onchange: (event) => change(Number(event.target.value)) }, entries);
+}
+
+// A form for a row number, and a function that puts the cursor into it.
+export function numberForm(label, value, call, before = [], after = []) {
+  const input = h("input", { inputmode: "numeric", value, placeholder: "number", "aria-label": label, id: "jump" });
+  const submit = (event) => {
+    event.preventDefault();
+    const number = Number(input.value.replace(/[ ,_]/g, "") || NaN);
+    if (Number.isInteger(number) && number >= 0) call(number);
+  };
+  return [h("form", { class: "buttons", onsubmit: submit }, before, input, after), () => input.select()];
+}
+
+// A box that scrolls, which the keyboard can reach.
+export function scrollable(label, ...children) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
+}
+
+// `heads`: names of the columns; a leading "#" aligns numbers.
+export function table(heads, rows, attributes = {}) {
+  const head = heads.map((name) => h("th", { scope: "col", class: name[0] === "#" ? "n" : null }, visible(name.replace(/^#/, ""), 80)));
+  return h("table", attributes, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+}
+
+export function facts(entries) {
+  const shown = Object.entries(entries).filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+export function codeBlock(text, label = "Copy as Python") {
+  const control = button(label, () => copy(text, control), { class: "small" });
+  return h("div", { class: "code" }, h("pre", { tabindex: "0", "aria-label": "Code" }, visible(text)), control);
+}
+
+export function notice(title, detail = "", kind = "empty") {
+  const role = kind === "error" ? "alert" : undefined;
+  return h("div", { class: `notice ${kind}`, role }, h("strong", {}, data(title)), detail && h("p", {}, data(detail)));
+}
+
+export function debounce(wait, call) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => call(...values), wait);
+  };
+}
+
+// A canvas of this size in CSS pixels, and its context in the same units; the device may have more.
+export function canvas(width, height, label) {
+  const scale = Math.min(globalThis.devicePixelRatio || 1, 3);
+  const element = h("canvas", { role: "img", "aria-label": visible(label, 300) });
+  element.width = Math.round(width * scale);
+  element.height = Math.round(height * scale);
+  element.style.setProperty("width", `${width}px`);
+  element.style.setProperty("height", `${height}px`);
+  const context = element.getContext("2d");
+  context.scale(scale, scale);
+  return [element, context];
+}
+
+export function dialog(label, ...children) {
+  const box = h(
+    "dialog",
+    {
+      "aria-label": label,
+      onclick: (event) => event.target === box && box.close(),
+      onclose: () => box.remove(),
+    },
+    ...children,
+  );
+  document.body.append(box);
+  box.showModal();
+  return box;
+}

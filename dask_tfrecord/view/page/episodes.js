@@ -1,0 +1,137 @@
+// Episodes: one row, step by step: cameras, curves of numbers with a cursor, the instruction, and play.
+
+import { get } from "./api.js";
+import { curves, legend } from "./charts.js";
+import { button, count, data, debounce, h, notice, number, numberForm, plural, select, visible } from "./dom.js";
+import { picture } from "./values.js";
+
+const FRAME_MS = 100;
+const MOST_CURVES = 16;
+
+export async function episodesPage({ main, query, set, signal, go, remember }) {
+  const row = Math.max(0, Number(query.get("row")) || 0);
+  const group = query.get("group") ?? set.groups[0]?.name;
+  if (group === undefined) {
+    main.append(notice("No groups", "No features share their row lengths, so there are no steps to show."));
+    return {};
+  }
+  const again = (parameters) => go("episodes", { data: set.data, group, row, ...parameters });
+  const episode = await get("episode", { data: set.data, row, group }, signal);
+  const last = Math.max(0, episode.length - 1);
+  let step = Math.min(last, Math.max(0, Number(query.get("step")) || 0));
+  // The number of the run that plays; a later one ends it.
+  let playing = 0;
+  let runs = 0;
+
+  const slider = h("input", { type: "range", min: "0", max: String(last), "aria-label": "Step", id: "step" });
+  const output = h("output", { for: "step" });
+  const play = button("▶ Play", toggle, { class: "main" });
+  const instruction = h("p", { class: "instruction" });
+  const frames = episode.images.map((name) => camera(set, row, set.columns.find((column) => column.name === name)));
+  const plots = Object.entries(episode.curves).map(([name, found]) => plot(name, found, (at) => show(at)));
+  const keep = debounce(200, () => !signal.aborted && remember({ step: step || null, row: row || null }));
+  const move = (to) => to >= 0 && (set.nrows === null || to < set.nrows) && to !== row && again({ row: to, step: null });
+  const [form, focus] = numberForm(
+    "Episode",
+    String(row),
+    move,
+    button("←", () => move(row - 1), { "aria-label": "Previous episode", disabled: row === 0 }),
+    button("→", () => move(row + 1), { "aria-label": "Next episode", disabled: row + 1 === set.nrows }),
+  );
+  const names = set.groups.map((one) => one.name);
+  const groups = names.length > 1 && select("Group", names, names.indexOf(group), (at) => again({ group: names[at] }));
+  const length = h("span", { class: "muted" }, plural(episode.length, "step"));
+  main.append(
+    h("div", { class: "title" }, h("h1", {}, `Episode ${count(row)}`), length, groups, form),
+    instruction,
+    h("div", { class: "scrubber" }, play, slider, output),
+    h("div", { class: "cameras" }, frames.map((frame) => frame.element)),
+    h("div", { class: "plots" }, plots.map((one) => one.element)),
+  );
+  if (!episode.length) main.append(notice("No steps", "This row has no values in the group."));
+
+  function show(to) {
+    step = Math.max(0, Math.min(to, last));
+    slider.value = String(step);
+    slider.setAttribute("aria-valuetext", `step ${step} of ${episode.length}`);
+    output.textContent = `${step} / ${last}`;
+    const told = Array.isArray(episode.instruction) ? episode.instruction[step] : episode.instruction;
+    instruction.replaceChildren(data(told ?? "", 600));
+    instruction.hidden = !told;
+    for (const one of plots) one.point(step);
+    keep();
+    return Promise.all(frames.map((frame) => frame.show(step)));
+  }
+
+  async function run(number) {
+    while (playing === number && !signal.aborted) {
+      const shown = show(step >= last ? 0 : step + 1);
+      await Promise.all([shown, new Promise((resolve) => setTimeout(resolve, FRAME_MS))]);
+      if (step >= last) toggle();
+    }
+  }
+
+  function toggle() {
+    playing = playing ? 0 : ++runs;
+    play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+    if (playing) run(playing);
+  }
+
+  slider.addEventListener("input", () => show(Number(slider.value)));
+  signal.addEventListener("abort", () => {
+    playing = 0;
+    for (const one of plots) one.close();
+  });
+  show(step);
+  const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -last, End: last };
+  const keys = (event) => {
+    if (event.target === slider && event.key !== " ") return false;
+    if (event.key in steps) show(step + steps[event.key]);
+    else if (event.key === " " && !event.target.closest("button")) toggle();
+    else if (event.key === "ArrowDown") move(row + 1);
+    else if (event.key === "ArrowUp") move(row - 1);
+    else return false;
+    return true;
+  };
+  return { keys, jump: focus };
+}
+
+function camera(set, row, column) {
+  const shown = h("img", { alt: "", decoding: "sync" });
+  const frame = h("div", { class: "picture" }, shown);
+  const name = column.name.split("/").at(-1);
+  const element = h("section", { class: "panel" }, h("h3", { title: visible(column.name) }, data(name, 60)), frame);
+  const show = async (step) => {
+    const next = new Image();
+    next.src = picture(set, row, column, step, Math.max(160, frame.clientWidth));
+    frame.wanted = step;
+    // The frame before stays until the next one is decoded.
+    await next.decode().catch(() => {});
+    if (frame.wanted !== step) return;
+    shown.src = next.src;
+    shown.alt = `${visible(name, 60)} at step ${step}`;
+    frame.classList.toggle("exact", next.naturalWidth * 2 < frame.clientWidth);
+  };
+  return { element, show };
+}
+
+function plot(name, found, cursor) {
+  const series = found.values.slice(0, MOST_CURVES).map((values, at) => ({ label: found.labels?.[at] ?? String(at), values }));
+  const chart = curves(series, { label: `Curves of ${name}`, cursor, height: 150 });
+  const now = h("p", { class: "nows" });
+  const more = found.values.length - series.length;
+  const element = h(
+    "section",
+    { class: "panel" },
+    h("h3", { title: visible(name) }, data(name.split("/").at(-1), 60)),
+    chart.element,
+    series.length > 1 && legend(series.map((one) => one.label)),
+    now,
+    more > 0 && h("p", { class: "small-note" }, `and ${plural(more, "component")} more`),
+  );
+  const point = (step) => {
+    chart.point(step);
+    now.textContent = series.map((one) => number(one.values[step] ?? "–")).join("  ");
+  };
+  return { element, point, close: chart.close };
+}

@@ -1,0 +1,134 @@
+// Everything about one record, in a dialog over the page.
+
+import { get } from "./api.js";
+import { curves, finite, legend } from "./charts.js";
+import { button, bytes, count, data, dialog, facts, h, notice, number, plural, table, visible } from "./dom.js";
+import { columnHead } from "./overview.js";
+import { brief, heat, image, scalar } from "./values.js";
+
+const MOST_PICTURES = 24;
+const MOST_CURVES = 16;
+let open = null;
+
+// Show the record of a row, or none: the dialog follows the address.
+export async function openRecord(row, { overview: set, showRecord, step, link, close }) {
+  open?.controller.abort();
+  if (row === null) {
+    const box = open?.box;
+    open = null;
+    box?.close();
+    return;
+  }
+  const controller = new AbortController();
+  const body = h("div", {}, h("p", { class: "waiting" }, "Reading…"));
+  const box = open?.box ?? dialog(`Row ${row}`);
+  const move = (by) => {
+    const next = step?.(by) ?? Number(row) + by;
+    if (next >= 0 && (set.nrows === null || next < set.nrows) && next !== Number(row)) showRecord(next);
+  };
+  open = { controller, box };
+  box.className = "record";
+  box.onclose = () => {
+    if (open?.box !== box) return;
+    controller.abort();
+    open = null;
+    close();
+  };
+  box.onkeydown = (event) => {
+    if (event.target.closest("input, [role=listbox]") || !["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    move(event.key === "ArrowRight" ? 1 : -1);
+    event.preventDefault();
+  };
+  const controls = [
+    button("←", () => move(-1), { "aria-label": "Previous row" }),
+    button("→", () => move(1), { "aria-label": "Next row" }),
+    button("Close", () => box.close()),
+  ];
+  const heading = h("h2", {}, `Row ${count(Number(row))}`);
+  box.replaceChildren(h("div", { class: "title" }, heading, h("div", { class: "buttons" }, controls)), body);
+  try {
+    const found = await get("row", { data: set.data, row }, controller.signal);
+    body.replaceChildren(...describe(set, Number(row), found, link, controller.signal));
+  } catch (error) {
+    if (error.name !== "AbortError") body.replaceChildren(notice(error.message, error.detail ?? "", "error"));
+  }
+}
+
+function pre(label, text) {
+  return h("pre", { tabindex: "0", "aria-label": visible(label, 120) }, visible(text));
+}
+
+function describe(set, row, found, link, signal) {
+  const nodes = [];
+  const { location, cells } = found;
+  if (location) {
+    const place = link("bytes", { data: set.data, shard: location.shard, offset: location.offset });
+    const shard = h("a", { href: place }, data(location.name, 60));
+    const [record, offset] = [count(location.record), count(location.offset)];
+    nodes.push(facts({ shard, record, "byte offset": offset, size: location.length ? bytes(location.length) : null }));
+  }
+  for (const column of set.columns) {
+    const head = h("div", { class: "head" }, columnHead(column));
+    const value = h("div", {}, full(set, row, column, cells, signal));
+    nodes.push(h("section", { class: "field", "aria-label": visible(column.name, 120) }, head, value));
+  }
+  if (found.json !== undefined) nodes.push(h("details", {}, h("summary", {}, "JSON"), pre("JSON", jsonText(found.json))));
+  return nodes;
+}
+
+function jsonText(json) {
+  return (typeof json === "string" ? json : JSON.stringify(json, null, 2)).slice(0, 1 << 20);
+}
+
+function full(set, row, column, cells, signal) {
+  const cell = cells[column.name];
+  const note = (...text) => h("p", { class: "small-note" }, text);
+  if (cell === null || cell === undefined || cell.error) return brief(set, row, column, cells, 92);
+  switch (column.kind) {
+    case "image": {
+      const side = cell.count > 1 ? 160 : 420;
+      const draw = (_, index) => image(set, row, column, index, cells, { width: side, height: side, names: true });
+      const pictures = Array.from({ length: Math.min(cell.count, MOST_PICTURES) }, draw);
+      const [tall, wide] = cell.sizes?.[0] ?? [];
+      const more = cell.count > MOST_PICTURES ? `, the first ${MOST_PICTURES} are shown` : "";
+      return [h("div", { class: "pictures" }, pictures), note(plural(cell.count, "image"), wide ? `, ${wide} × ${tall} pixels` : "", more)];
+    }
+    case "text":
+      return [pre(column.name, String(cell.value)), cell.length > String(cell.value).length && note(plural(cell.length, "letter"))];
+    case "vector":
+    case "sequence":
+      return numbers(column, cell, signal, note);
+    case "tensor": {
+      const width = Math.min(420, Math.max(120, cell.drawn[1] * 14));
+      const height = Math.min(320, Math.max(60, (width * cell.drawn[0]) / cell.drawn[1]));
+      const text = `shape ${cell.shape.join(" × ")}, ${number(cell.min)} … ${number(cell.max)}`;
+      return [heat(cell, width, height, `heat map of ${column.name}`), note(text)];
+    }
+    case "boxes": {
+      const rows = cell.boxes.map((box) => h("tr", {}, box.map((side) => h("td", { class: "n" }, number(side)))));
+      return [table(["#top", "#left", "#bottom", "#right"], rows)];
+    }
+    case "bytes": {
+      const content = h("span", { class: "badge" }, visible(cell.content ?? "bytes", 60));
+      return [h("div", { class: "badges" }, content, note(plural(cell.length, "byte"))), pre(column.name, cell.hex)];
+    }
+    default:
+      return [h("span", { class: "mono" }, visible(scalar(column, cell.value)))];
+  }
+}
+
+// A curve, or one for each component of steps, and the values themselves.
+function numbers(column, cell, signal, note) {
+  const rows = cell.rows ?? [cell.values ?? []];
+  const text = rows.map((values) => values.map((value) => scalar(column, value)).join(", ")).join("\n");
+  const component = (_, at) => ({ label: String(at), values: cell.rows.map((step) => step[at]) });
+  const lines = cell.rows ? (cell.rows[0] ?? []).slice(0, MOST_CURVES).map(component) : [{ label: column.name, values: rows[0] }];
+  const range = finite(cell.min) === null ? "" : `, ${number(cell.min)} … ${number(cell.max)}`;
+  const about = note(plural(cell.length, "value"), range);
+  const drawable = lines[0]?.values.length > 4 && lines.some((line) => line.values.some((value) => finite(value) !== null));
+  if (!drawable) return [pre(column.name, text || "no values"), about];
+  const chart = curves(lines, { label: `Curve of ${column.name}`, height: 140 });
+  signal.addEventListener("abort", () => chart.close());
+  const values = h("details", {}, h("summary", {}, "Values"), pre(column.name, text));
+  return [chart.element, lines.length > 1 && legend(lines.map((line) => line.label)), about, values];
+}

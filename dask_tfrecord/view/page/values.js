@@ -1,0 +1,202 @@
+// Values of cells: pictures with what is drawn over them, spark-lines, heat maps, text and bytes.
+
+import { address } from "./api.js";
+import { SERIES, canvas, colour, count, data, h, number, plural, visible } from "./dom.js";
+import { finite } from "./charts.js";
+
+const MISSING = "missing";
+const LETTERS = 160;
+
+export function className(column, value) {
+  return column.classes && typeof value === "number" ? column.classes[value] : undefined;
+}
+
+export function scalar(column, value) {
+  const name = className(column, value);
+  return name === undefined ? number(value) : `${name} (${value})`;
+}
+
+// The address of a picture, at most `width` pixels of the screen wide.
+export function picture(set, row, column, index, width) {
+  return address("image", { data: set.data, row, column: column.name, index, width: width && Math.ceil(width * devicePixelRatio) });
+}
+
+// Boxes and their labels, and masks, that the data set has for a picture: by the name of the image column.
+function drawnOver(set, column) {
+  const over = set.columns.filter((other) => other.draws_on === column.name);
+  const boxes = over.find((other) => other.kind === "boxes");
+  const label = boxes && set.columns.find((other) => other.group === boxes.group && other.classes);
+  const named = boxes && (label ?? set.columns.find((other) => other.group === boxes.group && /label|class|categor/i.test(other.name)));
+  return { boxes, label: named, mask: over.find((other) => other.kind === "image") };
+}
+
+export function overlayNames(set, column) {
+  if (column.kind !== "image") return [];
+  const { boxes, label, mask } = drawnOver(set, column);
+  return [boxes, label, mask].filter(Boolean).map((other) => other.name);
+}
+
+// A picture that fits into width × height, with boxes, class names and a mask over it. `cells` are those of the row.
+export function image(set, row, column, index, cells, { width, height, names = false }) {
+  const cell = cells[column.name];
+  const [tall, wide] = cell?.sizes?.[index] ?? cell?.sizes?.[0] ?? [null, null];
+  let scale = wide && tall ? Math.min(width / wide, height / tall) : 1;
+  if (scale > 1) scale = Math.min(8, Math.max(1, Math.floor(scale)));
+  const size = wide ? [Math.max(1, Math.round(wide * scale)), Math.max(1, Math.round(tall * scale))] : [width, height];
+  const frame = h("span", { class: `picture ${scale > 1 ? "exact" : ""}` });
+  frame.style.setProperty("width", `${size[0]}px`);
+  frame.style.setProperty("height", `${size[1]}px`);
+  const alt = `${visible(column.name, 60)} of row ${row}`;
+  const element = h("img", { alt, loading: "eager", decoding: "async" });
+  element.addEventListener("error", () => frame.replaceChildren(h("span", { class: "small-note" }, "not decoded")));
+  element.src = picture(set, row, column, index, size[0]);
+  frame.append(element);
+  const { boxes, label, mask } = drawnOver(set, column);
+  const found = boxes && (cells[boxes.name]?.boxes ?? []);
+  if (mask && cells[mask.name]) drawMask(frame, set, row, mask, index, size);
+  if (found?.length) drawBoxes(frame, size, found, label, cells[label?.name]?.values, names);
+  return frame;
+}
+
+function over(frame, size, label) {
+  const [element, context] = canvas(...size, label);
+  frame.append(element);
+  return context;
+}
+
+function drawBoxes(frame, size, boxes, label, labels, names) {
+  const text = boxes.map((_, at) => (label && labels ? scalar(label, labels[at]) : "box")).join(", ");
+  const context = over(frame, size, `${plural(boxes.length, "box").replace("boxs", "boxes")}: ${text}`);
+  context.lineWidth = names ? 2 : 1.5;
+  context.font = "600 11px system-ui, sans-serif";
+  boxes.forEach(([top, left, bottom, right], at) => {
+    const value = labels?.[at];
+    const tone = colour(SERIES[(typeof value === "number" ? value : at) % SERIES.length]);
+    const [x, y] = [left * size[0], top * size[1]];
+    context.strokeStyle = tone;
+    context.strokeRect(x, y, (right - left) * size[0], (bottom - top) * size[1]);
+    if (!names || !label || value === undefined) return;
+    const name = visible(className(label, value) ?? String(value), 24);
+    const wide = context.measureText(name).width + 8;
+    context.fillStyle = tone;
+    context.fillRect(x - 1, Math.max(0, y - 15), wide, 15);
+    context.fillStyle = colour("surface");
+    context.fillText(name, x + 3, Math.max(0, y - 15) + 11);
+  });
+}
+
+// Classes of pixels, each in a translucent colour; the value 0 is background.
+function drawMask(frame, set, row, mask, index, size) {
+  const source = new Image();
+  source.addEventListener("load", () => {
+    const context = over(frame, size, "mask");
+    const { width, height } = context.canvas;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(source, 0, 0, ...size);
+    const pixels = context.getImageData(0, 0, width, height);
+    const tones = SERIES.map((name) => colour(name).match(/\d+/g).map(Number));
+    for (let at = 0; at < pixels.data.length; at += 4) {
+      const value = pixels.data[at];
+      const tone = tones[(value + SERIES.length - 1) % SERIES.length];
+      pixels.data.set(value ? [tone[0], tone[1], tone[2], 90] : [0, 0, 0, 0], at);
+    }
+    context.putImageData(pixels, 0, 0);
+  });
+  source.src = address("image", { data: set.data, row, column: mask.name, index });
+}
+
+export function spark(values, width, height, label) {
+  const [element, context] = canvas(width, height, label);
+  const numbers = values.map(finite);
+  const known = numbers.filter((value) => value !== null);
+  if (!known.length) return element;
+  const low = Math.min(...known);
+  const range = Math.max(...known) - low || 1;
+  const x = (at) => 2 + ((width - 4) * at) / Math.max(1, numbers.length - 1);
+  const y = (value) => height - 3 - ((height - 6) * (value - low)) / range;
+  context.strokeStyle = colour("s1");
+  context.lineWidth = 1.3;
+  context.lineJoin = "round";
+  context.beginPath();
+  let down = false;
+  numbers.forEach((value, at) => {
+    if (value === null) down = false;
+    else if (down) context.lineTo(x(at), y(value));
+    else {
+      context.moveTo(x(at), y(value));
+      down = true;
+    }
+  });
+  context.stroke();
+  if (known.length === 1) context.strokeRect(width / 2, y(known[0]), 1, 1);
+  return element;
+}
+
+// From dark blue through green to yellow, evenly lighter, so that the order is visible without colour too.
+const RAMP = [[38, 30, 92], [42, 72, 132], [30, 116, 138], [34, 156, 122], [118, 192, 78], [240, 228, 66]];
+
+export function heat(cell, width, height, label) {
+  const [rows, columns] = cell.drawn;
+  const [element, context] = canvas(width, height, label);
+  const low = finite(cell.min) ?? 0;
+  const range = (finite(cell.max) ?? 1) - low || 1;
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      const value = finite(cell.values[row * columns + column]);
+      const place = (Math.max(0, Math.min(1, ((value ?? low) - low) / range)) * (RAMP.length - 1));
+      const [first, second] = [RAMP[Math.floor(place)], RAMP[Math.ceil(place)]];
+      const tone = first.map((part, at) => Math.round(part + (second[at] - part) * (place % 1)));
+      context.fillStyle = value === null ? colour("raised") : `rgb(${tone.join(" ")})`;
+      const [left, top] = [Math.floor((column * width) / columns), Math.floor((row * height) / rows)];
+      context.fillRect(left, top, Math.ceil(width / columns) + 1, Math.ceil(height / rows) + 1);
+    }
+  }
+  return element;
+}
+
+function shapeText(shape) {
+  return shape.map((length) => length ?? "?").join(" × ");
+}
+
+function range(cell) {
+  return cell.min === undefined || cell.min === null ? "" : `${number(cell.min)} … ${number(cell.max)}`;
+}
+
+// Nodes of a cell of the grid.
+export function brief(set, row, column, cells, height) {
+  const cell = cells[column.name];
+  if (cell === null || cell === undefined) return [h("span", { class: "small-note" }, MISSING)];
+  if (cell.error) return [h("span", { class: "small-note bad", title: visible(cell.error) }, visible(cell.error, 80))];
+  switch (column.kind) {
+    case "number":
+    case "bool":
+      return [data(scalar(column, cell.value))];
+    case "text":
+      return [data(cell.value, LETTERS, { class: "text" })];
+    case "image": {
+      const shown = Math.min(cell.count, 3);
+      const side = height - 8;
+      const pictures = Array.from({ length: shown }, (_, index) => image(set, row, column, index, cells, { width: side * 1.4, height: side }));
+      return cell.count > shown ? [...pictures, h("span", { class: "small-note" }, `+ ${count(cell.count - shown)}`)] : pictures;
+    }
+    case "vector":
+    case "sequence":
+      if (cell.length === 0) return [h("span", { class: "small-note" }, "no values")];
+      if (cell.length <= 4 && cell.values) return [data(cell.values.map((value) => scalar(column, value)).join(", "))];
+      if (!cell.values?.some((value) => finite(value) !== null)) return [data((cell.values ?? []).join(", "), LETTERS)];
+      return [
+        spark(cell.values, 96, Math.min(height - 10, 40), `${plural(cell.length, "value")}, ${range(cell)}`),
+        h("span", { class: "small-note" }, count(cell.length)),
+      ];
+    case "tensor":
+      return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${range(cell)}`), h("span", { class: "small-note" }, shapeText(cell.shape))];
+    case "boxes":
+      return [h("span", {}, plural(cell.boxes.length, "box").replace("boxs", "boxes"))];
+    default:
+      return [
+        h("span", { class: "badge" }, cell.content ?? "bytes"),
+        h("span", { class: "small-note" }, plural(cell.length, "byte")),
+        h("code", {}, cell.hex.slice(0, 24)),
+      ];
+  }
+}
