@@ -69,7 +69,7 @@ function rowLines(pair, common, answers) {
   return longest.rows.flatMap((row, place) =>
     common.map((columns, at) => {
       const { name } = columns[0];
-      const cells = answers.map((answer) => ({ [name]: answer.cells[name][place] }));
+      const cells = answers.map((answer) => ({ [name]: answer.cells[name]?.[place] ?? null }));
       const known = answers.map((answer) => place < answer.rows.length);
       const differs = known[0] !== known[1] || JSON.stringify(cells[0]) !== JSON.stringify(cells[1]);
       const shown = pair.map((set, side) => (known[side] ? brief(set, row, columns[side], cells[side], 56) : "–"));

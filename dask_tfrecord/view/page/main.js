@@ -211,14 +211,14 @@ function watchChanges() {
   const controller = new AbortController();
   stopNews = () => controller.abort();
   const receive = (change) => {
-    if (!change.changes?.length) return;
+    if (!change.changed?.length) return;
     overviews.clear();
     const reload = h("button", { type: "button", onclick: () => location.reload() }, "Reload");
-    const text = change.changes.length === 1 ? visible(change.changes[0].name, 80) : plural(change.changes.length, "shard");
-    const verb = change.changes.length === 1 ? ` has ${change.changes[0].what}.` : " have changed.";
+    const text = change.changed.length === 1 ? visible(change.changed[0].name, 80) : plural(change.changed.length, "shard");
+    const verb = change.changed.length === 1 ? ` has ${change.changed[0].what}.` : " have changed.";
     news.replaceChildren(h("p", {}, text, verb, " ", reload));
   };
-  follow("changes", {}, controller.signal, receive, () => {});
+  follow("changes", { data: parse().query.get("data") ?? 0 }, controller.signal, receive, () => {});
 }
 
 document.getElementById("skip").addEventListener("click", () => main.focus());

@@ -62,10 +62,12 @@ function describe(set, row, found, link, signal) {
   const nodes = [];
   const { location, cells } = found;
   if (location) {
-    const place = link("bytes", { data: set.data, shard: location.shard, offset: location.offset });
-    const shard = h("a", { href: place }, data(location.name, 60));
-    const [record, offset] = [count(location.record), count(location.offset)];
-    nodes.push(facts({ shard, record, "byte offset": offset, size: location.length ? bytes(location.length) : null }));
+    const known = location.shard !== null && location.offset !== null;
+    const place = known && link("bytes", { data: set.data, shard: location.shard, offset: location.offset });
+    const name = data(location.file, 80);
+    const shard = place ? h("a", { href: place }, name) : name;
+    const offset = location.offset === null ? null : count(location.offset);
+    nodes.push(facts({ shard, record: count(location.record), "byte offset": offset, size: bytes(found.nbytes) }));
   }
   for (const column of set.columns) {
     const head = h("div", { class: "head" }, columnHead(column));

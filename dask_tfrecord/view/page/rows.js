@@ -182,7 +182,8 @@ export async function rowsPage(page) {
   const none = { sample: null, seed: null, sort: null, down: null };
   const again = (parameters) => go("rows", { ...Object.fromEntries(query), record: null, row: null, ...parameters });
   const place = h("span", { class: "place", role: "status" });
-  const total = () => (sampled ? Math.min(size, set.nrows ?? size) : set.nrows);
+  const known = set.nrows ?? set.found ?? null;
+  const total = () => (sampled ? Math.min(size, known ?? size) : set.nrows);
   const where = (start, stop) => (sampled ? { start, stop, sample: size, seed } : { start, stop });
   let order = null;
   const view = makeGrid(page, {
@@ -269,7 +270,7 @@ function search(page, expression, apply, bar) {
   const { main, query, set, signal } = page;
   const found = [];
   const state = h("div", { class: "progress", role: "status" });
-  const request = (start, stop) => (start < found.length ? { rows: found.slice(start, stop).join(",") } : null);
+  const request = (start, stop) => (start < found.length ? { start, stop, filter: expression } : null);
   const view = makeGrid(page, { total: () => found.length, request });
   const { grid, loader } = view;
   const wanted = Number(query.get("row") ?? 0);

@@ -52,9 +52,9 @@ export function image(set, row, column, index, cells, { width, height, names = f
   element.src = picture(set, row, column, index, size[0]);
   frame.append(element);
   const { boxes, label, mask } = drawnOver(set, column);
-  const found = boxes && (cells[boxes.name]?.boxes ?? []);
+  const found = cell?.boxes ?? (boxes && cells[boxes.name]?.boxes);
   if (mask && cells[mask.name]) drawMask(frame, set, row, mask, index, size);
-  if (found?.length) drawBoxes(frame, size, found, label, cells[label?.name]?.values, names);
+  if (found?.length) drawBoxes(frame, size, found, label, cells[label?.name]?.values ?? cell.labels, names);
   return frame;
 }
 
@@ -75,8 +75,8 @@ function drawBoxes(frame, size, boxes, label, labels, names) {
     const [x, y] = [left * size[0], top * size[1]];
     context.strokeStyle = tone;
     context.strokeRect(x, y, (right - left) * size[0], (bottom - top) * size[1]);
-    if (!names || !label || value === undefined) return;
-    const name = visible(className(label, value) ?? String(value), 24);
+    if (!names || value === undefined) return;
+    const name = visible((label && className(label, value)) ?? String(value), 24);
     const wide = context.measureText(name).width + 8;
     context.fillStyle = tone;
     context.fillRect(x - 1, Math.max(0, y - 15), wide, 15);
