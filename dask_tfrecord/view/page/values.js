@@ -49,6 +49,11 @@ export function image(set, row, column, index, cells, { width, height, names = f
   const alt = `${visible(column.name, 60)} of row ${row}`;
   const element = h("img", { alt, loading: "eager", decoding: "async" });
   element.addEventListener("error", () => frame.replaceChildren(h("span", { class: "small-note" }, "not decoded")));
+  if (column.draws_on) {
+    // The numbers of classes are black as pixels.
+    drawMask(frame, set, row, column, index, size);
+    return frame;
+  }
   element.src = picture(set, row, column, index, size[0]);
   frame.append(element);
   const { boxes, label, mask } = drawnOver(set, column);
