@@ -47,6 +47,7 @@ ORDER = [
     "interop",
     "batches",
     "preview",
+    "view",
     "cli",
 ]
 # `__init__` imports everything, `__main__` the command line.
@@ -70,12 +71,25 @@ WRITERS = {
         "interop.xarray",
         "preview.preview",
         "statistics.statistics",
+        "view.server",
     },
 }
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {"settings", "runtime", "arrays", "inputs", "stores", "batches", "interop", "preview", "statistics", "cli"},
+    "dask": {
+        "settings",
+        "runtime",
+        "arrays",
+        "inputs",
+        "stores",
+        "batches",
+        "interop",
+        "preview",
+        "statistics",
+        "view",
+        "cli",
+    },
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},
@@ -87,7 +101,9 @@ ALLOWED = {
     "polars": {"interop/polars.py"},
     # The methods of `Dataset` name its type.
     "xarray": {"interop", "arrays/dataset.py"},
-    "PIL": {"images", "preview"},
+    "PIL": {"images", "preview", "view"},
+    "starlette": {"view"},
+    "uvicorn": {"view"},
     "simplejpeg": {"images/codecs.py"},
     "google": {"messages", "message_types"},
     "tensorflow": set[str](),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.preview.preview import Preview
     from dask_tfrecord.statistics.statistics import Statistics
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
+    from dask_tfrecord.view.server import Server
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
@@ -1054,6 +1055,40 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         from dask_tfrecord.preview.preview import preview_dataset
 
         return preview_dataset(self, n)
+
+    def view(self, *, port: int = 0, memory_limit: int | str = "512 MiB") -> Server:
+        """Show the rows, statistics, episodes and bytes on a page in the browser, or below the cell of a notebook.
+
+        A thread of this process serves the page to this machine. The extra ``view`` is needed.
+
+        Parameters
+        ----------
+        port : int, default 0
+            Port of the page; 0 for a free one.
+        memory_limit : int or str, default "512 MiB"
+            Bytes that the rows in memory may take, 64 MiB or more.
+
+        Returns
+        -------
+        Server
+            `url` is the address with a secret token. `close` ends the server, as does the end of a ``with`` statement.
+
+        Raises
+        ------
+        ImportError
+            If Starlette or uvicorn is not installed.
+        OSError
+            If the port is in use.
+
+        Examples
+        --------
+        >>> with dtf.read_tfrecord("train-*.tfrecord").view() as view:
+        ...     print(view.url.partition(":")[0])
+        http
+        """
+        from dask_tfrecord.view.server import view_dataset
+
+        return view_dataset(self, port, memory_limit)
 
     def describe(self) -> Statistics:
         """Compute statistics of all columns, in one pass over the rows.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -409,3 +411,63 @@ def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[n
 def _kept(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
     kept = np.flatnonzero(_mask(chunk, option, np.array(block_id)))
     return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})
+
+
+# The shortest column: an operator in a name is found first.
+_CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
+# Quoted text, or a word between conditions.
+_BETWEEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\s+(and|or)\s+""", re.DOTALL)
+
+
+def parse_condition(text: str) -> tuple[str, str, Any]:
+    """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python.
+
+    Raises
+    ------
+    ValueError
+        If the text has another form.
+    """
+    found = _CONDITION.fullmatch(text)
+    try:
+        value = ast.literal_eval(found[3].strip()) if found else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = None
+    if found is None:
+        raise ValueError(
+            f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
+            f'"label in [1, 2]".'
+        )
+    return found[1], " ".join(found[2].split()), value
+
+
+def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
+    """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions.
+
+    Raises
+    ------
+    ValueError
+        If a condition has another form.
+    """
+    alternatives: list[list[tuple[str, str, Any]]] = [[]]
+    start = 0
+    for between in [each for each in _BETWEEN.finditer(text) if each[1]]:
+        alternatives[-1].append(parse_condition(text[start : between.start()]))
+        start = between.end()
+        if between[1] == "or":
+            alternatives.append([])
+    alternatives[-1].append(parse_condition(text[start:]))
+    return alternatives
+
+
+def as_stored(schema: Schema, conditions: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+    """Return conditions with text as bytes where the column has bytes."""
+    stored = []
+    for name, comparison, value in conditions:
+        feature = schema.get(name) or schema.get(name.partition("(")[2].removesuffix(")"))
+        if feature is not None and feature.item_dtype.kind == "O":
+            if isinstance(value, list | tuple | set):
+                value = [each.encode() if isinstance(each, str) else each for each in value]
+            elif isinstance(value, str):
+                value = value.encode()
+        stored.append((name, comparison, value))
+    return stored

@@ -6,7 +6,6 @@ functions, so that a command passes them on.
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 import re
@@ -169,26 +168,16 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-# The shortest column: an operator in a name is found first.
-_CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
-
-
 def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str, Any]]:
     """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python."""
-    conditions = []
-    for text in texts:
-        found = _CONDITION.fullmatch(text)
-        try:
-            value = ast.literal_eval(found[3].strip()) if found else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found = None
-        if found is None:
-            raise click.BadParameter(
-                f'{plain(text)!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
-                f'"label in [1, 2]".'
-            )
-        conditions.append((found[1], " ".join(found[2].split()), value))
-    return conditions
+    if not texts:
+        return []
+    from dask_tfrecord.arrays.filters import parse_condition
+
+    try:
+        return list(map(parse_condition, texts))
+    except ValueError as error:
+        raise click.BadParameter(plain(str(error))) from None
 
 
 def _cores() -> int:
@@ -350,6 +339,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
     "memory_limit": click.option(
         "--memory-limit", metavar="SIZE", help="Fail if the conversion may need more memory, such as 2GiB."
+    ),
+    "port": click.option(
+        "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of the page."
+    ),
+    "browser": click.option("--browser/--no-browser", default=True, show_default=True, help="Open the browser."),
+    "view_memory_limit": click.option(
+        "--memory-limit", metavar="SIZE", help="Memory that rows may take, 64MiB or more.  [default: 512MiB]"
     ),
     "spec": click.option("--spec", is_flag=True, help="Print only the features, as Python code."),
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),

@@ -89,17 +89,10 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
 def keep_where(dataset: Dataset, conditions: Sequence[tuple[str, str, Any]], columns: list[str] | None) -> Dataset:
     """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
     if conditions:
-        dataset = dataset.where([(name, *_as_stored(dataset, name, *rest)) for name, *rest in conditions])
+        from dask_tfrecord.arrays.filters import as_stored
+
+        dataset = dataset.where(as_stored(dataset.schema, conditions))
     return dataset if columns is None else dataset[columns]
-
-
-def _as_stored(dataset: Dataset, name: str, comparison: str, value: Any) -> tuple[str, Any]:
-    feature = dataset.schema.get(name) or dataset.schema.get(name.partition("(")[2].removesuffix(")"))
-    if feature is None or feature.item_dtype.kind != "O":
-        return comparison, value
-    if isinstance(value, list | tuple | set):
-        return comparison, [each.encode() if isinstance(each, str) else each for each in value]
-    return comparison, value.encode() if isinstance(value, str) else value
 
 
 def find_schema(

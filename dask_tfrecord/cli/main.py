@@ -371,6 +371,46 @@ def describe(
     click.echo(json_line(found.to_json()) if as_json else plain_lines(repr(found)))
 
 
+@tfrecord.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
+@options("split", "features", "where", "compression", "port", "browser", "view_memory_limit")
+def view(
+    *,
+    paths: tuple[str, ...],
+    split: str | None,
+    features: str | None,
+    where: list[tuple[str, str, Any]],
+    compression: str | None,
+    port: int,
+    browser: bool,
+    memory_limit: str | None,
+) -> None:
+    """Show rows, statistics, episodes and bytes in the browser.
+
+    Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
+    until Ctrl-C. Features come from --features, else from metadata, else they are inferred.
+    """
+    from dask_tfrecord.view.opened import BlockCache, open_path
+    from dask_tfrecord.view.server import Server, memory_nbytes
+
+    schema = None
+    if features is not None:
+        from dask_tfrecord.schema import Schema
+
+        schema = Schema.read(features)
+    memory = memory_nbytes(memory_limit)
+    cache = BlockCache(memory // 4)
+    sets = [
+        open_path(number, path, memory, cache, schema=schema, split=split, compression=compression, where=where)
+        for number, path in enumerate(paths)
+    ]
+    with Server(sets, port) as server:
+        click.echo(server.url)
+        if browser:
+            click.launch(server.url)
+        server.wait()
+
+
 def _open(
     pattern: str | list[str],
     threads: int,

@@ -660,7 +660,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
     """Return the images of each row, or a text for a row without one; None, and the values, if there are no images."""
     if isinstance(feature, ImageFeature):
         return _converted(rows, _row_images), []
-    if feature.is_dense and _is_picture(feature.block_shape, feature.item_dtype):
+    if feature.is_dense and is_picture(feature.block_shape, feature.item_dtype):
         return _converted(rows, _row_images) or None, []
     values = list(rows)
     read = [value for value in values if not isinstance(value, MemoryLimitError)]
@@ -668,7 +668,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
         if all(isinstance(item, bytes) for value in read for item in _items(value)):
             images = _converted(values, _detected_images)
             return (images if any(isinstance(row, list) for row in images) else None), values
-    elif read and all(isinstance(value, np.ndarray) and _is_picture(value.shape, value.dtype) for value in read):
+    elif read and all(isinstance(value, np.ndarray) and is_picture(value.shape, value.dtype) for value in read):
         return _converted(values, _row_images), []
     return None, values
 
@@ -724,7 +724,8 @@ def _is_above_limit(found: BytesContent) -> bool:
     return limit is not None and nbytes > limit.nbytes
 
 
-def _is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+def is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether arrays of a shape and dtype are drawn as images."""
     if len(shape) not in (2, 3) or 0 in shape:
         return False
     if dtype.kind not in "biuf" and dtype.name != "bfloat16":
@@ -781,6 +782,12 @@ def _reduced(image: NDArray[Any]) -> _Reduced:
         # A copy, because the image may be a view of a larger block.
         pixels = image.copy() if image.dtype == np.uint8 else _doubles(image)
     return _Reduced(pixels, image.shape, image.dtype, extent)
+
+
+def picture(image: NDArray[Any]) -> Picture:
+    """Return an image, of shape (height, width, channels), as it is displayed."""
+    reduced = _reduced(image)
+    return _picture(reduced, *_range(reduced.dtype, [reduced]))
 
 
 def _picture(image: _Reduced, low: float, high: float) -> Picture:

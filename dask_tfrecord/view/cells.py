@@ -1,0 +1,324 @@
+"""Columns and cells of a page as JSON values, bounded in size, and images at the size that is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, RaggedBlock, to_array
+from dask_tfrecord.errors import printable
+from dask_tfrecord.features import Feature
+from dask_tfrecord.images.pixels import encode_png
+from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
+from dask_tfrecord.preview.preview import averaged, is_picture, json_rows, picture
+from dask_tfrecord.schema import Schema, prefix_groups
+
+# Letters, bytes and numbers of a cell of the grid, and of the cell of one record.
+_LETTERS = {False: 2_000, True: 65_536}
+_HEX = {False: 64, True: 4_096}
+_NUMBERS = {False: 512, True: 16_384}
+# Sides of a tensor that is drawn, images whose sizes are listed, values of the JSON of a record.
+_DRAWN = 64
+_IMAGES = 256
+_JSON_VALUES = 100_000
+# Integers that JavaScript represents.
+_SAFE = 1 << 53
+# Pixels that are decoded for a page.
+_MOST_PIXELS = 1 << 27
+_BOXES = re.compile(r"b(ounding_?)?box(es)?\b|bndbox", re.IGNORECASE)
+_MASK = re.compile(r"mask|segmentation", re.IGNORECASE)
+_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "GIF": "image/gif", "WebP": "image/webp", "BMP": "image/bmp"}
+# Encoded images up to this size are sent as they are, if they are not larger than they are shown.
+_AS_STORED = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of a page; `kind` names the form of its cells."""
+
+    name: str
+    feature: Feature
+    kind: str
+    group: str | None
+    classes: tuple[str, ...]
+    draws_on: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the column as JSON values."""
+        feature = self.feature
+        sizes = [None] * (feature.own_shapes or feature.ragged_rank)
+        dtype = "text" if feature.item_dtype.kind == "T" else "bytes" if feature.is_bytes else str(feature.item_dtype)
+        return {
+            "name": self.name,
+            "feature": str(feature),
+            "dtype": dtype,
+            "shape": [*sizes, *feature.item_shape],
+            "ragged_rank": feature.ragged_rank,
+            "group": self.group,
+            "kind": self.kind,
+            "classes": list(self.classes) or None,
+            "draws_on": self.draws_on,
+        }
+
+
+def groups_of(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return the groups of the metadata, else the ragged columns under one prefix."""
+    return {name: tuple(names) for name, names in schema.groups.items()} or prefix_groups(schema)
+
+
+def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tuple[Column, ...]:
+    """Return the columns of a schema, whose kinds follow from features and from the first rows."""
+    groups = groups_of(schema)
+    kinds = {
+        name: _kind(name, feature, [row[name] for row in first if not isinstance(row[name], str)])
+        for name, feature in schema.items()
+    }
+    images = [name for name, kind in kinds.items() if kind == "image"]
+    columns = []
+    for name, feature in schema.items():
+        group = next((group for group, names in groups.items() if name in names), None)
+        others = [each for each in images if each != name]
+        over = None
+        if (kinds[name] == "boxes" or (kinds[name] == "image" and _MASK.search(name))) and others:
+            # The image with the longest common prefix.
+            over = max(others, key=lambda each: _common(each, name))
+        columns.append(Column(name, feature, kinds[name], group, tuple(schema.classes.get(name, ())), over))
+    return tuple(columns)
+
+
+def _common(first: str, second: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+
+
+def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
+    dtype, shape = feature.item_dtype, feature.item_shape
+    several = feature.ragged_rank or feature.own_shapes or shape
+    if dtype.kind == "T":
+        return "sequence" if several else "text"
+    if feature.is_bytes:
+        values = [value for row in rows for value in _values(row) if value]
+        if values and all(detect_image(value) for value in values):
+            return "image"
+        if several:
+            return "sequence"
+        return "text" if values and all(map(is_probably_text, values)) else "bytes"
+    if not several:
+        return "bool" if dtype.kind == "b" else "number"
+    if shape[-1:] == (4,) and len(shape) + feature.ragged_rank <= 2 and _BOXES.search(name):
+        return "boxes"
+    arrays = [to_array(row)[0] for row in rows[:1]] if feature.own_shapes or not feature.ragged_rank else []
+    if any(
+        isinstance(array, np.ndarray) and array.dtype == np.uint8 and is_picture(array.shape, array.dtype)
+        for array in arrays
+    ):
+        return "image"
+    if feature.own_shapes or len(shape) > 1:
+        return "tensor"
+    return "sequence" if feature.ragged_rank else "vector"
+
+
+def _values(row: Block) -> list[bytes]:
+    value = to_array(row)[0]
+    return [value] if isinstance(value, bytes) else [each for each in np.ravel(value) if isinstance(each, bytes)]
+
+
+def number(value: Any) -> Any:
+    """Return a number that JSON and JavaScript represent, else as text."""
+    if isinstance(value, np.generic):
+        value = float(str(value)) if value.dtype.kind == "f" or value.dtype.kind == "V" else value.item()
+    if isinstance(value, complex):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE:
+        return str(value)
+    return value
+
+
+def numbers(array: NDArray[Any]) -> list[Any]:
+    """Return numbers as JSON values; float32 with its own digits."""
+    flat = array.ravel()
+    if flat.dtype.kind in "fV" and flat.dtype.itemsize < 8:
+        with np.errstate(invalid="ignore"):
+            flat = flat.astype(np.float64)
+        return [number(float(f"{value:.7g}")) for value in flat.tolist()]
+    return [number(value) for value in flat.tolist()]
+
+
+def cell(column: Column, row: Block | str, *, whole: bool = False) -> Any:
+    """Return the cell of a row, a block of one row, as JSON values; None for a row without values."""
+    if isinstance(row, str):
+        return {"error": row}
+    ragged = isinstance(row, RaggedBlock | ArraysBlock)
+    if ragged and not int(row.row_splits[-1] - row.row_splits[0]):
+        return None
+    value = to_array(row)[0]
+    if column.kind in ("number", "bool"):
+        return {"value": number(value)}
+    if column.kind in ("text", "bytes"):
+        return _text(value, whole) if column.kind == "text" else _bytes(value, whole)
+    if column.kind == "image":
+        return _images(column, row)
+    array = np.asarray(value)
+    if array.dtype.kind in "OT":
+        return _objects(array, whole)
+    if column.kind == "boxes":
+        return {"boxes": [numbers(box) for box in array.reshape(-1, 4)[: _NUMBERS[whole]]]}
+    if array.ndim > 1:
+        return _tensor(array)
+    return {"values": numbers(array[: _NUMBERS[whole]]), "length": len(array), **_extent(array)}
+
+
+def _text(value: Any, whole: bool) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        if not is_probably_text(value) and value:
+            return _bytes(value, whole)
+        value = value.decode()
+    most = _LETTERS[whole]
+    return {"value": str(value[:most]), **({"length": len(value)} if len(value) > most else {})}
+
+
+def _bytes(value: bytes, whole: bool) -> dict[str, Any]:
+    found = detect_image(value)
+    content = None if found is None else f"{found.format} {found.shape[1]} x {found.shape[0]}"
+    return {"hex": value[: _HEX[whole]].hex(" "), "length": len(value), "content": content}
+
+
+def _objects(array: NDArray[Any], whole: bool) -> dict[str, Any]:
+    """Return texts, bytes, or rows of rows."""
+    flat = array.ravel()[: _NUMBERS[whole]].tolist()
+    if flat and isinstance(flat[0], np.ndarray):
+        rows = [_inner(np.asarray(each), whole) for each in flat[:_DRAWN]]
+        return {"rows": rows, "shape": [len(array), None], "length": len(array)}
+    return {"values": [_short(each, whole) for each in flat], "length": int(array.size)}
+
+
+def _inner(array: NDArray[Any], whole: bool) -> list[Any]:
+    part = array.ravel()[: _DRAWN if not whole else _LETTERS[False]]
+    return [_short(each, whole) for each in part.tolist()] if part.dtype.kind in "OT" else numbers(part)
+
+
+def _short(value: Any, whole: bool) -> Any:
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}"
+    if isinstance(value, bytes):
+        return (
+            value[: _LETTERS[False]].decode("utf-8", "backslashreplace")
+            if is_probably_text(value)
+            else (f"0x{value[:16].hex()}{'…' if len(value) > 16 else ''}")
+        )
+    return str(value)[: _LETTERS[whole] if whole else _LETTERS[False]]
+
+
+def _extent(array: NDArray[Any]) -> dict[str, Any]:
+    if not array.size or array.dtype.kind == "c":
+        return {"min": None, "max": None}
+    wide = array if array.dtype.kind in "biu" else array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    return {"min": number(finite.min()), "max": number(finite.max())} if finite.size else {"min": None, "max": None}
+
+
+def _tensor(array: NDArray[Any]) -> dict[str, Any]:
+    """Reduce an array to a matrix that is drawn: means of neighbours along the first axis and the others."""
+    flat = array.reshape(len(array), -1) if array.size else np.zeros((0, 0))
+    if flat.dtype.kind == "c":
+        flat = np.abs(flat)
+    high, wide = min(_DRAWN, flat.shape[0]), min(_DRAWN, flat.shape[1])
+    drawn = averaged(flat[..., None].astype(np.float64), high, wide)[..., 0] if flat.size else flat
+    return {"values": numbers(drawn), "shape": list(array.shape), "drawn": list(drawn.shape), **_extent(array)}
+
+
+def _images(column: Column, row: Block) -> dict[str, Any]:
+    found = _image_values(row)
+    sizes: list[Any] = []
+    for value in found[:_IMAGES]:
+        if isinstance(value, bytes):
+            content = detect_image(value)
+            sizes.append([None, None, None] if content is None else list(content.shape))
+        else:
+            sizes.append([*value.shape, 1][:3])
+    return {"count": len(found), "sizes": sizes}
+
+
+def _image_values(row: Block) -> Sequence[Any]:
+    """Return the images of a row: encoded, or arrays of pixels."""
+    value = to_array(row)[0]
+    if isinstance(value, bytes):
+        return [value] if value else []
+    array = np.asarray(value)
+    if array.dtype == object:
+        return array.ravel().tolist()
+    return array if array.ndim == 4 else [array]
+
+
+def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
+    """Return an image of a row at most `width` pixels wide, and its media type.
+
+    Raises
+    ------
+    IndexError
+        If the row has no such image.
+    ValueError
+        If the image cannot be decoded.
+    """
+    value = _image_values(row)[index]
+    if not isinstance(value, bytes):
+        array = value if value.ndim == 3 else value[..., None]
+        if array.dtype == np.uint8 and array.shape[1] > width:
+            array = averaged(array, max(1, array.shape[0] * width // array.shape[1]), width)
+        pixels = array if array.dtype == np.uint8 and array.shape[2] in (1, 3, 4) else picture(array).pixels
+        return encode_png(np.ascontiguousarray(pixels)), "image/png"
+    found = detect_image(value)
+    if found is None:
+        raise ValueError("the bytes are no image")
+    height, wide = found.shape[0] or 0, found.shape[1] or 0
+    if height * wide > _MOST_PIXELS:
+        raise ValueError(f"the image has {wide:,} x {height:,} pixels, more than a page shows")
+    if wide <= width and len(value) <= _AS_STORED and found.format in _TYPES:
+        return value, _TYPES[found.format]
+    return _scaled(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
+
+
+def _scaled(value: bytes, width: int) -> bytes:
+    """Decode an image, JPEG at a fraction of its size, and encode it again."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(value)) as opened:
+            format = opened.format
+            if format == "JPEG":
+                opened.draft(None, (width, max(1, opened.height * width // max(1, opened.width))))
+            drawn: Any = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
+            drawn.thumbnail((width, 1 << 16))
+            out = io.BytesIO()
+            if format == "JPEG":
+                drawn.save(out, "JPEG", quality=85)
+            else:
+                drawn.save(out, "PNG", compress_level=1)
+            return out.getvalue()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"the image cannot be decoded: {printable(str(error))[:200]}") from error
+
+
+def record_json(blocks: Mapping[str, Block | str]) -> Any:
+    """Return the values of a record as JSON values; long columns are left out."""
+    arrays = {
+        name: to_array(block)
+        for name, block in blocks.items()
+        if not isinstance(block, str) and block.nbytes <= _JSON_VALUES
+    }
+    return _safe(json.loads(next(json_rows(arrays)))) if arrays else {}
+
+
+def _safe(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _safe(each) for name, each in value.items()}
+    return [_safe(each) for each in value] if isinstance(value, list) else number(value)

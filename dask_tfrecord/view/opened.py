@@ -1,0 +1,522 @@
+"""Data sets that are viewed: rows are counted in the background, and read in blocks that one memory budget bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.collection import Collection
+from dask_tfrecord.arrays.counting import IntactRecords
+from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.filters import as_stored
+from dask_tfrecord.arrays.read import resolve_collection
+from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
+from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error
+from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
+from dask_tfrecord.inspection.report import Report, survey_sample
+from dask_tfrecord.inspection.survey import survey
+from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import SUFFIX, ShardIndex, index_shard, iterate_payloads, walk
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
+from dask_tfrecord.storage.shard import Shard, Shards
+from dask_tfrecord.storage.streams import ACCESS_SUFFIX
+
+# Stored bytes and most rows of a block, seconds between two publications of a count.
+_BLOCK_NBYTES = 1 << 20
+_BLOCK_ROWS = 1024
+_PUBLISHED = 0.2
+# Records that features are inferred from. Remote shards are read by ranges, so that fewer are read.
+_SAMPLE = 256
+_REMOTE_SAMPLE = 32
+# Share of the memory limit that decoded blocks may keep, and that a column of a block may take.
+_KEPT, _COLUMN = 4, 16
+# Reads that decode at the same time.
+_READERS = 2
+
+# Rows of a block that were read: each part is a block of some rows, or the error of one row.
+Parts = tuple[tuple[int, Block | str], ...]
+
+
+class BlockCache:
+    """Decoded blocks, the last used of which are kept within a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.nbytes = 0
+        self._held: OrderedDict[tuple[int, str, int], tuple[Parts, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, str, int]) -> Parts | None:
+        """Return the parts of a block, if they are kept."""
+        with self._lock:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: tuple[int, str, int], parts: Parts) -> None:
+        """Keep the parts of a block, and forget blocks that were used before others."""
+        nbytes = sum(len(part) if isinstance(part, str) else block_nbytes(part) for _, part in parts) + 1000
+        with self._lock:
+            self.nbytes -= self._held.pop(key, ((), 0))[1]
+            if nbytes > self.limit:
+                return
+            self._held[key] = parts, nbytes
+            self.nbytes += nbytes
+            while self.nbytes > self.limit:
+                self.nbytes -= self._held.popitem(last=False)[1][1]
+
+    def clear(self, data: int) -> None:
+        """Forget the blocks of a data set."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] == data]:
+                self.nbytes -= self._held.pop(key)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Rows that can be read now.
+
+    Attributes
+    ----------
+    source : Source or None
+        Source of the rows; None without any.
+    rows : int
+        Number of rows counted so far.
+    counted : bool
+        True if these are all rows.
+    reports : tuple of ShardReport
+        Reports of the shards that are counted; that of the last one may be partial.
+    error : str or None
+        Error that ended counting.
+    """
+
+    source: Source | None
+    rows: int
+    counted: bool
+    reports: tuple[ShardReport, ...] = ()
+    error: str | None = None
+
+
+class Opened:
+    """A data set whose rows are counted by a thread, from its first shard on.
+
+    Parameters
+    ----------
+    number : int
+        Number of the data set in the view.
+    name, code : str
+        Title, and Python code that opens it.
+    schema : Schema
+        Features of the rows.
+    shards : Shards or None
+        Shards of records; None for other rows.
+    rows : Rows or None
+        Rows of a `Dataset`; None to read the shards.
+    report : Report or str or None
+        Report on a sample of the records, or the reason why their features are unknown.
+    memory : int
+        Memory limit of the view in bytes.
+    cache : BlockCache
+        Blocks of all data sets of the view.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        code: str,
+        schema: Schema | None,
+        shards: Shards | None,
+        rows: Rows | None,
+        report: Report | str | None,
+        memory: int,
+        cache: BlockCache,
+    ) -> None:
+        self.number, self.name, self.code = number, name, code
+        self.shards, self.report, self.cache = shards, report, cache
+        self._decoder = None if schema is None or shards is None else Decoder(schema)
+        # Columns: a feature may have two of them.
+        self.schema = schema if self._decoder is None else self._decoder.columns
+        self.closing = threading.Event()
+        self.known = Known(None, 0, False)
+        # Damage that was found when records were read, by shard.
+        self.damage: dict[int, ShardReport] = {}
+        self._rows, self._most = rows, max(1 << 20, memory // _COLUMN)
+        self._changed = threading.Condition()
+        self._readers = threading.Semaphore(_READERS)
+        self._block_rows = _BLOCK_ROWS
+        self._thread = threading.Thread(target=self._count, name=f"count-{number}", daemon=True)
+        self._thread.start()
+
+    @property
+    def kind(self) -> str:
+        """Kind of the data set: "tfrecord", "zarr" or "rows"."""
+        origin = {} if self._rows is None else self._rows.origin
+        return "tfrecord" if self.shards is not None else "zarr" if "store" in origin else "rows"
+
+    def close(self) -> None:
+        """End counting."""
+        self.closing.set()
+        self._thread.join(timeout=60)
+
+    def wait(self, rows: int, seconds: float) -> Known:
+        """Return what is known as soon as there are some rows, all rows are counted, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.known.rows >= rows or self.known.counted or self.known.error, seconds)
+            return self.known
+
+    def changes(self, known: Known, seconds: float) -> Known:
+        """Return what is known as soon as it differs from before, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.known is not known, seconds)
+            return self.known
+
+    def _publish(self, known: Known) -> None:
+        with self._changed:
+            self.known = known
+            self._changed.notify_all()
+
+    # ---------------------------------------------------------------------------------------------------------- count
+
+    def _count(self) -> None:
+        try:
+            if self._rows is not None:
+                self._count_rows(self._rows)
+            else:
+                self._count_shards()
+        except Exception as error:
+            # The thread has no caller: pages show the error.
+            self._publish(replace(self.known, counted=True, error=describe_error(error)))
+
+    def _count_rows(self, rows: Rows) -> None:
+        """Count the rows of a `Dataset`, chunk by chunk if they are not counted."""
+        if rows.source is not None and rows.borders is not None:
+            self._block_rows = _block_rows(rows.source, rows)
+            self._publish(Known(rows.source, int(rows.borders[-1]), True))
+            return
+        borders = [0]
+        first = tuple(rows.schema)[:1]
+        for number in range(rows.nchunks):
+            if self.closing.is_set():
+                return
+            if rows.borders is None:
+                borders.append(borders[-1] + _chunk_rows(rows, first, number))
+            else:
+                borders.append(int(rows.borders[number + 1]))
+            source = ChunkSource(rows, np.array(borders))
+            self._publish(Known(source, borders[-1], number + 1 == rows.nchunks))
+
+    def _count_shards(self) -> None:
+        """Walk the headers of all shards, or read their indexes."""
+        shards = self.shards
+        assert shards is not None
+        sidecars = find_sidecars(shards, SUFFIX)
+        access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
+        shards = replace(shards, access=tuple(access))
+        reports: list[ShardReport] = []
+        last = 0.0
+        for number, sidecar in enumerate(sidecars):
+            for report in self._reports(shards[number], sidecar):
+                if self.closing.is_set():
+                    return
+                if time.monotonic() - last > _PUBLISHED or not self.known.rows:
+                    self._publish(self._known(shards, [*reports, report], counted=False))
+                    last = time.monotonic()
+            reports.append(report)
+        self._publish(self._known(shards, reports, counted=True))
+
+    def _reports(self, shard: Shard, sidecar: Sidecar | None) -> Iterator[ShardReport]:
+        """Yield reports of a shard: partial ones while its headers are walked, then the final one."""
+        try:
+            if sidecar is not None:
+                yield _as_report(shard, index_shard(shard, sidecar).index)
+            else:
+                yield from _walked(shard)
+        except CorruptRecordError:
+            report = check_shard(shard)
+            yield report if sidecar is None else count_lost_records(report, sidecar)
+
+    def _known(self, shards: Shards, reports: Sequence[ShardReport], *, counted: bool) -> Known:
+        part = shards[: len(reports)]
+        part = part.resolved([report.compression for report in reports], list(part.access))
+        collection = Collection.from_reports(part, reports)
+        if self._decoder is None:
+            return Known(None, collection.nrows, counted, tuple(reports))
+        if not self.known.rows and collection.nrows:
+            mean = max(1.0, float(collection.nbytes.sum()) / collection.nrows)
+            self._block_rows = int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / mean))), 1, _BLOCK_ROWS))
+        source = RecordSource(
+            collection, self._decoder, range(collection.nrows), True, f"view-{self.number}", self._most
+        )
+        return Known(source, collection.nrows, counted, tuple(reports))
+
+    def reload(self) -> None:
+        """Open the shards again after they grew or changed."""
+        if self.shards is None:
+            return
+        self.closing.set()
+        self._thread.join()
+        self.closing.clear()
+        self.shards = find_shards(
+            list(self.shards.paths), compression=self.shards.compression, storage_options=self.shards.storage_options
+        )
+        self.damage.clear()
+        self.cache.clear(self.number)
+        self._publish(Known(None, 0, False))
+        self._thread = threading.Thread(target=self._count, name=f"count-{self.number}", daemon=True)
+        self._thread.start()
+
+    # ----------------------------------------------------------------------------------------------------------- read
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the rows as parts of blocks."""
+        cuts = range(start - start % self._block_rows + self._block_rows, stop, self._block_rows)
+        return ((first, past) for first, past in pairwise([start, *cuts, stop]) if first < past)
+
+    def read(self, names: Sequence[str], rows: Iterable[int]) -> Iterator[tuple[int, dict[str, Block | str]]]:
+        """Yield each row as blocks of one row, or errors; blocks around the rows are read and kept."""
+        held: tuple[int, dict[str, Parts]] = (-1, {})
+        for row in rows:
+            first = row - row % self._block_rows
+            if first != held[0]:
+                held = first, self.block(names, first)
+            yield row, {name: _row_of(parts, row - first) for name, parts in held[1].items()}
+
+    def block(self, names: Sequence[str], first: int) -> dict[str, Parts]:
+        """Return the block of rows that begins at row `first`, from the cache or in one pass over the shards."""
+        known = self.known
+        past = min(first + self._block_rows, known.rows)
+        found = {name: self.cache.get((self.number, name, first)) for name in names}
+        missing = tuple(name for name, parts in found.items() if parts is None)
+        if missing and known.source is not None:
+            with self._readers:
+                read = self.read_span(missing, first, past)
+            for name in missing:
+                found[name] = tuple(
+                    (start - first, blocks if isinstance(blocks, str) else blocks[name]) for start, blocks in read
+                )
+                # A block at the end of the rows that are known will grow.
+                if known.counted or past - first == self._block_rows:
+                    self.cache.put((self.number, name, first), found[name] or ())
+        return {name: parts or () for name, parts in found.items()}
+
+    def read_span(self, names: Sequence[str], start: int, stop: int) -> list[tuple[int, dict[str, Block] | str]]:
+        """Read rows; rows that cannot be read are found by halves, and have an error in place of blocks."""
+        source = self.known.source
+        if source is None or start >= stop:
+            return []
+        try:
+            return [(start, source.with_memory_limit(self._most).read(names, slice(start, stop)))]
+        except (TFRecordError, MemoryError, OSError) as error:
+            if stop - start == 1:
+                return [(start, describe_error(error))]
+        middle = (start + stop) // 2
+        return self.read_span(names, start, middle) + self.read_span(names, middle, stop)
+
+
+def _row_of(parts: Parts, row: int) -> Block | str:
+    for start, part in reversed(parts):
+        if start <= row:
+            return part if isinstance(part, str) else rows_of(part, row - start, row - start + 1)
+    return "the row is not counted yet"
+
+
+def _as_report(shard: Shard, index: ShardIndex, lost: tuple[Lost, ...] = ()) -> ShardReport:
+    """Return the index of an intact shard as a report."""
+    start = np.zeros(1, np.int64)
+    return ShardReport(
+        shard.path,
+        shard.size,
+        index.compression,
+        index.nbytes,
+        start,
+        np.array([index.nbytes]),
+        np.array([index.count]),
+        lost,
+        index.records,
+        index.offsets,
+    )
+
+
+def _walked(shard: Shard) -> Iterator[ShardReport]:
+    """Walk the headers of a shard; the rest of the shard counts as lost until it is reached."""
+    records, offsets = [0], [0]
+    with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
+        for step in walk(window):
+            if step.offset - offsets[-1] >= limits().entry_nbytes:
+                records.append(step.first)
+                offsets.append(step.offset)
+                # The last record of a step may extend past the bytes in view.
+                index = ShardIndex(step.first, np.array(records), np.array(offsets), step.offset, window.compression)
+                yield _as_report(shard, index, (Lost(step.offset, None, "not counted yet", None),))
+            count = step.first + step.count
+        total = count if window.offset else 0
+        entries = np.array(records, np.int64), np.array(offsets, np.int64)
+        yield _as_report(shard, ShardIndex(total, *entries, window.offset, window.compression))
+
+
+def _block_rows(source: Source, rows: Rows) -> int:
+    nrows = int(rows.nrows or 0)
+    cost = source.cost(np.array([[0, nrows]])) if nrows else None
+    mean = 4096.0 if cost is None else max(1.0, float(cost[0]) / nrows)
+    return int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / mean))), 1, _BLOCK_ROWS))
+
+
+def _chunk_rows(rows: Rows, names: Sequence[str], number: int) -> int:
+    blocks = _chunk(rows, names, number)
+    return len(next(iter(blocks.values()))) if blocks else 0
+
+
+def _chunk(rows: Rows, names: Sequence[str], number: int) -> dict[str, Block]:
+    if rows.source is not None and rows.borders is None:
+        return rows.source.read(names, number)
+    found: dict[str, Block] = rows.chunks(names)[number].compute(scheduler="synchronous")
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSource(Source):
+    """Rows of chunks whose borders are known: rows that were not counted, and blocks of dask arrays."""
+
+    held: Rows
+    borders: NDArray[np.int64]
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.held.schema
+
+    @property
+    def rows(self) -> range:
+        """All rows."""
+        return range(int(self.borders[-1]))
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read a slice of rows; their chunks are computed."""
+        first, last = np.searchsorted(self.borders, [key.start, key.stop - 1], side="right") - 1
+        parts: list[dict[str, Block]] = []
+        for number in range(int(first), int(last) + 1):
+            begin, end = self.borders[number : number + 2].tolist()
+            if begin == end:
+                continue
+            blocks = _chunk(self.held, names, number)
+            low, high = max(key.start, begin) - begin, min(key.stop, end) - begin
+            parts.append({name: rows_of(block, low, high) for name, block in blocks.items()})
+        return {name: concatenate([zero_rows(self.schema[name]), *(part[name] for part in parts)]) for name in names}
+
+
+def open_path(
+    number: int,
+    path: str | list[str],
+    memory: int,
+    cache: BlockCache,
+    *,
+    schema: Schema | None = None,
+    split: str | None = None,
+    compression: str | None = "infer",
+    where: Sequence[tuple[str, str, Any]] = (),
+    storage_options: Mapping[str, Any] | None = None,
+) -> Opened:
+    """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
+    arguments = "" if split is None else f", split={split!r}"
+    code = f"import dask_tfrecord as dtf\n\nds = dtf.read_tfrecord({path!r}{arguments})"
+    if isinstance(path, str) and _is_zarr(path, storage_options):
+        from dask_tfrecord.stores.zarr.read import from_zarr
+
+        dataset = from_zarr(path, storage_options=storage_options)
+        code = f"import dask_tfrecord as dtf\n\nds = dtf.from_zarr({path!r})"
+        return open_dataset(number, dataset, memory, cache, name=path, code=code)
+    found = resolve_collection(path, split, compression=compression, storage_options=storage_options)
+    name = path if isinstance(path, str) else f"{path[0]} and {len(path) - 1:,} more"
+    report = _report(found.shards)
+    known = schema if schema is not None else found.schema()
+    if known is None and isinstance(report, Report):
+        try:
+            known = report.schema if report.features else None
+        except TFRecordError as error:
+            report = describe_error(error)
+    if known is not None and (where or found.rows is not None or _has_open_lengths(known)):
+        from dask_tfrecord.arrays.read import read_tfrecord
+
+        dataset = read_tfrecord(path, known, split=split, compression=compression, storage_options=storage_options)
+        if where:
+            dataset = dataset.where(as_stored(dataset.schema, where))
+            code += f"\nds = ds.where({list(where)!r})"
+        return open_dataset(number, dataset, memory, cache, name=name, code=code)
+    viewed = None if known is None else _with_encoded_images(known)
+    return Opened(number, name, code, viewed, found.shards, None, report, memory, cache)
+
+
+def open_dataset(
+    number: int, dataset: Dataset, memory: int, cache: BlockCache, *, name: str = "Dataset", code: str = "ds"
+) -> Opened:
+    """Open the rows of a `Dataset`."""
+    rows, shards = dataset._merged(), None
+    source = rows.source
+    whole = isinstance(source, UncountedSource) or (isinstance(source, RecordSource) and _is_whole(source))
+    if whole and isinstance(source, UncountedSource | RecordSource) and set(source.schema) == set(dataset):
+        # Records of whole shards, which the page of bytes shows too.
+        shards = source.shards
+        schema = _with_encoded_images(source.decoder.schema)
+        return Opened(number, name, code, schema, shards, None, _report(shards), memory, cache)
+    return Opened(number, name, code, dataset.schema, None, rows, None, memory, cache)
+
+
+def _is_whole(source: RecordSource) -> bool:
+    whole = range(source.collection.nrows)
+    return isinstance(source.rows, range) and source.rows == whole and source.collection.tails is None
+
+
+def _is_zarr(path: str, storage_options: Mapping[str, Any] | None) -> bool:
+    from fsspec.core import url_to_fs
+
+    try:
+        files, inside = url_to_fs(path, **(storage_options or {}))
+        return any(bool(files.exists(f"{inside.rstrip('/')}/{name}")) for name in ("zarr.json", ".zgroup"))
+    except (OSError, ValueError, ImportError):
+        # The reader of shards reports what is wrong with the path.
+        return False
+
+
+def _report(shards: Shards) -> Report | str:
+    """Inspect the first records of some shards; return the reason if they are no Examples."""
+    remote = any("://" in path for path in shards.paths[:1])
+    sample = _REMOTE_SAMPLE if remote else _SAMPLE
+    try:
+        try:
+            return Report.from_survey(survey_sample(shards, sample), shards.paths)
+        except CorruptRecordError:
+            collection = IntactRecords.from_shards(shards).collection
+            runs = collection.runs(0, min(sample, collection.nrows))
+            return Report.from_survey(survey(iterate_payloads(runs)), shards.paths)
+    except (TFRecordError, OSError) as error:
+        return describe_error(error)
+
+
+def _has_open_lengths(schema: Schema) -> bool:
+    return any(isinstance(each, FixedLenSequenceFeature) and each.length is None for each in schema.values())
+
+
+def _with_encoded_images(schema: Schema) -> Schema:
+    """Return a schema that reads images as bytes, so that each is decoded at the size that is shown."""
+    changed = {
+        name: FixedLenFeature((), "bytes", default_value=b"") if feature.count is None else VarLenFeature("bytes")
+        for name, feature in schema.items()
+        if isinstance(feature, ImageFeature) and not schema.has_steps(name)
+    }
+    return schema.replaced({**schema, **changed}) if changed else schema

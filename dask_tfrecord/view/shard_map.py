@@ -1,0 +1,209 @@
+"""Records of one shard as bytes: their map, the fields of one of them, and what a repair would keep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dask_tfrecord.errors import CorruptRecordError, printable, redact_url
+from dask_tfrecord.records.damage import ShardReport, check_shard
+from dask_tfrecord.records.framing import FOOTER, HEADER, Window
+from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.storage.streams import masked_crc32c
+from dask_tfrecord.view.opened import Opened
+
+# Bytes of records whose CRCs one map checks, and of one record.
+_MAP_NBYTES = 32 << 20
+_CHECKED_NBYTES = 8 << 20
+_HEX_NBYTES = 4 << 10
+_PARSED_NBYTES = 1 << 20
+_OK, _LENGTH, _PAYLOAD, _TRUNCATED = range(4)
+
+
+def shard_of(data: Opened, number: int) -> Shard:
+    """Return a shard, with the compression that was detected."""
+    if data.shards is None:
+        raise IndexError("these rows are not read from shards")
+    return data.shards[number]
+
+
+def damage_of(data: Opened, number: int) -> ShardReport:
+    """Check all records of a shard, once."""
+    if number not in data.damage:
+        data.damage[number] = check_shard(shard_of(data, number))
+    return data.damage[number]
+
+
+def shard_map(data: Opened, number: int, start: int, stop: int) -> dict[str, Any]:
+    """Return offset, length and state of the records `start` to `stop`, or of fewer if they are large."""
+    shard = shard_of(data, number)
+    known = data.known.reports[number] if number < len(data.known.reports) else None
+    record, offset = 0, 0
+    if known is not None and len(known.entry_records) and (known.compression is None or shard.access):
+        at = max(0, int(np.searchsorted(known.entry_records, start, side="right")) - 1)
+        if not known.lost:
+            record, offset = int(known.entry_records[at]), int(known.entry_offsets[at])
+    cells: list[tuple[int, int, int]] = []
+    nbytes = 0
+    for cell in _cells(data, number, shard, offset, start - record):
+        if record >= stop or (nbytes > _MAP_NBYTES and cells):
+            break
+        if record >= start:
+            cells.append(cell)
+            nbytes += cell[1]
+        record += 1
+    report = data.damage.get(number)
+    if report is None and any(state for _, _, state in cells):
+        report = damage_of(data, number)
+    counted = known is not None and (data.known.counted or number + 1 < len(data.known.reports))
+    return {
+        "name": printable(redact_url(shard.path)),
+        "size": shard.size,
+        "records": known.records if known is not None and counted else None,
+        "start": start,
+        "stop": max(start, record),
+        "offsets": [offset for offset, _, _ in cells],
+        "lengths": [length for _, length, _ in cells],
+        "states": [state for _, _, state in cells],
+        "damaged": [] if report is None else _ranges(report),
+    }
+
+
+def _ranges(report: ShardReport) -> list[dict[str, Any]]:
+    return [{"start": each.start, "stop": each.stop, "what": each.reason} for each in report.lost]
+
+
+def _cells(data: Opened, number: int, shard: Shard, offset: int, skipped: int) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, length with framing, and state of records; after a damaged length, from the next intact record."""
+    while True:
+        begin, end = offset, None
+        with Window(shard, offset, stop=shard.size) as window:
+            try:
+                while window.fill(HEADER):
+                    begin = window.offset
+                    found = _cell(window, skipped > 0)
+                    if found[2] in (_LENGTH, _TRUNCATED):
+                        end = found
+                        break
+                    skipped -= 1
+                    yield found
+                else:
+                    left = window.end - window.begin
+                    if not left:
+                        return
+                    end = window.offset, left, _TRUNCATED
+            except CorruptRecordError:
+                # A compressed stream that ends early.
+                end = begin, 0, _TRUNCATED
+        report = damage_of(data, number)
+        following = report.starts[report.starts > begin]
+        if end[2] == _TRUNCATED or not following.size:
+            yield begin, max(end[1], report.nbytes - begin), end[2]
+            return
+        yield begin, int(following[0]) - begin, end[2]
+        offset = int(following[0])
+
+
+def _cell(window: Window, is_skipped: bool) -> tuple[int, int, int]:
+    """Return the record at a window, and move the window past it."""
+    begin = window.offset
+    length = int.from_bytes(window.view(0, 8), "little")
+    if int.from_bytes(window.view(8, HEADER), "little") != masked_crc32c(window.view(0, 8)):
+        return begin, 0, _LENGTH
+    size = HEADER + length + FOOTER
+    if window.compression is None and begin + size > window.shard.size:
+        return begin, window.shard.size - begin, _TRUNCATED
+    state = _OK
+    if length <= _CHECKED_NBYTES and not is_skipped:
+        if not window.fill(size):
+            return begin, window.end - window.begin, _TRUNCATED
+        payload = window.view(HEADER, HEADER + length)
+        if int.from_bytes(window.view(HEADER + length, size), "little") != masked_crc32c(payload):
+            state = _PAYLOAD
+    if not window.advance(size):
+        return begin, window.offset - begin, _TRUNCATED
+    return begin, size, state
+
+
+def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
+    """Return the first bytes of the record at an offset, and the fields of its payload by the wire format."""
+    shard = shard_of(data, number)
+    with Window(shard, offset) as window:
+        if not window.fill(1):
+            raise IndexError(f"the shard has no record at byte {offset:,}")
+        window.fill(HEADER)
+        left = window.end - window.begin
+        if left < HEADER:
+            return {"offset": offset, "length": left, "state": _TRUNCATED, "hex": _hex(window, left), "fields": []}
+        length = int.from_bytes(window.view(0, 8), "little")
+        intact = int.from_bytes(window.view(8, HEADER), "little") == masked_crc32c(window.view(0, 8))
+        wanted = HEADER + min(length, _PARSED_NBYTES if intact else _HEX_NBYTES) + FOOTER
+        window.fill(wanted)
+        shown = min(wanted, window.end - window.begin)
+        text = _hex(window, min(shown, _HEX_NBYTES))
+        payload = bytes(window.view(HEADER, min(shown, HEADER + length)))
+        ending = bytes(window.view(HEADER + length, shown)) if shown == HEADER + length + FOOTER else None
+    state = _OK
+    if not intact:
+        state = _LENGTH
+    elif shown < wanted:
+        state = _TRUNCATED
+    elif ending is not None and int.from_bytes(ending, "little") != masked_crc32c(payload):
+        state = _PAYLOAD
+    fields = _fields(payload) if intact and len(payload) == length else []
+    return {
+        "offset": offset,
+        "length": (HEADER + length + FOOTER) if intact else None,
+        "state": state,
+        "hex": text,
+        "fields": fields,
+    }
+
+
+def _hex(window: Window, nbytes: int) -> str:
+    return bytes(window.view(0, nbytes)).hex(" ")
+
+
+def _fields(payload: bytes) -> list[dict[str, Any]]:
+    """Return the fields of a message by its wire format, in order."""
+    from dask_tfrecord.inspection.wire import WireField, wire_fields
+
+    listed: list[dict[str, Any]] = []
+
+    def add(field: WireField) -> None:
+        kind, value = field.candidates[0] if field.candidates else ("message", None)
+        listed.append(
+            {
+                "path": field.path,
+                "field": field.number,
+                "wire": field.wire_type,
+                "offset": field.offset,
+                "length": field.length,
+                "type": kind,
+                "value": value,
+                "candidates": [list(each) for each in field.candidates],
+            }
+        )
+        for child in field.children:
+            add(child)
+
+    root = wire_fields(payload)
+    for child in () if root is None else root.children:
+        add(child)
+    return listed
+
+
+def repair_plan(data: Opened, number: int) -> dict[str, Any]:
+    """Return what `dask-tfrecord repair` would keep of a shard."""
+    report = damage_of(data, number)
+    path = printable(redact_url(report.path))
+    return {
+        "kept": report.records,
+        "dropped": report.lost_records,
+        "ranges": [asdict(each) | {"what": each.reason} for each in report.lost],
+        "command": f"dask-tfrecord repair {shlex.quote(path)} {shlex.quote(path + '.repaired')}",
+    }
