@@ -157,8 +157,7 @@ def cell(column: Column, row: Block | str, *, whole: bool = False) -> Any:
     """Return the cell of a row, a block of one row, as JSON values; None for a row without values."""
     if isinstance(row, str):
         return {"error": row}
-    ragged = isinstance(row, RaggedBlock | ArraysBlock)
-    if ragged and not int(row.row_splits[-1] - row.row_splits[0]):
+    if isinstance(row, RaggedBlock | ArraysBlock) and row.row_splits[-1] == row.row_splits[0]:
         return None
     value = to_array(row)[0]
     if column.kind in ("number", "bool"):
@@ -255,8 +254,8 @@ def _image_values(row: Block) -> Sequence[Any]:
         return [value] if value else []
     array = np.asarray(value)
     if array.dtype == object:
-        return array.ravel().tolist()
-    return array if array.ndim == 4 else [array]
+        return list(array.ravel())
+    return list(array) if array.ndim == 4 else [array]
 
 
 def image(row: Block, index: int, width: int) -> tuple[bytes, str]:

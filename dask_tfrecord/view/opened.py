@@ -18,7 +18,7 @@ from dask_tfrecord.arrays.counting import IntactRecords
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import as_stored
 from dask_tfrecord.arrays.read import resolve_collection
-from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.arrays.rows import Chunk, Rows
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.columns.decoder import Decoder
@@ -31,7 +31,7 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import SUFFIX, ShardIndex, index_shard, iterate_payloads, walk
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
+from dask_tfrecord.storage.listing import Sidecar, find_sidecars
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
@@ -265,22 +265,6 @@ class Opened:
         )
         return Known(source, collection.nrows, counted, tuple(reports))
 
-    def reload(self) -> None:
-        """Open the shards again after they grew or changed."""
-        if self.shards is None:
-            return
-        self.closing.set()
-        self._thread.join()
-        self.closing.clear()
-        self.shards = find_shards(
-            list(self.shards.paths), compression=self.shards.compression, storage_options=self.shards.storage_options
-        )
-        self.damage.clear()
-        self.cache.clear(self.number)
-        self._publish(Known(None, 0, False))
-        self._thread = threading.Thread(target=self._count, name=f"count-{self.number}", daemon=True)
-        self._thread.start()
-
     # ----------------------------------------------------------------------------------------------------------- read
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -385,8 +369,8 @@ def _chunk_rows(rows: Rows, names: Sequence[str], number: int) -> int:
 def _chunk(rows: Rows, names: Sequence[str], number: int) -> dict[str, Block]:
     if rows.source is not None and rows.borders is None:
         return rows.source.read(names, number)
-    found: dict[str, Block] = rows.chunks(names)[number].compute(scheduler="synchronous")
-    return found
+    found: Chunk = rows.chunks(names)[number].compute(scheduler="synchronous")
+    return found.blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -131,7 +131,7 @@ def _statistics(column: ColumnStatistics) -> dict[str, Any]:
             for value, count in column.frequencies.top(_TOP)
         ]
         repeated = not column.frequencies.error and any(count > 1 for _, count in column.frequencies.top(1))
-        top = top if repeated and all(len(each["label"]) <= _LETTERS for each in top) else None
+        top = top if repeated and all(len(str(each["label"])) <= _LETTERS for each in top) else None
     if numbers is not None and numbers.count:
         bins = numbers.histogram(_BINS)
         edges = [*(low for low, _, _ in bins), *(high for _, high, _ in bins[-1:])]

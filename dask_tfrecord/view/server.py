@@ -516,17 +516,28 @@ def make_app(view: View, token: str, frames: str = "'none'") -> Guard:
                 return method(request)
             except BadRequestError as error:
                 return _error(400, str(error))
-            except (IndexError, KeyError) as error:
-                return _error(404, "not found", describe_error(error))
             except (TFRecordError, ValueError, MemoryError, OSError, ImportError) as error:
                 return _error(422, describe_error(error))
+            except (IndexError, KeyError) as error:
+                return _error(404, "not found", describe_error(error))
             except Exception as error:
                 return _error(500, f"{type(error).__name__} in the server", describe_error(error))
 
         return call
 
-    names = ("overview", "rows", "row", "image", "episode", "shard", "record", "repair")
-    names += ("statistics", "filter", "changes")
+    names = [
+        "overview",
+        "rows",
+        "row",
+        "image",
+        "episode",
+        "shard",
+        "record",
+        "repair",
+        "statistics",
+        "filter",
+        "changes",
+    ]
     routes = [Route(f"/api/{name}", answer(getattr(view, name))) for name in names]
     routes += [Route("/", page), Route("/{name}", page)]
     return Guard(Starlette(routes=routes), token, frames)

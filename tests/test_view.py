@@ -1,0 +1,310 @@
+"""The server of `dask-tfrecord view`: answers, limits of what it answers, and who gets an answer."""
+
+import http.client
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.view.opened import BlockCache, open_path
+from dask_tfrecord.view.server import Server
+
+MEMORY = 64 << 20
+Serve = Callable[..., "Page"]
+
+
+class Page:
+    """Requests of a page to its server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        url = urlsplit(server.url)
+        self.port, self.root = url.port, url.path
+
+    def request(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=named)
+        answer = connection.getresponse()
+        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        connection.close()
+        return found
+
+    def get(self, name: str, status: int = 200, **parameters: Any) -> Any:
+        query = "&".join(f"{key}={quote(str(value))}" for key, value in parameters.items())
+        found, _, body = self.request(f"{self.root}api/{name}?{query}")
+        assert found == status, body[:500]
+        return json.loads(body, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
+
+    def events(self, name: str, **parameters: Any) -> list[Any]:
+        query = "&".join(f"{key}={quote(str(value))}" for key, value in parameters.items())
+        body = self.request(f"{self.root}api/{name}?{query}")[2].decode()
+        return [json.loads(line[6:]) for line in body.split("\n") if line.startswith("data: ")]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers = []
+
+    def start(*paths: Path | str | dtf.Dataset) -> Page:
+        if isinstance(paths[0], dtf.Dataset):
+            servers.append(paths[0].view(memory_limit=MEMORY))
+        else:
+            cache = BlockCache(MEMORY // 4)
+            sets = [open_path(at, str(path), MEMORY, cache) for at, path in enumerate(paths)]
+            servers.append(Server(sets))
+        return Page(servers[-1])
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+NAMES = ("scalars.tfrecord", "scalars_gzip.tfrecord.gz", "scalars_zlib.tfrecord.zlib")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_statistics_and_filters_agree_with_the_arrays_of_tensorflow(serve: Serve, golden: Path, name: str) -> None:
+    page = serve(golden / name)
+    expected = np.load(golden / f"{name.split('.')[0]}.npz", allow_pickle=False)
+    numbers = dtf.read_tfrecord(golden / name)["i"].compute()
+    overview = page.get("overview")
+    assert {column["name"]: column["kind"] for column in overview["columns"]} == {
+        "b": "bytes",
+        "f": "number",
+        "i": "number",
+    }
+    assert len(expected.files)
+    rows = page.get("rows", start=5, stop=25, columns='["i"]')
+    assert rows["rows"] == list(range(5, 25))
+    assert [int(cell["value"]) for cell in rows["cells"]["i"]] == numbers[5:25].tolist()
+    last = page.events("statistics")[-1]
+    assert last["done"] and last["rows"] == last["total"] == len(numbers)
+    assert int(last["columns"]["i"]["max"]) == numbers.max()
+    messages = page.events("filter", expression="i > 0")
+    found = [row for message in messages for row in message["found"]]
+    assert found == np.flatnonzero(numbers > 0).tolist()
+    assert page.get("rows", start=2, stop=4, filter="i > 0")["rows"] == found[2:4]
+    sample = page.get("rows", sample=10, seed=3)["rows"]
+    assert sample == sorted(set(sample)) == page.get("rows", sample=10, seed=3)["rows"]
+
+
+@pytest.mark.parametrize("name", ["scalars", "ragged", "sequence_example", "serialized_tensors", "varlen", "images"])
+def test_every_row_of_a_golden_file_is_answered_with_its_record(serve: Serve, golden: Path, name: str) -> None:
+    page = serve(golden / f"{name}.tfrecord")
+    shard = page.get("shard", start=0, stop=1000)
+    assert set(shard["states"]) == {0} and shard["records"] == len(shard["offsets"])
+    for row in (0, shard["records"] - 1):
+        found = page.get("row", row=row)
+        assert found["location"]["offset"] == shard["offsets"][row]
+        record = page.get("record", offset=shard["offsets"][row])
+        assert (record["length"], record["state"]) == (shard["lengths"][row], 0)
+        assert record["fields"][0]["path"]
+
+
+def test_images_are_sent_at_the_size_that_is_shown(serve: Serve, golden: Path) -> None:
+    page = serve(golden / "images.tfrecord")
+    for column, kind in (("jpeg", "image/jpeg"), ("png_rgb", "image/png"), ("bmp", "image/png")):
+        status, headers, body = page.request(f"{page.root}api/image?row=0&column={column}&width=16")
+        assert (status, headers["content-type"]) == (200, kind)
+        assert len(body) > 50
+    page.get("image", 400, row=0, column="label")
+    page.get("image", 404, row=0, column="jpeg", index=5)
+
+
+# The map of a damaged golden file: states of its records that are not intact.
+DAMAGED = {
+    "payload_bit": [2],
+    "payload_crc": [2],
+    "length_bit": [1],
+    "length_crc": [1],
+    "huge_length": [1],
+    "truncated_header": [3],
+    "truncated_payload": [3],
+    "truncated_footer": [3],
+    "not_a_tfrecord": [1],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_the_map_and_the_rows_of_damaged_shards(serve: Serve, golden: Path, name: str) -> None:
+    path = golden / f"damaged_{name}.tfrecord"
+    page = serve(path)
+    (expected,) = dtf.verify(path).files
+    shard = page.get("shard", start=0, stop=1000)
+    assert [state for state in shard["states"] if state] == DAMAGED[name] or name == "huge_length"
+    assert [each["start"] for each in shard["damaged"]] == [each.start for each in expected.lost]
+    repair = page.get("repair")
+    assert (repair["kept"], repair["dropped"]) == (expected.records, expected.lost_records)
+    page.get("overview")
+    rows = page.get("rows", start=0, stop=100)
+    failed = {at for cells in rows["cells"].values() for at, cell in enumerate(cells) if cell and "error" in cell}
+    assert len(rows["rows"]) - len(failed) == expected.records
+
+
+def test_stores_and_shards_are_compared_side_by_side(serve: Serve, golden: Path, tmp_path: Path) -> None:
+    dtf.read_tfrecord(golden / "scalars.tfrecord").to_zarr(tmp_path / "store.zarr")
+    page = serve(golden / "scalars.tfrecord", tmp_path / "store.zarr")
+    assert [page.get("overview", data=data)["kind"] for data in (0, 1)] == ["tfrecord", "zarr"]
+    assert page.get("rows", data=0, stop=50)["cells"] == page.get("rows", data=1, stop=50)["cells"]
+    page.get("shard", 400, data=1)
+
+
+def test_steps_of_an_episode(serve: Serve) -> None:
+    steps = np.arange(12, dtype=np.float32)
+    dataset = dtf.Dataset.from_arrays(
+        {
+            "steps/reward": [steps[:4], steps[4:9]],
+            "steps/state": [steps[:8].reshape(4, 2), steps[:10].reshape(5, 2)],
+            "steps/instruction": [["go"] * 4, ["stop"] * 5],
+        }
+    )
+    episode = serve(dataset).get("episode", row=1, group="steps")
+    assert (episode["length"], episode["instruction"]) == (5, "stop")
+    assert episode["curves"]["steps/reward"]["values"] == [[4, 5, 6, 7, 8]]
+    assert episode["curves"]["steps/state"]["values"] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+def test_rows_that_are_not_counted_and_rows_of_arrays(serve: Serve) -> None:
+    dataset = dtf.Dataset.from_arrays({"x": np.arange(1000)}).where(lambda blocks: blocks["x"] % 3 == 0, ["x"])
+    cells = serve(dataset).get("rows", start=10, stop=13)["cells"]["x"]
+    assert [cell["value"] for cell in cells] == [30, 33, 36]
+
+
+def test_hostile_names_and_values_are_json(serve: Serve) -> None:
+    name = "<script>\"'&\u202e\x00/../../etc/passwd"
+    values = [float("nan"), float("inf"), -float("inf"), 1e300]
+    dataset = dtf.Dataset.from_arrays({name: np.array(values), "big": np.array([2**62, -1, 0, 1])})
+    page = serve(dataset)
+    cells = page.get("rows", stop=4)["cells"]
+    assert [cell["value"] for cell in cells[name]] == ["NaN", "Infinity", "-Infinity", 1e300]
+    assert cells["big"][0]["value"] == str(2**62)
+    assert page.get("row", row=1)["cells"][name]["value"] == "Infinity"
+    assert page.events("statistics")[-1]["columns"][name]["max"] == "Infinity"
+
+
+HEADERS: list[tuple[dict[str, str], int]] = [
+    ({}, 200),
+    ({"Host": "localhost:9999"}, 200),
+    ({"Host": "127.0.0.1"}, 200),
+    ({"Host": "example.org"}, 421),
+    ({"Host": "127.0.0.1.example.org:80"}, 421),
+    ({"Host": "localhost:99@example.org"}, 421),
+    ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
+    ({"Host": "localhost:8000", "Origin": "http://localhost:8001"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": "https://example.org"}, 403),
+    ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
+    ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+]
+
+
+def test_only_pages_of_this_server_get_answers(serve: Serve, golden: Path) -> None:
+    page = serve(golden / "scalars.tfrecord")
+    for headers, status in HEADERS:
+        assert page.request(f"{page.root}api/overview", **headers)[0] == status, headers
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert page.request(f"{page.root}api/overview", method)[0] == 405
+    token = page.root.strip("/")
+    for wrong in ("", token[:-1], f"{token}x", token[::-1], token.upper(), "%00", "é"):
+        assert page.request(f"/{quote(wrong, safe='%')}/api/overview")[0] == 404
+    assert page.request(f"/{token}")[0] == 404
+
+
+def test_no_path_of_a_request_reaches_the_file_system(serve: Serve, golden: Path) -> None:
+    page = serve(golden / "scalars.tfrecord")
+    for path in ("../server.py", "..%2fserver.py", "%2e%2e/server.py", "/etc/passwd", "page", "index.html%00", "a/b"):
+        assert page.request(f"{page.root}{path}")[0] == 404, path
+
+
+def test_headers_of_every_answer(serve: Serve, golden: Path) -> None:
+    page = serve(golden / "scalars.tfrecord")
+    for path in ("api/overview", "api/rows?start=x", "nothing", "api/statistics"):
+        headers = page.request(page.root + path)[1]
+        policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("rows", {"start": -1}),
+        ("rows", {"start": 0, "stop": 10**6}),
+        ("rows", {"start": "9" * 30}),
+        ("rows", {"columns": "{}"}),
+        ("rows", {"columns": '["absent"]'}),
+        ("rows", {"sample": 10**9}),
+        ("rows", {"filter": "i == 1 or " * 1000}),
+        ("row", {}),
+        ("row", {"row": 10**9}),
+        ("overview", {"data": 7}),
+        ("image", {"row": 0, "column": "i", "width": 10**9}),
+        ("shard", {"shard": 1}),
+        ("episode", {"row": 0, "group": "absent"}),
+        ("filter", {"expression": "x" * 5000}),
+    ],
+)
+def test_parameters_out_of_bounds(serve: Serve, golden: Path, name: str, parameters: dict[str, Any]) -> None:
+    error = serve(golden / "scalars.tfrecord").get(name, 400, **parameters)["error"]
+    assert error["title"]
+
+
+@pytest.mark.parametrize("expression", ["", "i", "i == __import__('os')", "absent == 1", "i == 'text'"])
+def test_expressions_that_cannot_be_used(serve: Serve, golden: Path, expression: str) -> None:
+    assert serve(golden / "scalars.tfrecord").get("filter", 422, expression=expression)["error"]["title"]
+
+
+def test_blocks_stay_within_their_memory(serve: Serve, tmp_path: Path) -> None:
+    columns = {"x": np.arange(200_000).reshape(2000, 100), "text": ["t" * 1000] * 2000}
+    dtf.to_tfrecord(columns, str(tmp_path / "a.tfrecord"))
+    cache = BlockCache(1 << 20)
+    with Server([open_path(0, str(tmp_path / "a.tfrecord"), MEMORY, cache)]) as server:
+        page, rng = Page(server), np.random.default_rng(0)
+        for start in rng.integers(0, 1990, 40).tolist():
+            cells = page.get("rows", start=start, stop=start + 3)["cells"]["x"]
+            assert cells[0]["values"][0] == start * 100
+            assert cache.nbytes <= cache.limit
+
+
+def test_closed_pages_end_their_work(serve: Serve, tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(300_000)}, str(tmp_path / "a.tfrecord"))
+    page = serve(tmp_path / "a.tfrecord")
+    page.get("overview")
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
+    connection.request("GET", f"{page.root}api/changes")
+    assert connection.getresponse().readline().startswith(b"data: ")
+    connection.close()
+    page.server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("view", "count-"))]
+
+
+def test_files_that_grow_are_reported(serve: Serve, golden: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("dask_tfrecord.view.server._LOOK", 0.2)
+    path = tmp_path / "a.tfrecord"
+    shutil.copy(golden / "scalars.tfrecord", path)
+    page = serve(path)
+    page.get("overview")
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
+    connection.request("GET", f"{page.root}api/changes")
+    answer = connection.getresponse()
+    path.write_bytes(path.read_bytes() * 2)
+    until, changed = time.monotonic() + 60, []
+    while not changed and time.monotonic() < until:
+        line = answer.readline()
+        changed = json.loads(line[6:])["changed"] if line.startswith(b"data: ") else []
+    connection.close()
+    assert [each["what"] for each in changed] == ["grew"]
