@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, islice, pairwise, starmap
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import dask
@@ -39,6 +38,7 @@ from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
 from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table
+from dask_tfrecord.storage.streams import write_file
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
 _IMAGE_SIDE = 256
@@ -139,7 +139,7 @@ class Preview:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML file, in the light or dark colours that the reader's browser prefers."""
-        Path(path).write_text(page(self.title, self._repr_html_()), "utf-8")
+        write_file(path, page(self.title, self._repr_html_()).encode())
 
     def to_png(self, path: str | os.PathLike[str]) -> None:
         """Write a PNG: the contact sheet of the pictures, and the table of all other columns.
@@ -149,7 +149,7 @@ class Preview:
         ImportError
             If Pillow is not installed (the extra ``image``).
         """
-        Path(path).write_bytes(_draw(self))
+        write_file(path, _draw(self))
 
     def _repr_html_(self) -> str:
         return _html(self)

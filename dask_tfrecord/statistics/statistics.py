@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -154,7 +153,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML file, in the light or dark colours that the reader's browser prefers."""
-        Path(path).write_text(page(self._title(), self._repr_html_()), "utf-8")
+        write_file(path, page(self._title(), self._repr_html_()).encode())
 
     def to_dataframe(self) -> Any:
         """Return a table with a row per column of the data set. The extra ``arrow`` is needed.
