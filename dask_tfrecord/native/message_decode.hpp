@@ -192,6 +192,11 @@ private:
     struct Op {
         Action actions[8] = {Action::unknown, Action::unknown, Action::unknown, Action::unknown,
                              Action::end_group, Action::unknown, Action::bad, Action::bad};  // by wire type
+        // Bytes of the usual tag, of one or two bytes, and the field that is likely to follow.
+        std::uint16_t tag_bytes = 1, tag_mask = 0;  // no bytes are equal
+        std::uint8_t tag_size = 0;
+        Action usual = Action::bad;
+        std::uint16_t next = 0;
         std::uint32_t number = 0;
         int index = -1;        // of the field in the table
         bool marked = false;   // has a presence, or is in a oneof
@@ -282,6 +287,23 @@ private:
             }
         }
         std::sort(table.others.begin(), table.others.end());
+        for (std::size_t i = 0; i < spec.fields.size(); ++i) expect(spec.fields[i], i + 1, table.ops);
+        if (!spec.fields.empty()) table.ops[0].next = 1;
+    }
+
+    // Set the tag that a field usually has; the fields usually follow each other as in the table.
+    static void expect(const MessageField& field, std::size_t at, std::vector<Op>& ops) {
+        constexpr std::uint32_t most_short = (1u << 11) - 1;  // numbers whose tag takes at most two bytes
+        Op& op = ops[at];
+        const bool packed = field.repeated && field.packed && !is_bytes(field);
+        op.next = static_cast<std::uint16_t>((field.repeated && !packed) || at + 1 == ops.size() ? at : at + 1);
+        if (field.number > most_short) return;
+        const auto wire_type = static_cast<std::uint32_t>(packed ? WireType::delimited : wire_type_of(field.type));
+        const std::uint32_t tag = field.number << 3 | wire_type;
+        op.usual = op.actions[wire_type];
+        op.tag_size = tag < 0x80 ? 1 : 2;
+        op.tag_bytes = static_cast<std::uint16_t>(tag < 0x80 ? tag : ((tag & 0x7f) | 0x80 | tag >> 7 << 8));
+        op.tag_mask = tag < 0x80 ? 0xff : 0xffff;
     }
 
     Op op_of(const MessageField& field, Table& table) {
@@ -617,14 +639,26 @@ private:
     // Decode the fields of a message until its end, or until the end of the group with that number.
     bool message(const Table& table, Cursor& in, std::uint32_t group, std::size_t level) {
         const std::size_t row = table.list->rows;
+        const Op* const ops = table.ops.data();
+        const Op* next = ops + ops->next;
         bool odd = false;
         while (!in.empty()) {
             const std::uint8_t* const at = in.here();
             std::uint32_t tag;
-            if (!in.tag(tag)) return bad_tag(table, at, in.here());
-            const Op& op = table.find(tag >> 3);
+            const Op* found = next;
+            Action action = found->usual;
+            if (in.left() >= 2 && (load<std::uint16_t>(at) & found->tag_mask) == found->tag_bytes) {
+                in.take(found->tag_size);
+                tag = found->number << 3 | (*at & 7);
+            } else {
+                if (!in.tag(tag)) return bad_tag(table, at, in.here());
+                found = &table.find(tag >> 3);
+                action = found->actions[tag & 7];
+            }
+            const Op& op = *found;
+            next = ops + op.next;
             const Place place{table, op, at, tag};
-            switch (op.actions[tag & 7]) {
+            switch (action) {
                 case Action::unknown:
                     odd = true;
                     ++unknown_;
@@ -699,7 +733,7 @@ private:
     DTF_INLINE bool one(const Place& place, Cursor& in, std::size_t row) {
         std::uint64_t value;
         const Cursor before = in;
-        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
+        if (in.empty() || !in.varint_at_once(value)) return bad_varint(place, before, varints::longest);
         set(place, row, Number::of(value));
         return true;
     }
