@@ -7,8 +7,8 @@ There are two sets of records: messages of 20 scalar fields, and scenarios of ab
 
 - `dask_tfrecord`: framed records to NumPy arrays by the native decoder, without CRCs;
 - `upb`: `ParseFromString`, and the same NumPy arrays from the fields of the message;
-- `ptars`: payloads to an Arrow record batch. It needs an environment with ptars, protobuf and dask_tfrecord's
-  benchmarks; it is skipped if `--ptars` is absent.
+- `ptars`: payloads to an Arrow record batch. It needs an environment with ptars and protobuf, and is
+  skipped if `--ptars` is absent.
 
 All run on one core, in turn. Times are CPU seconds; ratios are of the same turn, and the table has their median.
 """
