@@ -247,7 +247,7 @@ def ptars_batch(message_class: Any, payloads: list[bytes]) -> Callable[[], Any]:
 
 
 def measure(decode: Callable[[], Any], least: float = 0.3) -> float:
-    """Return the CPU seconds of one call, from as many as take `least` seconds together."""
+    """Return the CPU seconds of one call; the calls take `least` seconds together."""
     calls, start = 0, time.process_time()
     while (seconds := time.process_time() - start) < least:
         decode()

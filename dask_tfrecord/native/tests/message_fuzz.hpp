@@ -134,7 +134,7 @@ inline std::string said_of(const dtf::MessageProblem& problem) {
     return said + ' ' + problem.expected + ", " + problem.found + '\n';
 }
 
-// What a decoder made of a block: problems as text, and the records that it accepted.
+// Outcome of a block: problems as text, and the accepted records.
 struct MessageOutcome {
     std::string said, accepted;
     bool full = false;
@@ -246,7 +246,7 @@ inline void check_arrays(const MessageTables& made, const MessageArrays& arrays,
     REQUIRE(items <= input);
 }
 
-// What the encoder writes is read back: maps are sorted the first time, and nothing changes after that.
+// Encoded records are read back: maps are sorted the first time, and nothing changes after that.
 inline void check_encoded(const MessageTables& made, const MessageArrays& arrays, Random& random) {
     const auto all = [] { return UINT64_MAX; };
     const std::string once = encoded(made, arrays, random.below(2) == 0 ? 0 : random.below(2000));
