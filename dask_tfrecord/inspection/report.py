@@ -373,7 +373,7 @@ class PathReport:
 
     @classmethod
     def from_survey(cls, survey: Survey) -> Iterator[PathReport]:
-        """Yield the reports of paths in order of their numbers, without fields of values that are no messages."""
+        """Yield the reports of paths in order of their numbers. Omit fields of values that do not parse as messages."""
         order = sorted(survey.paths, key=lambda key: (*(map(int, key[0].split("."))),))
         messages = {""}
         for path, wire_type in order:

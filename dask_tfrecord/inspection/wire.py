@@ -1,7 +1,7 @@
 """Fields of a protobuf message without its descriptor, as `protoc --decode_raw` shows them, with candidates of types.
 
-The wire format states numbers and sizes of fields, not their names and types, so several types fit most fields. The
-work on a message is bounded by a number of fields, and by the first bytes of each value.
+The wire format states numbers and sizes of fields. It lacks their names and types: several types fit most fields. A
+limit bounds the number of fields read. Only the first bytes of each value are read.
 
 The wire format is specified at https://protobuf.dev/programming-guides/encoding/.
 """
@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +31,6 @@ _LOOKED_AT = 4096
 _SHOWN = 60
 # Numbers of an array that are shown.
 _SHOWN_NUMBERS = 6
-# Fields of one number that are shown.
-_SHOWN_FIELDS = 3
 # Longest varint, and longest tag and size.
 _VARINT_NBYTES = 10
 _TAG_NBYTES = 5
@@ -236,29 +234,6 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
             return built
         children[node.parent].append(built)
     return None
-
-
-def wire_lines(message: WireField, types: Mapping[str, str], indent: str = "") -> Iterator[str]:
-    """Format the fields of a message like `protoc --decode_raw`, the first three of each number.
-
-    `types` has the type by which the values of a path are shown; others are shown by the likeliest type.
-    """
-    numbers = Counter(field.number for field in message.children)
-    shown = Counter[int]()
-    for field in message.children:
-        shown[field.number] += 1
-        if shown[field.number] > _SHOWN_FIELDS:
-            if shown[field.number] == numbers[field.number]:
-                yield f"{indent}{field.number}: … {numbers[field.number] - _SHOWN_FIELDS:,} more"
-            continue
-        values = dict(field.candidates)
-        kind = types.get(field.path, field.candidates[0].type)
-        if kind in ("message", "group") and field.children:
-            yield f"{indent}{field.number} {{"
-            yield from wire_lines(field, types, f"{indent}  ")
-            yield f"{indent}}}"
-        else:
-            yield f"{indent}{field.number}: {values.get(kind, field.candidates[0].value)}"
 
 
 def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tuple[Candidate, ...]:
