@@ -412,7 +412,7 @@ class Report:
     paths : tuple of PathReport
         Fields of other protobuf messages, by their wire format.
     partial : int
-        Number of messages with more than 1,000 fields, of which the first of each path are counted.
+        Number of messages with more than 1,000 fields. The first fields of each path are counted.
     refusal : FeatureError or None
         For other protobuf messages, the error for a reader that expects an Example. It states the next step.
 

@@ -26,7 +26,7 @@ _WIDTHS = {FIXED64: 8, FIXED32: 4}
 # As in protoc: groups within groups of a payload, and messages within messages.
 _MAX_GROUPS = 100
 _MAX_MESSAGES = 10
-# Bytes of a value that are looked at, and characters of a value that are shown.
+# Bytes read, and characters shown, of a value.
 _LOOKED_AT = 4096
 _SHOWN = 60
 # Numbers of an array that are shown.
@@ -36,7 +36,7 @@ _VARINT_NBYTES = 10
 _TAG_NBYTES = 5
 _UINT32 = 0xFFFFFFFF
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-# Sizes of floating point numbers that are likely; integers read as such are mostly smaller or larger.
+# Likely sizes of floating point numbers. Integers read as such are mostly smaller or larger.
 _LIKELY = (1e-9, 1e15)
 # Largest number of a likely enum.
 _ENUM = 255
@@ -115,7 +115,7 @@ def varint(data: memoryview, position: int, longest: int = _VARINT_NBYTES) -> tu
 
 
 def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> Iterator[Span]:
-    """Yield the fields of a message, groups as a whole, until `steps` has no step left for another field.
+    """Yield the fields of a message, groups as a whole, until `steps` is exhausted.
 
     For values that may be messages, `nested` is the number of groups within groups, and tags and sizes may be longer
     than 5 bytes, as in protoc.
