@@ -165,7 +165,7 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
 
 
 def _hex(window: Window, nbytes: int) -> str:
-    return bytes(window.view(0, nbytes)).hex(" ")
+    return bytes(window.view(0, nbytes)).hex()
 
 
 def _fields(payload: bytes) -> list[dict[str, Any]]:
@@ -203,6 +203,7 @@ def repair_plan(data: Opened, number: int) -> dict[str, Any]:
     path = printable(redact_url(report.path))
     return {
         "kept": report.records,
+        "kept_bytes": report.nbytes - sum(each.stop - each.start for each in report.lost),
         "dropped": report.lost_records,
         "ranges": [asdict(each) | {"what": each.reason} for each in report.lost],
         "command": f"dask-tfrecord repair {shlex.quote(path)} {shlex.quote(path + '.repaired')}",

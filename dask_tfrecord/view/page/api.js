@@ -44,10 +44,14 @@ export function follow(path, parameters, signal, receive, failed) {
     if (message.done) close();
     receive(message);
   });
+  let opened = false;
+  source.addEventListener("open", () => (opened = true));
   source.addEventListener("error", () => {
     // The browser would connect again and begin the work anew.
     close();
-    if (!signal.aborted) failed(new Failure("The server ended the connection", "Is dask-tfrecord view still running?"));
+    // An EventSource hides the answer of a request that was refused.
+    if (!opened && !signal.aborted) get(path, parameters, signal).catch((error) => !signal.aborted && failed(error));
+    else if (!signal.aborted) failed(new Failure("The server ended the connection", "Is dask-tfrecord view still running?"));
   });
   return close;
 }

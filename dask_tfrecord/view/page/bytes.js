@@ -9,8 +9,10 @@ const STATES = [
   ["ok", "intact", "s1"],
   ["length", "length or its CRC", "s4"],
   ["payload", "CRC of the payload", "s2"],
+  ["damage", "cut off", "bad"],
   ["damage", "damaged range", "bad"],
 ];
+const RANGE = STATES.length - 1;
 
 export async function bytesPage({ main, query, set, signal, go, remember }) {
   const shard = Math.max(0, Number(query.get("shard")) || 0);
@@ -26,10 +28,11 @@ export async function bytesPage({ main, query, set, signal, go, remember }) {
   const cells = cellsOf(found);
   const chart = map(cells, choose, (cell) => pick(cell));
   const shown = found.offsets.length;
-  const ends = found.records !== null ? start + shown >= found.records : shown < MOST_CELLS;
+  const end = shown ? found.offsets.at(-1) + found.lengths.at(-1) : found.size;
+  const ends = found.records === null ? end >= found.size : found.stop >= found.records;
   const pager = h("div", { class: "buttons" }, [
     button("← Earlier", () => again({ start: Math.max(0, start - MOST_CELLS) || null }), { disabled: start === 0 }),
-    button("Later →", () => again({ start: start + MOST_CELLS }), { disabled: ends }),
+    button("Later →", () => again({ start: found.stop }), { disabled: ends }),
   ]);
   const records = found.records === null ? "" : `${plural(found.records, "record")}, `;
   const heading = h("h2", {}, shown ? `Records ${count(start)} – ${count(start + shown - 1)}` : "No records");
@@ -79,11 +82,11 @@ function cellsOf(found) {
     offset,
     length: found.lengths[at],
     number: found.start + at,
-    state: Math.min(found.states[at], 2),
+    state: found.states[at],
   }));
   const ranges = found.damaged
     .filter((range) => !records.some((record) => record.state && record.offset === range.start))
-    .map((range) => ({ offset: range.start, length: range.stop - range.start, state: 3, what: range.what }));
+    .map((range) => ({ offset: range.start, length: range.stop - range.start, state: RANGE, what: range.what }));
   return [...records, ...ranges].sort((a, b) => a.offset - b.offset);
 }
 
@@ -115,7 +118,7 @@ function map(cells, choose, picked) {
     element.replaceChildren(surface);
   };
   const text = (cell) => {
-    const what = cell.state === 3 ? "" : `record ${cell.number}, `;
+    const what = cell.state === RANGE ? "" : `record ${cell.number}, `;
     return `${what}byte ${cell.offset}, ${STATES[cell.state][1]}, ${plural(cell.length, "byte")}`;
   };
   const select = (cell) => {
@@ -156,8 +159,9 @@ function damageList(ranges) {
 
 function recordPanels(record) {
   const panel = (title, ...children) => h("section", { class: "panel" }, h("div", { class: "title" }, title), ...children);
-  const state = record.state && h("span", { class: `badge ${record.state === "ok" ? "accent" : "bad"}` }, visible(record.state, 80));
-  const heading = [h("h2", {}, `Byte ${count(record.offset)}`), h("span", { class: "muted" }, plural(record.length, "byte")), state];
+  const state = h("span", { class: `badge ${record.state ? "bad" : "accent"}` }, STATES[record.state][1]);
+  const length = record.length === null ? "unknown length" : plural(record.length, "byte");
+  const heading = [h("h2", {}, `Byte ${count(record.offset)}`), h("span", { class: "muted" }, length), state];
   const lines = (record.fields ?? []).map(fieldLine);
   const fields = h("ul", { class: "fields", tabindex: "0", "aria-label": "Fields" }, lines);
   return [

@@ -1,0 +1,221 @@
+"""The page of `dask-tfrecord view` in Chromium: rows, filter, episodes, damage, the keyboard, reload."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.view.opened import BlockCache, open_path
+from dask_tfrecord.view.server import Server
+from tests.support.view_data import write_episodes, write_gallery, write_numbers
+
+pytestmark = [
+    pytest.mark.browser,
+    # Selenium leaves sockets of its driver to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+# Seconds.
+WAIT = 90
+MEMORY = 64 << 20
+Show = Callable[..., "Tab"]
+
+
+class Tab:
+    """A window of the browser that shows data sets."""
+
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver, self.url = driver, url
+
+    def open(self, address: str = "") -> None:
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}#/{address}")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, selector: str = "body") -> str:
+        found = "[...document.querySelectorAll(arguments[0])].map(e => e.innerText).join('\\n')"
+        return str(self.run(f"return {found}", selector))
+
+    def wait(self, condition: str, *arguments: Any) -> Any:
+        """Wait until an expression of JavaScript holds."""
+        from selenium.common.exceptions import TimeoutException
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        try:
+            return WebDriverWait(self.driver, WAIT).until(lambda _: self.run(f"return {condition}", *arguments))
+        except TimeoutException:
+            pytest.fail(f"not within {WAIT} s: {condition} {arguments}; the page has: {self.text()[:2000]}")
+
+    def wait_for(self, text: str, selector: str = "body") -> None:
+        """Wait until elements show a text."""
+        self.wait(
+            "[...document.querySelectorAll(arguments[0])].some(e => e.innerText.includes(arguments[1]))", selector, text
+        )
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def address(self) -> str:
+        return str(self.run("return location.hash"))
+
+    def problems(self) -> list[str]:
+        """Return what the console reported since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip("needs chromium and chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.chrome.service.Service(DRIVER)
+    driver = webdriver.Chrome(options=options, service=service)
+    driver.set_page_load_timeout(WAIT)
+    driver.set_script_timeout(WAIT)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def show(driver: Any) -> Iterator[Show]:
+    servers = []
+
+    def start(*paths: Path, width: int = 1360, height: int = 860) -> Tab:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        cache = BlockCache(MEMORY // 4)
+        servers.append(Server([open_path(at, str(path), MEMORY, cache) for at, path in enumerate(paths)]))
+        return Tab(driver, servers[-1].url)
+
+    yield start
+    driver.get("about:blank")
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gallery(tmp_path_factory.mktemp("gallery"))
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_episodes(tmp_path_factory.mktemp("episodes"))
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_numbers(tmp_path_factory.mktemp("numbers"), 3_000)
+
+
+def test_rows_show_images_and_the_keyboard_moves_and_opens_a_record(show: Show, gallery: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    tab = show(gallery)
+    tab.open("rows")
+    tab.wait("[...document.querySelectorAll('.grid img')].some(e => e.complete && e.naturalWidth > 0)")
+    tab.run("document.querySelector('.grid').focus()")
+    tab.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
+    tab.wait("document.querySelector('dialog[open]') !== null && location.hash.includes('record=2')")
+    tab.wait_for("caption", "dialog")
+    tab.press(Keys.ESCAPE)
+    tab.wait("document.querySelector('dialog[open]') === null && !location.hash.includes('record=')")
+    assert tab.problems() == []
+
+
+def test_jump_and_reload_restore_the_row(show: Show, numbers: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    tab = show(numbers)
+    tab.open("rows")
+    tab.wait_for("of 3,000", ".place")
+    tab.press("g")
+    tab.press("2500", Keys.ENTER)
+    row = "[...document.querySelectorAll('.layer .row .at')].some(e => e.textContent === '2500')"
+    tab.wait(row)
+    tab.wait("location.hash.includes('row=2500')")
+    before = tab.address()
+    tab.driver.refresh()
+    tab.wait(row)
+    assert tab.address() == before
+    assert tab.problems() == []
+
+
+def test_filter_finds_the_rows_of_the_arrays(show: Show, numbers: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    labels = dtf.read_tfrecord(numbers)["label"].compute()
+    rows = [str(row) for row, label in enumerate(labels) if label == 3]
+    tab = show(numbers)
+    tab.open()
+    tab.wait("document.querySelector('nav a') !== null")
+    tab.press("/")
+    tab.wait("document.activeElement.id === 'expression'")
+    tab.press("label == 3", Keys.ENTER)
+    tab.wait_for(f"{len(rows):,} found in 3,000 of 3,000 rows")
+    tab.wait("document.querySelector('.layer .row .at')?.textContent === arguments[0]", rows[0])
+    assert tab.problems() == []
+    tab.open("filter?filter=no_such_column+%3D%3D+3")
+    tab.wait_for("no_such_column", ".notice")
+
+
+def test_episode_moves_by_scrubber_and_keys(show: Show, episodes: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    tab = show(episodes)
+    tab.open("episodes")
+    tab.wait_for("0 / 47", "output")
+    tab.wait(
+        "[...document.querySelectorAll('.cameras img')].filter(e => e.complete && e.naturalWidth > 0).length === 2"
+    )
+    assert "put the red cup on the blue plate" in tab.text(".instruction")
+    move = (
+        "const s = document.getElementById('step'); s.value = 20; s.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    tab.run(move)
+    tab.wait_for("20 / 47", "output")
+    tab.run("document.activeElement.blur()")
+    tab.press(Keys.ARROW_RIGHT)
+    tab.wait_for("21 / 47", "output")
+    tab.wait("location.hash.includes('step=21')")
+    tab.driver.refresh()
+    tab.wait_for("21 / 47", "output")
+    tab.press(Keys.ARROW_DOWN)
+    tab.wait_for("/ 29", "output")
+    assert tab.problems() == []
+
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+DAMAGED = sorted(path.name for path in GOLDEN.glob("damaged_*.tfrecord"))
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_map_shows_the_damage_that_repair_reports(show: Show, name: str) -> None:
+    from dask_tfrecord.records.damage import check_shard
+    from dask_tfrecord.storage.listing import find_shards
+
+    (shard,) = find_shards(GOLDEN / name)
+    report = check_shard(shard)
+    tab = show(GOLDEN / name)
+    tab.open("bytes")
+    tab.wait_for("What repair would keep")
+    tab.wait("document.querySelector('.map canvas') !== null")
+    shown = tab.run("return [...document.querySelectorAll('#damage tbody tr')].map(e => e.children[0].textContent)")
+    assert shown == [f"{each.start:,}" for each in report.lost]
+    tab.wait("document.querySelector('.hex')?.textContent.length > 0")
+    assert ("No damage" in tab.text()) == (not report.lost)
+    assert tab.problems() == []
