@@ -182,7 +182,10 @@ def upb(message_class: Any, payloads: list[bytes]) -> Callable[[], Any]:
 
     def plan(descriptor: Any) -> tuple[Any, ...]:
         """Return getters by kind of field, each with a list of values, and of lengths of repeated fields."""
-        scalars, many, singles, lists = [], [], [], []
+        scalars: list[Any] = []
+        many: list[Any] = []
+        singles: list[Any] = []
+        lists: list[Any] = []
         for field in descriptor.fields:
             if field.type == MESSAGE:
                 (lists if field.is_repeated else singles).append((field.name, [], plan(field.message_type)))

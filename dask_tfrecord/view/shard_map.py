@@ -203,7 +203,7 @@ def repair_plan(data: Opened, number: int) -> dict[str, Any]:
     path = printable(redact_url(report.path))
     return {
         "kept": report.records,
-        "kept_bytes": report.nbytes - sum(each.stop - each.start for each in report.lost),
+        "kept_bytes": report.nbytes - sum((each.stop or report.nbytes) - each.start for each in report.lost),
         "dropped": report.lost_records,
         "ranges": [asdict(each) | {"what": each.reason} for each in report.lost],
         "command": f"dask-tfrecord repair {shlex.quote(path)} {shlex.quote(path + '.repaired')}",
