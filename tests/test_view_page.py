@@ -97,6 +97,8 @@ def show(driver: Any) -> Iterator[Show]:
     def start(*paths: Path, width: int = 1360, height: int = 860) -> Tab:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        # The driver is shared: what another test left in the console is not of this one.
+        driver.get_log("browser")
         cache = BlockCache(MEMORY // 4)
         servers.append(Server([open_path(at, str(path), MEMORY, cache) for at, path in enumerate(paths)]))
         return Tab(driver, servers[-1].url)
