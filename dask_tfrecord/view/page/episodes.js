@@ -116,7 +116,11 @@ function camera(set, row, column) {
 }
 
 function plot(name, found, cursor) {
-  const series = found.values.slice(0, MOST_CURVES).map((values, at) => ({ label: found.labels?.[at] ?? String(at), values }));
+  // The chart draws numbers only.
+  const drawn = (value) => (typeof value === "boolean" ? Number(value) : value);
+  const series = found.values.slice(0, MOST_CURVES).map((values, at) => {
+    return { label: found.labels?.[at] ?? String(at), values: values.map(drawn) };
+  });
   const chart = curves(series, { label: `Curves of ${name}`, cursor, height: 150 });
   const now = h("p", { class: "nows" });
   const more = found.values.length - series.length;
