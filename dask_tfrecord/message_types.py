@@ -197,6 +197,16 @@ def is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
 
 
+def is_packed(field: Any) -> bool:
+    """Return whether the values of a repeated field are written as one."""
+    found = getattr(field, "is_packed", None)  # since protobuf 5
+    if found is not None:
+        return bool(found)
+    options = field.GetOptions()
+    packable = is_repeated(field) and field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE)
+    return packable and bool(options.packed if options.HasField("packed") else field.file.syntax == "proto3")
+
+
 def is_map(field: FieldDescriptor) -> bool:
     """Return whether a field is a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)

@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
 from oracle import read_payloads, write_oracle
 from oracle.message_columns import Column, Refused, Unrolled, listed, sort_maps
 from oracle.message_mutants import join, mutant, split
@@ -190,6 +191,19 @@ def test_columns_equal_protobuf(seed: int, rows: int, tmp_path: Path) -> None:
         assert not (found := check_values(tmp_path / "a", cls, cls, unrolled, payloads)), f"type {drawn}: {found}"
 
 
+def _takes_a_length_of_six_bytes() -> bool:
+    try:
+        descriptor_pb2.FileDescriptorProto.FromString(b"\x0a\x80\x80\x80\x80\x80\x00")
+    except DecodeError:
+        return False
+    return True
+
+
+# Such a protobuf is too old to judge what is illegal.
+OLD_PROTOBUF = _takes_a_length_of_six_bytes()
+
+
+@pytest.mark.skipif(OLD_PROTOBUF, reason="this protobuf takes a length of six bytes")
 @pytest.mark.parametrize("seed", MUTANTS)
 def test_mutants_have_the_verdict_of_protobuf(seed: int, tmp_path: Path) -> None:
     for drawn, files, unrolled in types_of(seed, TYPES):
@@ -272,7 +286,8 @@ def test_types_of_other_projects(name: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     payloads = [random_message(cls, rng, fill=0.8).SerializeToString() for _ in range(20)]
     assert not check_values(tmp_path / "a", message, cls, unrolled, payloads)
-    assert not check_mutants(tmp_path / "a", message, unrolled, mutants_of(cls, unrolled, 100, name))
+    if not OLD_PROTOBUF:
+        assert not check_mutants(tmp_path / "a", message, unrolled, mutants_of(cls, unrolled, 100, name))
 
 
 def test_variants_of_the_corpus(corpus: Path) -> None:

@@ -52,6 +52,7 @@ from dask_tfrecord.message_types import (
     enum_names,
     fields_of,
     is_map,
+    is_packed,
     is_repeated,
     is_utf8,
     oneofs_of,
@@ -536,7 +537,7 @@ class MessageTables:
 
     def _field(self, each: Any, path: tuple[str, ...], oneof: int) -> _native.MessageField:
         wanted, repeated = self._wanted.get(path, {}), is_repeated(each)
-        options: dict[str, Any] = {"repeated": repeated, "packed": each.is_packed, "oneof": oneof}
+        options: dict[str, Any] = {"repeated": repeated, "packed": is_packed(each), "oneof": oneof}
         if self._is_needed(path):
             if repeated:
                 options["splits"] = self.splits.setdefault(path, len(self.splits))
