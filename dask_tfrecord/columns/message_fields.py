@@ -114,7 +114,7 @@ class FieldPath(NamedTuple):
         Raises
         ------
         SchemaError
-            If there is no such field.
+            If the field is unknown.
         """
         parts, fields = split_path(path), list[Any]()
         descriptor: Any = message.descriptor
@@ -154,7 +154,7 @@ class FieldPath(NamedTuple):
 
 
 def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str, ProtoFeature]:
-    """Return a feature of each column that a path stands for, by its path: of itself, or of all fields below it."""
+    """Return the feature of each column of a path: of the field itself, or of all fields of its message."""
     start = FieldPath.find(message, path)
     if start.oneof is not None or (start.fields and (start.message is None or _is_value(start.message))):
         return {path: ProtoFeature(path)}
@@ -215,7 +215,7 @@ def message_columns(
     Raises
     ------
     SchemaError
-        If the type lacks its path, or the field has no such values.
+        If the path is unknown, or the values are of another type.
     """
     if feature.presence or feature.values is not None:
         path = FieldPath.find(message, feature.path, prefix, outer)
@@ -604,7 +604,7 @@ def message_tables(message: MessageType, specs: tuple[FieldSpec, ...]) -> Messag
 
 
 def _default_bytes(each: Any) -> bytes:
-    """Return the default value of a scalar field as it is stored in a column; empty for zero and no text."""
+    """Return the default value of a scalar field as bytes of a column; empty for zero and empty text."""
     value, kind = each.default_value, FieldType(each.type)
     if kind == FieldType.BYTES or kind == FieldType.STRING:
         return value.encode() if isinstance(value, str) else bytes(value)

@@ -406,7 +406,7 @@ class Survey:
     partial : int
         Number of messages with more fields than are counted.
     other_type, refusal : str, and FeatureError or None
-        Payload type of the first such message, and the error for a reader that expects an Example.
+        Payload type of the first message of another type, and the error of readers of Examples.
     """
 
     records: int = 0
@@ -477,7 +477,7 @@ class Survey:
                 self.paths.setdefault(path, PathCounts()).add(found)
 
     def _check_messages(self) -> None:
-        """Refuse records of which only some are ExampleListWithContexts, or messages of other types."""
+        """Refuse records of several types."""
         if self.refusal is not None and (self.first_list or self.first_other) is not None:
             raise self.refusal
         if self.first_list is not None and self.first_other is not None:

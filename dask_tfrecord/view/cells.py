@@ -264,7 +264,7 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
     Raises
     ------
     IndexError
-        If the row has no such image.
+        If the index exceeds the images of the row.
     ValueError
         If the image cannot be decoded.
     """

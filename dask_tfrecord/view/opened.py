@@ -52,7 +52,7 @@ Parts = tuple[tuple[int, Block | str], ...]
 
 
 class BlockCache:
-    """Decoded blocks, the last used of which are kept within a number of bytes."""
+    """Decoded blocks within a number of bytes: the least recently used ones are forgotten."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -200,7 +200,7 @@ class Opened:
             else:
                 self._count_shards()
         except Exception as error:
-            # The thread has no caller: pages show the error.
+            # A thread cannot raise: pages show the error.
             self._publish(replace(self.known, counted=True, error=describe_error(error)))
 
     def _count_rows(self, rows: Rows) -> None:
