@@ -99,7 +99,15 @@ class Schema(Mapping[str, Feature]):
     """
 
     __slots__ = (
-        *("_features", "_steps", "classes", "groups", "inner_groups", "message", "message_type", "report", "sampling"),
+        "_features",
+        "_steps",
+        "classes",
+        "groups",
+        "inner_groups",
+        "message",
+        "message_type",
+        "report",
+        "sampling",
     )
     _features: dict[str, Feature]
     _steps: frozenset[str]

@@ -251,7 +251,7 @@ def columns_in_bytes(
     name: str, feature: ProtoFeature, specs: Any, prefix: str, outer: tuple[str, ...], *, is_any: bool = False
 ) -> dict[str, FieldColumn]:
     """Return the columns of messages in bytes values, whose outputs are those of `specs`."""
-    columns = message_columns(feature.message, name, replace(feature, message=None, path=feature.path), prefix, outer)
+    columns = message_columns(feature.message, name, replace(feature, message=None), prefix, outer)
     indices: dict[FieldSpec, int] = {}
     for spec in chain.from_iterable(column.specs for column in columns.values()):
         indices.setdefault(spec, len(indices))
@@ -606,7 +606,7 @@ def message_tables(message: MessageType, specs: tuple[FieldSpec, ...]) -> Messag
 def _default_bytes(each: Any) -> bytes:
     """Return the default value of a scalar field as bytes of a column; empty for zero and empty text."""
     value, kind = each.default_value, FieldType(each.type)
-    if kind == FieldType.BYTES or kind == FieldType.STRING:
+    if kind in (FieldType.BYTES, FieldType.STRING):
         return value.encode() if isinstance(value, str) else bytes(value)
     stored = np.array(value, _DTYPES[kind]).tobytes()
     return stored if any(stored) else b""

@@ -258,8 +258,7 @@ class Opened:
         if self._decoder is None:
             return Known(None, collection.nrows, counted, tuple(reports))
         if not self.known.rows and collection.nrows:
-            mean = max(1.0, float(collection.nbytes.sum()) / collection.nrows)
-            self._block_rows = int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / mean))), 1, _BLOCK_ROWS))
+            self._block_rows = _rows_of_block(float(collection.nbytes.sum()) / collection.nrows)
         source = RecordSource(
             collection, self._decoder, range(collection.nrows), True, f"view-{self.number}", self._most
         )
@@ -357,8 +356,12 @@ def _walked(shard: Shard) -> Iterator[ShardReport]:
 def _block_rows(source: Source, rows: Rows) -> int:
     nrows = int(rows.nrows or 0)
     cost = source.cost(np.array([[0, nrows]])) if nrows else None
-    mean = 4096.0 if cost is None else max(1.0, float(cost[0]) / nrows)
-    return int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / mean))), 1, _BLOCK_ROWS))
+    return _rows_of_block(4096.0 if cost is None else float(cost[0]) / nrows)
+
+
+def _rows_of_block(row_nbytes: float) -> int:
+    """Return a power of two of rows that are about `_BLOCK_NBYTES`."""
+    return int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / max(1.0, row_nbytes)))), 1, _BLOCK_ROWS))
 
 
 def _chunk_rows(rows: Rows, names: Sequence[str], number: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,7 @@ def _cell(window: Window, is_skipped: bool) -> tuple[int, int, int]:
     """Return the record at a window, and move the window past it."""
     begin = window.offset
     length = int.from_bytes(window.view(0, 8), "little")
-    if int.from_bytes(window.view(8, HEADER), "little") != masked_crc32c(window.view(0, 8)):
+    if not _crc_holds(window, 0, 8):
         return begin, 0, _LENGTH
     size = HEADER + length + FOOTER
     if window.compression is None and begin + size > window.shard.size:
@@ -121,12 +120,16 @@ def _cell(window: Window, is_skipped: bool) -> tuple[int, int, int]:
     if length <= _CHECKED_NBYTES and not is_skipped:
         if not window.fill(size):
             return begin, window.end - window.begin, _TRUNCATED
-        payload = window.view(HEADER, HEADER + length)
-        if int.from_bytes(window.view(HEADER + length, size), "little") != masked_crc32c(payload):
+        if not _crc_holds(window, HEADER, HEADER + length):
             state = _PAYLOAD
     if not window.advance(size):
         return begin, window.offset - begin, _TRUNCATED
     return begin, size, state
+
+
+def _crc_holds(window: Window, begin: int, end: int) -> bool:
+    """Return whether the CRC behind some bytes of a window is that of the bytes."""
+    return int.from_bytes(window.view(end, end + FOOTER), "little") == masked_crc32c(window.view(begin, end))
 
 
 def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
@@ -140,19 +143,19 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
         if left < HEADER:
             return {"offset": offset, "length": left, "state": _TRUNCATED, "hex": _hex(window, left), "fields": []}
         length = int.from_bytes(window.view(0, 8), "little")
-        intact = int.from_bytes(window.view(8, HEADER), "little") == masked_crc32c(window.view(0, 8))
+        intact = _crc_holds(window, 0, 8)
         wanted = HEADER + min(length, _PARSED_NBYTES if intact else _HEX_NBYTES) + FOOTER
         window.fill(wanted)
         shown = min(wanted, window.end - window.begin)
         text = _hex(window, min(shown, _HEX_NBYTES))
         payload = bytes(window.view(HEADER, min(shown, HEADER + length)))
-        ending = bytes(window.view(HEADER + length, shown)) if shown == HEADER + length + FOOTER else None
+        damaged = shown == HEADER + length + FOOTER and not _crc_holds(window, HEADER, HEADER + length)
     state = _OK
     if not intact:
         state = _LENGTH
     elif shown < wanted:
         state = _TRUNCATED
-    elif ending is not None and int.from_bytes(ending, "little") != masked_crc32c(payload):
+    elif damaged:
         state = _PAYLOAD
     fields = _fields(payload) if intact and len(payload) == length else []
     return {
@@ -205,6 +208,6 @@ def repair_plan(data: Opened, number: int) -> dict[str, Any]:
         "kept": report.records,
         "kept_bytes": report.nbytes - sum((each.stop or report.nbytes) - each.start for each in report.lost),
         "dropped": report.lost_records,
-        "ranges": [asdict(each) | {"what": each.reason} for each in report.lost],
+        "ranges": _ranges(report),
         "command": f"dask-tfrecord repair {shlex.quote(path)} {shlex.quote(path + '.repaired')}",
     }
