@@ -18,12 +18,12 @@ from dask_tfrecord.settings import Limits, replaced_limits
 
 __all__ = ["bucket", "gcs", "moto", "s3"]
 
-# Every run draws the same examples, so a change fails only on its own defects; `--hypothesis-profile=nightly` draws
-# others, and more of them; "versions" draws a few, for runs that differ by the versions of the dependencies alone. A
-# failure prints how to repeat it. Time limits of hypothesis would fail on a loaded machine.
+# Every run draws the same examples, so a change fails only on its own defects; `--hypothesis-profile=thorough` draws
+# more of them, as CI does once; "nightly" draws others, and many. A failure prints how to repeat it. Time limits of
+# hypothesis would fail on a loaded machine.
 settings.register_profile(
     "any machine",
-    max_examples=25,
+    max_examples=10,
     derandomize=True,
     deadline=None,
     print_blob=True,
@@ -34,7 +34,7 @@ settings.register_profile(
         HealthCheck.function_scoped_fixture,
     ],
 )
-settings.register_profile("versions", settings.get_profile("any machine"), max_examples=8)
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=25)
 settings.register_profile("nightly", settings.get_profile("any machine"), max_examples=500, derandomize=False)
 settings.load_profile("any machine")
 

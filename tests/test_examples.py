@@ -214,6 +214,7 @@ def test_droid_windows_are_those_of_openpi(tmp_path: Path) -> None:
             assert np.abs(found[column][::9] - resized).mean() < 8
 
 
+@pytest.mark.slow
 def test_droid_resumes_within_an_epoch_and_ranks_share_it(tmp_path: Path) -> None:
     pytest.importorskip("simplejpeg")
     droid = load("droid")

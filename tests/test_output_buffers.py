@@ -31,9 +31,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     ("kind", "part"),
     [
         ("records", 0.0),
-        ("records", 0.5),
         ("records", 1.0),
-        ("records", 2.0),
+        *(pytest.param("records", part, marks=pytest.mark.slow) for part in (0.5, 2.0)),
         ("picked", 1.0),
         ("mapped", 2.0),
         ("stored", 1.0),

@@ -233,7 +233,7 @@ class Outputs(RuleBasedStateMachine):
                 fs.rm(path, recursive=True)
 
 
-Outputs.TestCase.settings = settings(deadline=None, max_examples=6, stateful_step_count=6, phases=[Phase.generate])
+Outputs.TestCase.settings = settings(deadline=None, max_examples=3, stateful_step_count=6, phases=[Phase.generate])
 TestOutputs = Outputs.TestCase
 
 

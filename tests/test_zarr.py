@@ -104,7 +104,13 @@ DERIVED: dict[str, Callable[[dtf.Dataset], dtf.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
+@pytest.mark.parametrize(
+    "derive",
+    [
+        pytest.param(derive, id=name, marks=() if name in ("any rows", "assigned") else pytest.mark.slow)
+        for name, derive in DERIVED.items()
+    ],
+)
 def test_rows_of_any_origin(few: dtf.Dataset, derive: Callable[[dtf.Dataset], dtf.Dataset]) -> None:
     derived = derive(few)
     back = assert_identity(derived, {}, chunks=4)

@@ -445,7 +445,12 @@ def test_only_what_is_missing_is_written_and_nothing_is_counted_again(
 
 @pytest.mark.parametrize(
     ("harm", "grid"),
-    [*((harm, GRIDS[0]) for harm in ("cut", "gone", "empty", "mark cut", "mark gone")), ("cut", GRIDS[1])],
+    [
+        ("cut", GRIDS[0]),
+        ("mark gone", GRIDS[0]),
+        *(pytest.param(harm, GRIDS[0], marks=pytest.mark.slow) for harm in ("gone", "empty", "mark cut")),
+        ("cut", GRIDS[1]),
+    ],
 )
 def test_damaged_units_are_written_again(
     ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], harm: str, grid: dict[str, Any]
@@ -648,7 +653,10 @@ def test_a_changed_function_is_refused(ds: dtf.Dataset, store: Path) -> None:
 # ------------------------------------------------------------------------------------- sources that change midway
 
 
-@pytest.mark.parametrize("change", ["grows", "shrinks", "vanishes", "is written again"])
+@pytest.mark.parametrize(
+    "change",
+    ["grows", "is written again", *(pytest.param(one, marks=pytest.mark.slow) for one in ("shrinks", "vanishes"))],
+)
 def test_a_source_that_changes_midway(shards: Path, store: Path, tmp_path: Path, change: str) -> None:
     ds = dtf.read_tfrecord(shards)
     ds.to_zarr(tmp_path / "whole.zarr", chunks=7)
