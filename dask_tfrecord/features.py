@@ -1068,6 +1068,10 @@ class ImageFeature(Encoded):
         Decode JPEG with libjpeg's fast DCT, TensorFlow's default. By default the accurate DCT is used, TensorFlow's
         ``dct_method="INTEGER_ACCURATE"``. The levels of both differ by a few, of noise at quality 100 by dozens; on
         most processors both are equally fast. True needs simplejpeg.
+    reduced : bool, default False
+        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
+        `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster. It averages pixels that the bilinear filter
+        would leave out, so values differ from those of the whole image. True needs `size` and simplejpeg.
 
     Examples
     --------
@@ -1080,6 +1084,7 @@ class ImageFeature(Encoded):
     size: tuple[int, int] | None = None
     channels: int = 0
     fast: bool = False
+    reduced: bool = False
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -1090,6 +1095,7 @@ class ImageFeature(Encoded):
             size: Shape | None = None,
             channels: int = 0,
             fast: bool = False,
+            reduced: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -1109,6 +1115,8 @@ class ImageFeature(Encoded):
             )
         if size is not None and (len(size) != 2 or 0 in size):
             raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
+        if self.reduced and size is None:
+            raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
         *images, height, width, bands = shape
         decoded = (*(size or (height, width)), self.channels or bands)
         given = (height, width, bands)
@@ -1121,7 +1129,8 @@ class ImageFeature(Encoded):
             raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
         shape = (*images, *decoded)
         open_shape = None if shape == (-1, -1, -1) else shape
-        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), fast=bool(self.fast))
+        options = {"fast": bool(self.fast), "reduced": bool(self.reduced)}
+        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), **options)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:

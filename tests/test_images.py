@@ -317,6 +317,38 @@ def test_both_decoders_return_the_same_pixels_and_errors() -> None:
     assert refused > 10
 
 
+def test_jpeg_is_decoded_at_the_smallest_scale_that_covers_the_size(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    pixels = np.asarray(Image.fromarray(noise(6, 8, 3)).resize((323, 181), Image.Resampling.BICUBIC))
+    file = by_pillow(pixels, "jpeg", quality=95)
+    for size, ratio in {(23, 41): 8, (23, 42): 4, (91, 162): 2, (92, 20): 1, (200, 400): 1}.items():
+        whole = Image.open(io.BytesIO(file))
+        whole.draft("RGB", (323 // ratio, 181 // ratio))
+        assert whole.size == (-(-323 // ratio), -(-181 // ratio))
+        wanted = decode_image(png(np.asarray(whole)), size=size)
+        found = decode_image(file, size=size, reduced=True)
+        assert np.abs(found.astype(int) - wanted).max() <= 2, size
+    truncated = file[: len(file) // 2]
+    assert (
+        answer(truncated, size=(23, 41), reduced=True) == answer(truncated, size=(23, 41)) == "a truncated JPEG image"
+    )
+    warned = answer(truncated + file[-2:], size=(23, 41), reduced=True)
+    assert np.abs(np.asarray(warned, int) - answer(truncated + file[-2:], size=(23, 41))).mean() < 30
+    other = png(noise(50, 60, 3))
+    assert_decodes(other, decode_image(other, size=(5, 6)), size=(5, 6), reduced=True)
+    with pytest.raises(ValueError, match="reduced=True needs the size"):
+        decode_image(file, reduced=True)
+    with pytest.raises(dtf.SchemaError, match="reduced=True needs the size"):
+        dtf.ImageFeature((16, 24, 3), reduced=True)
+    with without_simplejpeg(), pytest.raises(ImportError, match="reduced=True needs simplejpeg: pip install"):
+        decode_image(file, size=(2, 3), reduced=True)
+    write_oracle(tmp_path / "a", [example(image=[file])])
+    ds = dtf.read_tfrecord(tmp_path / "a", {"image": dtf.ImageFeature(size=(20, 30), channels=3, reduced=True)})
+    found = ds["image"].compute()[0]
+    assert np.array_equal(found, decode_image(file, size=(20, 30), reduced=True))
+    assert not np.array_equal(found, decode_image(file, size=(20, 30)))
+
+
 def test_the_fast_dct_differs_by_a_few_levels(tmp_path: Path) -> None:
     pytest.importorskip("simplejpeg")
     differing = 0
@@ -645,16 +677,18 @@ class Job(NamedTuple):
     wide: bool = False  # the file has 16 bits per channel
     size: tuple[int, int] | None = None
     fast: bool = False
+    ratio: int = 1  # of `tf.io.decode_jpeg`; this library derives it from `size`
 
 
 ASK = """
 import pickle, sys
 import tensorflow as tf
 
-def answer(name, data, channels, dtype, wide, size, fast):
+def answer(name, data, channels, dtype, wide, size, fast, ratio):
     whole = dtype if dtype.startswith("uint") else "uint16" if wide else "uint8"
     if name.startswith("jpeg") and whole == "uint8":
-        image = tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_FAST" if fast else "INTEGER_ACCURATE")
+        method = "INTEGER_FAST" if fast else "INTEGER_ACCURATE"
+        image = tf.io.decode_jpeg(data, channels=channels, ratio=ratio, dct_method=method)
     else:
         image = tf.io.decode_image(data, channels=channels, dtype=whole, expand_animations=False)
     if not dtype.startswith("uint"):
@@ -684,7 +718,8 @@ def both(tensorflow: str, tmp_path: Path) -> Any:
         asked = pickle.dumps([tuple(job) for job in jobs])
         subprocess.run(command, input=asked, env=os.environ | quiet, check=True, capture_output=True)
         for job, said in zip(jobs, pickle.loads((tmp_path / "answers").read_bytes()), strict=True):
-            yield job, said, answer(job.data, channels=job.channels, dtype=job.dtype, size=job.size, fast=job.fast)
+            options = {"channels": job.channels, "dtype": job.dtype, "size": job.size, "fast": job.fast}
+            yield job, said, answer(job.data, **options, reduced=job.ratio > 1)
 
     return ask
 
@@ -804,6 +839,21 @@ def test_jpeg_is_within_two_levels_of_tensorflow(both: Any) -> None:
     worst = max(away(*answers) for answers in both(jobs))
     print(f"JPEG: {len(jobs)} decodes, {worst:.0f} levels away at most")
     assert worst <= 2
+
+
+@pytest.mark.tensorflow
+def test_reduced_jpeg_is_within_two_levels_of_tensorflow(both: Any) -> None:
+    jobs = []
+    for height, width in ((181, 323), (480, 640), (64, 48)):
+        for channels in (1, 3):
+            file = by_pillow(smooth(height, width, channels).squeeze(), "jpeg", quality=90)
+            for ratio in (2, 4, 8):
+                # The smallest and the largest size of which this is the ratio, as long as one is.
+                sizes = {(-(-height // ratio), -(-width // ratio)), (height // ratio - 1, width // ratio - 1)}
+                jobs += [Job("jpeg", file, channels, "uint8", False, size, ratio=ratio) for size in sizes]
+    worst = max(away(*answers) for answers in both(jobs))
+    print(f"reduced JPEG: {len(jobs)} decodes, {worst:.2f} levels away at most")
+    assert worst <= 2.5
 
 
 @pytest.mark.tensorflow

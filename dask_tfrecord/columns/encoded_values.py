@@ -172,6 +172,7 @@ def image_values(feature: ImageFeature, decoded: Decoded) -> Block:
                 dtype=feature.item_dtype,
                 size=feature.size,
                 fast=feature.fast,
+                reduced=feature.reduced,
                 out=slot,
             )
     return decoded.in_rows(feature, block)

@@ -160,8 +160,8 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
     return JPEGHeader(precision, height, width, components, has_adobe_marker=adobe, scan=at)
 
 
-def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
-    """Check a JPEG and prepare its decoding.
+def open_jpeg(data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+    """Check a JPEG and prepare its decoding: at the smallest scale that covers the size `least`, if that is given.
 
     Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
     which treats the values as inverted if the file has an Adobe marker.
@@ -176,13 +176,24 @@ def open_jpeg(data: bytes, channels: int, fast: bool) -> EncodedImage:
     check_pixel_count("JPEG", header.height, header.width)
     if data.rfind(b"\xff\xd9", header.scan) < 0:
         raise ImageError("a truncated JPEG image")
-    if fast and simplejpeg_or_none() is None:
-        raise ImportError("fast=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
+    if (fast or least) and simplejpeg_or_none() is None:
+        option = "fast" if fast else "reduced"
+        raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
     found = channels or min(header.components, 3)
-    shape = (header.height, header.width, found)
+    whole = (header.height, header.width)
     if inks:
-        return EncodedImage("JPEG", *shape, partial(_decode_inks, data, header))
-    return EncodedImage("JPEG", *shape, None, decode_into=partial(_decode_jpeg_into, data, fast))
+        return EncodedImage("JPEG", *whole, found, partial(_decode_inks, data, header))
+    size = _reduced(whole, least) if least else whole
+    return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
+
+
+def _reduced(whole: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest of libjpeg's sizes, of 1/8, 1/4, 1/2 of each side or the whole, that covers `least`."""
+    for ratio in (8, 4, 2):
+        height, width = (-(-side // ratio) for side in whole)
+        if height >= least[0] and width >= least[1]:
+            return height, width
+    return whole
 
 
 @cache
@@ -195,12 +206,14 @@ def simplejpeg_or_none() -> ModuleType | None:
     return cast(ModuleType, simplejpeg)
 
 
-def _decode_jpeg_into(data: bytes, fast: bool, out: NDArray[np.uint8]) -> None:
-    """Decode gray or RGB to `out`."""
-    height, width, channels = out.shape
+def _decode_jpeg_into(data: bytes, fast: bool, whole: tuple[int, int], out: NDArray[np.uint8]) -> None:
+    """Decode gray or RGB to `out`, at the scale of `out` to the size `whole` of the file."""
+    *size, channels = out.shape
+    is_reduced = tuple(size) != whole
     library = simplejpeg_or_none()
     if library is not None:
-        decode = partial(library.decode_jpeg, data, {1: "GRAY", 3: "RGB"}[channels], fastdct=fast, buffer=out)
+        least = dict(zip(("min_height", "min_width"), size, strict=True)) if is_reduced else {}
+        decode = partial(library.decode_jpeg, data, {1: "GRAY", 3: "RGB"}[channels], fastdct=fast, buffer=out, **least)
         try:
             if decode(strict=True).shape == out.shape:
                 return
@@ -208,8 +221,8 @@ def _decode_jpeg_into(data: bytes, fast: bool, out: NDArray[np.uint8]) -> None:
             # A warning, which TensorFlow ignores, or an error. Pillow distinguishes them.
             pass
     mode = {1: "L", 3: "RGB"}[channels]
-    pixels = decode_with_pillow("JPEG", mode, (width, height), data, "jpeg", mode, "")
-    if library is None or not fast:
+    pixels = decode_with_pillow("JPEG", mode, whole[::-1], data, "jpeg", mode, "")
+    if library is None or not (fast or is_reduced):
         np.copyto(out, pixels)
         return
     try:

@@ -135,6 +135,7 @@ def decode_image(
     dtype: DTypeLike = np.uint8,
     size: tuple[int, int] | None = None,
     fast: bool = False,
+    reduced: bool = False,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Decode one image.
@@ -156,6 +157,10 @@ def decode_image(
     fast : bool
         Decode JPEG with libjpeg's fast DCT, TensorFlow's default, instead of the accurate one. Needs simplejpeg; a
         JPEG of four components (CMYK, YCCK) is decoded with the accurate DCT all the same.
+    reduced : bool
+        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
+        ``tf.io.decode_jpeg(ratio=)``, before it is resized. Needs `size` and simplejpeg. A JPEG of four components
+        is decoded whole.
     out : ndarray, shape (height, width, channels), optional
         Array of `dtype` that the pixels are written to; any strides. Its shape is compared before decoding.
 
@@ -170,9 +175,9 @@ def decode_image(
         `data` is not an image, a damaged one, or one of another shape than `out`. The text continues "feature
         'image' holds …".
     ImportError
-        Pillow is not installed, or simplejpeg for `fast`.
+        Pillow is not installed, or simplejpeg for `fast` or `reduced`.
     ValueError
-        `channels`, `dtype`, `size` or the dtype of `out` is invalid.
+        `channels`, `dtype`, `size` or the dtype of `out` is invalid, or `reduced` is given without `size`.
 
     Notes
     -----
@@ -190,7 +195,9 @@ def decode_image(
     kind = np.dtype(dtype)
     if kind.name not in IMAGE_DTYPES or not kind.isnative:
         raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
-    image = _open(data, channels, size, fast)
+    if reduced and size is None:
+        raise ValueError("reduced=True needs the size to which images are resized")
+    image = _open(data, channels, size, fast, reduced)
     shape = (*(size or (image.height, image.width)), image.channels)
     if out is None:
         out = np.empty(shape, kind)
@@ -245,7 +252,13 @@ def image_shape(
     return height, width, image.channels
 
 
-def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None, fast: bool = False) -> EncodedImage:
+def _open(
+    data: bytes | memoryview,
+    channels: int,
+    size: tuple[int, int] | None,
+    fast: bool = False,
+    reduced: bool = False,
+) -> EncodedImage:
     if channels not in IMAGE_CHANNELS:
         raise ValueError(f"channels of an image: expected 0, 1, 3 or 4; got {channels!r}")
     if size is not None and (len(size) != 2 or min(size) < 1):
@@ -255,7 +268,7 @@ def _open(data: bytes | memoryview, channels: int, size: tuple[int, int] | None,
     file = bytes(data)
     format = _format_of(file)
     if format == "JPEG":
-        return open_jpeg(file, channels, fast)
+        return open_jpeg(file, channels, fast, size if reduced else None)
     if format is not None:
         return _OPENERS[format](file, channels)
     if file.startswith(_JPEG_XL):
