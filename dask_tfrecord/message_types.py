@@ -197,6 +197,12 @@ def is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED if found is None else found)
 
 
+def is_required(field: Any) -> bool:
+    """Return whether every message has the field."""
+    found = getattr(field, "is_required", None)  # since protobuf 6
+    return bool(field.label == field.LABEL_REQUIRED if found is None else found)
+
+
 def is_packed(field: Any) -> bool:
     """Return whether the values of a repeated field are written as one."""
     found = getattr(field, "is_packed", None)  # since protobuf 5

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -111,18 +112,12 @@ class Encoder:
         found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
         first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
-            try:
-                formed = {name: _formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
-                made = _keyed(plan, formed, self.encoding.get(plan.name, ImageEncoding()))
+            with locating(plan.name, location, plan.unit):
+                blocks_of = {name: formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
+                made = _keyed(plan, blocks_of, self.encoding.get(plan.name, ImageEncoding()))
                 if plan.unit == "item":
                     other, name = first = first or (made[0], plan.name)
                     _check_items(made[0], other, name)
-            except RowError as error:
-                record = (location.record or 0) + error.row
-                place = "" if error.item is None else f", in {plan.unit} {error.item}"
-                raise FeatureError(
-                    f"feature {plan.name!r} {error.message}{place}", Location(location.file, record, feature=plan.name)
-                ) from None
             for keyed in made:
                 other, name = found.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
                 if other is not keyed and not other.same(keyed):
@@ -133,11 +128,30 @@ class Encoder:
                     )
         return [keyed for keyed, _ in found.values()]
 
+    def native(self, blocks: Mapping[str, Block], location: Location) -> _native.Encoder:
+        """Return the native encoder of these rows."""
+        fields = [keyed.field() for keyed in self.keyed(blocks, location)]
+        return _native.Encoder(fields, len(next(iter(blocks.values()))), MESSAGES[self.schema.message])
+
+
+@contextmanager
+def locating(name: str, location: Location, unit: str = "item") -> Iterator[None]:
+    """Raise the error of a row with its record; `location` is that of the first row."""
+    try:
+        yield
+    except RowError as error:
+        record = (location.record or 0) + error.row
+        place = "" if error.item is None else f", in {unit} {error.item}"
+        raise FeatureError(
+            f"feature {name!r} {error.message}{place}", Location(location.file, record, feature=name)
+        ) from None
+
 
 class RecordStream:
     """Records of one shard, encoded from consecutive blocks."""
 
-    def __init__(self, encoder: Encoder, file: str) -> None:
+    def __init__(self, encoder: Any, file: str) -> None:
+        # An Encoder, or one of messages.
         self.encoder, self.file = encoder, file
         self.records = 0
         self._buffer: NDArray[np.uint8] = np.empty(_BUFFER, np.uint8)
@@ -145,8 +159,7 @@ class RecordStream:
     def framed(self, blocks: Mapping[str, Block]) -> Iterator[memoryview]:
         """Encode the records of the next rows."""
         rows = len(next(iter(blocks.values())))
-        fields = [keyed.field() for keyed in self.encoder.keyed(blocks, Location(self.file, self.records))]
-        native = _native.Encoder(fields, rows, MESSAGES[self.encoder.schema.message])
+        native = self.encoder.native(blocks, Location(self.file, self.records))
         row = 0
         while row < rows:
             written = native.encode(row, self._buffer)
@@ -174,7 +187,7 @@ def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised
     lengths = FixedLenFeature((), "int64")
     wanted = {column: promised.get(column, lengths) for column in names}
     for column, form in wanted.items():
-        _check(column, columns[column], form)
+        check_column(column, columns[column], form)
     return _ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
 
 
@@ -188,26 +201,29 @@ def _check_items(items: KeyedValues, others: KeyedValues, name: str) -> None:
         )
 
 
-def _check(column: str, given: Feature, wanted: Feature) -> None:
-    """Refuse a column whose dtype or row shape does not match its feature."""
+def check_column(column: str, given: Feature, wanted: Feature, field: str | None = None) -> None:
+    """Refuse a column whose dtype or row shape does not match its feature, or the field of a message."""
+    holder = field or wanted
     dtypes = given.item_dtype, wanted.item_dtype
     text = [dtype.kind == "T" for dtype in dtypes]
     fits = text[0] or given.is_bytes if wanted.is_bytes else text[0] == text[1] and (text[0] or castable(*dtypes))
     if not fits:
         hint = ""
-        if castable(dtypes[1], dtypes[0]):
+        if field is not None:
+            hint = f": it takes {_dtype(dtypes[1])}"
+        elif castable(dtypes[1], dtypes[0]):
             hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
-        raise SchemaError(f"column {column!r} is of {_dtype(dtypes[0])}, which {wanted} does not hold{hint}")
+        raise SchemaError(f"column {column!r} is of {_dtype(dtypes[0])}, which {holder} does not hold{hint}")
     has, takes = _sizes(given), _sizes(wanted)
     # Shapes that differ by row are checked when the rows exist.
     free = given.own_shapes > 0 and wanted.own_shapes > 0
     if len(has) != len(takes) or not all(
         size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
     ):
-        raise SchemaError(f"column {column!r} has rows of shape {has} where {wanted} takes {takes}")
+        raise SchemaError(f"column {column!r} has rows of shape {has} where {holder} takes {takes}")
     levels = given.ragged_rank - wanted.ragged_rank
     if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
-        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {wanted} does not hold")
+        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
 
 
 def _dtype(dtype: np.dtype[Any]) -> str:
@@ -224,7 +240,7 @@ def _sizes(feature: Feature) -> tuple[int, ...]:
     return (*(-1,) * feature.ragged_rank, *feature.item_shape)
 
 
-def _formed(wanted: Feature, block: Block) -> Block:
+def formed(wanted: Feature, block: Block) -> Block:
     """Convert a block to the form and dtype that reading it returns."""
     if wanted.own_shapes and wanted.ragged_rank:
         block = _rows_of_arrays(block, wanted)
@@ -315,14 +331,17 @@ def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Seque
     return [ragged(plan.key, block) if isinstance(block, RaggedBlock) else fixed(plan.key, block)]
 
 
+def value_bytes(name: str, feature: Encoded, encoding: ImageEncoding, block: Any) -> BytesBlock:
+    """Return arrays as bytes values, one each."""
+    (keyed,) = _values(_ColumnEncoding(name, name, replace(feature, count=None), {}, "value"), encoding, block)
+    assert keyed.value_splits is not None
+    values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
+    return BytesBlock.of([keyed.prefix + value for value in np.asarray(values).tolist()]) if keyed.prefix else values
+
+
 def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
     """Return the features that columns are written as."""
     if read is not None and read.message_type is not None:
-        if not given:
-            raise SchemaError(
-                f"these columns are fields of messages {read.message_type.name}, which to_tfrecord does not write: "
-                f"give features= to write them as Examples, or write a store by to_zarr or to_parquet"
-            )
         read = None
     message = given.message if given.message != "Example" or read is None else read.message
     own = {*given, *(read or {})}

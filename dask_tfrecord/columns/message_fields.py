@@ -54,6 +54,7 @@ from dask_tfrecord.message_types import (
     is_map,
     is_packed,
     is_repeated,
+    is_required,
     is_utf8,
     oneofs_of,
     split_path,
@@ -538,6 +539,7 @@ class MessageTables:
     def _field(self, each: Any, path: tuple[str, ...], oneof: int) -> _native.MessageField:
         wanted, repeated = self._wanted.get(path, {}), is_repeated(each)
         options: dict[str, Any] = {"repeated": repeated, "packed": is_packed(each), "oneof": oneof}
+        options["required"] = is_required(each)
         if self._is_needed(path):
             if repeated:
                 options["splits"] = self.splits.setdefault(path, len(self.splits))

@@ -27,6 +27,7 @@ from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, rec
 from dask_tfrecord.arrays.sources import GrowingSpans, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
+from dask_tfrecord.columns.message_encode import MessageEncoder, message_schema
 from dask_tfrecord.errors import (
     Location,
     MemoryLimitError,
@@ -70,6 +71,7 @@ def to_tfrecord(
     features: Mapping[str, Any] | None = None,
     sequence_features: Mapping[str, Any] | None = None,
     example_features: Mapping[str, Any] | None = None,
+    message: Any = None,
     encoding: str | Mapping[str, Any] | None = None,
     compression: str | None = None,
     records_per_shard: int | None = None,
@@ -169,15 +171,18 @@ def to_tfrecord(
     True
     """
     compression = check_options(compression, index, mode, records_per_shard)
-    given = given_features(features, sequence_features, example_features)
+    given = given_features(features, sequence_features, example_features, message)
     dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     if not schema and dataset.nrows:
         raise SchemaError(f"{plural(dataset.nrows, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))
-    encoder = Encoder(schema, dataset.schema, _image_encodings(encoding, schema))
-    _check_pillow(encoder)
+    encoder_class = Encoder if schema.message_type is None else MessageEncoder
+    # The pixels of messages have the feature of their column.
+    images = schema if schema.message_type is None else dataset.schema
+    encoder = encoder_class(schema, dataset.schema, _image_encodings(encoding, images))
+    _check_pillow(images, encoder.encoding)
     metadata: TFDSMetadata | None = None
     if tfds is None:
         names = ShardNames.from_urlpath(urlpath, storage_options)
@@ -219,9 +224,17 @@ def _rows_and_schema(
     if isinstance(arrays, Dataset):
         stored = arrays.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
-        schema = record_schema(arrays.schema, read, given)
+        if read is not None and read.message_type is not None and not given and given.message == "Example":
+            # Messages are written as what they were read from.
+            given = Schema({}, message=read.message_type)
+        find = record_schema if given.message_type is None else message_schema
+        schema = find(arrays.schema, read, given)
         kept = arrays._labels()
         return arrays, schema, None if kept is None else kept.of_records(schema).to_json()
+    if given.message_type is not None:
+        inputs = Inputs.from_arrays(arrays, message_schema(dict.fromkeys(arrays), None, given))
+        inputs.warn_of_attributes()
+        return inputs.dataset, message_schema(inputs.dataset.schema, None, given), None
     inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
     schema = record_schema(inputs.dataset.schema, None, given)
     specified = {*given}
@@ -261,10 +274,10 @@ def _image_encodings(encoding: Encodings | None, schema: Schema) -> dict[str, Im
     return {name: ImageEncoding.from_argument(each, name) for name, each in encoding.items()}
 
 
-def _check_pillow(encoder: Encoder) -> None:
+def _check_pillow(schema: Schema, encodings: Mapping[str, ImageEncoding]) -> None:
     """Report a missing Pillow on the client. PNG of 16 bits per channel is written without it."""
-    for name, feature in encoder.schema.items():
-        encoding = encoder.encoding.get(name, ImageEncoding())
+    for name, feature in schema.items():
+        encoding = encodings.get(name, ImageEncoding())
         if isinstance(feature, ImageFeature) and (encoding.format != "png" or feature.item_dtype != np.uint16):
             try:
                 require_pillow()
@@ -350,7 +363,9 @@ def refuse_sources(files: Files, sources: Sequence[str]) -> None:
         )
 
 
-def write_shard(files: Files, encoder: Encoder, path: str, start: int, stop: int, source: Source) -> ShardWriteReport:
+def write_shard(
+    files: Files, encoder: Encoder | MessageEncoder, path: str, start: int, stop: int, source: Source
+) -> ShardWriteReport:
     """Write rows `start` to `stop` of a source to the shard `path`."""
 
     def fill(sink: ByteSink) -> tuple[int, int]:
