@@ -135,7 +135,10 @@ class MessageEncoder:
         flat = [outputs[spec][1] for spec in self.specs]
         return _native.MessageEncoder(
             tables.tables,
-            [np.ascontiguousarray(each.values if isinstance(each, BytesBlock) else each.view(np.uint8)) for each in flat],
+            [
+                np.ascontiguousarray(each.values if isinstance(each, BytesBlock) else each.view(np.uint8))
+                for each in flat
+            ],
             [np.ascontiguousarray(each.splits) if isinstance(each, BytesBlock) else None for each in flat],
             [np.ascontiguousarray(splits[path][1]) for path in tables.splits],
             len(next(iter(blocks.values()))),

@@ -236,6 +236,14 @@ class Unrolled:
         """Return whether each field with presence is set, by its path; maps are in the order of their keys."""
         return _presences(self.root, "", messages)
 
+    def content(self, payload: bytes) -> bytes:
+        """Return what columns hold of a record, serialized: equal for equal content."""
+        message = self.message()
+        message.MergeFromString(payload)
+        _drop_unread(self.root, message)
+        message.DiscardUnknownFields()
+        return bytes(message.SerializePartialToString(deterministic=True))
+
     @property
     def size(self) -> int:
         """Number of columns."""
@@ -265,6 +273,30 @@ class Unrolled:
 def _has_columns(place: Place) -> bool:
     """Return whether a message at a place makes columns."""
     return bool(place.oneofs) or any(one.place is None or _has_columns(one.place) for one in place.fields)
+
+
+def _drop_unread(place: Place, message: Any) -> None:
+    """Drop repeated messages without columns, and the content of others."""
+    for one in place.fields:
+        if one.place is None:
+            continue
+        held = getattr(message, one.attribute)
+        if one.is_map:
+            _, value = one.place.fields
+            for key in held if value.place is not None else ():
+                if _has_columns(value.place):
+                    _drop_unread(value.place, held[key])
+                else:
+                    held[key] = b""
+        elif not _has_columns(one.place):
+            if one.repeated:
+                message.ClearField(one.attribute)
+            elif message.HasField(one.attribute) and isinstance(held, bytes):
+                setattr(message, one.attribute, b"")
+        else:
+            present = held if one.repeated else [held] if message.HasField(one.attribute) else []
+            for each in present:
+                _drop_unread(one.place, each)
 
 
 def _outermost(place: Place, prefix: str) -> Iterator[tuple[str, PlaceField]]:
