@@ -622,7 +622,8 @@ class MessageEncoder:
 
         Fields are written in the order of the table. A field with a presence output is written where it is present,
         a member of a oneof with an output where it is set. Another scalar is written unless it equals its default, or
-        if it is required; another message unless it is empty. Map entries are sorted by key.
+        if it is required; another message unless it is empty, or holds nothing but defaults of required fields. Map
+        entries are sorted by key.
         """
 
     def encode(

@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import any_pb2, descriptor_pb2, duration_pb2, text_format, timestamp_pb2, wrappers_pb2
 from oracle import read_payloads, write_oracle
 from oracle.message_columns import Refused, Unrolled
 from oracle.message_types import ROOT, message_class, random_message, random_type
@@ -91,3 +91,105 @@ def test_messages_are_written_as_they_were_read(seed: int, rows: int, tmp_path: 
             check_round_trip(tmp_path, cls, unrolled, legal_messages(cls, unrolled, rng, rows))
         except AssertionError as error:
             raise AssertionError(f"type {drawn}: {error}") from error
+
+
+def real_type(name: str) -> tuple[str, type[Any], Unrolled]:
+    path = PROTOS / f"{REAL[name]}.desc"
+    files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+    return f"{path}:{name}", message_class(files, name), Unrolled(files, name, 1)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_messages_of_other_projects(name: str, tmp_path: Path) -> None:
+    message, cls, unrolled = real_type(name)
+    messages = [random_message(cls, random.Random(f"{name} {row}"), fill=0.8) for row in range(10)]
+    check_round_trip(tmp_path, message, unrolled, messages)
+
+
+# ---- a type with one field of each kind
+
+KINDS = """
+name: "kinds.proto" package: "kinds" syntax: "proto2"
+dependency: ["google/protobuf/timestamp.proto", "google/protobuf/duration.proto", "google/protobuf/any.proto",
+             "google/protobuf/wrappers.proto"]
+enum_type { name: "Color" value { name: "RED" number: 0 } value { name: "BLUE" number: 2 } }
+message_type { name: "Empty" }
+message_type { name: "Part"
+  field { name: "id" number: 1 type: TYPE_INT32 label: LABEL_REQUIRED }
+  field { name: "names" number: 2 type: TYPE_STRING label: LABEL_REPEATED } }
+message_type { name: "All" extension_range { start: 100 end: 200 }
+  field { name: "number" number: 1 type: TYPE_SINT32 label: LABEL_OPTIONAL default_value: "7" }
+  field { name: "color" number: 2 type: TYPE_ENUM type_name: ".kinds.Color" label: LABEL_OPTIONAL }
+  field { name: "part" number: 3 type: TYPE_MESSAGE type_name: ".kinds.Part" label: LABEL_OPTIONAL }
+  field { name: "parts" number: 4 type: TYPE_MESSAGE type_name: ".kinds.Part" label: LABEL_REPEATED }
+  field { name: "text" number: 5 type: TYPE_STRING label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "empty" number: 6 type: TYPE_MESSAGE type_name: ".kinds.Empty" label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "at" number: 7 type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp" label: LABEL_OPTIONAL }
+  field { name: "took" number: 8 type: TYPE_MESSAGE type_name: ".google.protobuf.Duration" label: LABEL_REPEATED }
+  field { name: "any" number: 9 type: TYPE_MESSAGE type_name: ".google.protobuf.Any" label: LABEL_OPTIONAL }
+  field { name: "limit" number: 10 type: TYPE_MESSAGE type_name: ".google.protobuf.FloatValue" label: LABEL_OPTIONAL }
+  field { name: "counts" number: 11 type: TYPE_MESSAGE type_name: ".kinds.All.CountsEntry" label: LABEL_REPEATED }
+  field { name: "run" number: 12 type: TYPE_GROUP type_name: ".kinds.All.Run" label: LABEL_REPEATED }
+  field { name: "inner" number: 13 type: TYPE_MESSAGE type_name: ".kinds.All" label: LABEL_OPTIONAL }
+  field { name: "pixels" number: 14 type: TYPE_BYTES label: LABEL_REPEATED }
+  nested_type { name: "CountsEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_INT64 label: LABEL_OPTIONAL } }
+  nested_type { name: "Run" field { name: "x" number: 1 type: TYPE_DOUBLE label: LABEL_REPEATED } }
+  oneof_decl { name: "kind" } }
+extension { name: "extra" number: 100 type: TYPE_UINT64 label: LABEL_OPTIONAL extendee: ".kinds.All" }
+"""
+
+
+def kinds() -> tuple[descriptor_pb2.FileDescriptorSet, Any]:
+    modules = [timestamp_pb2, duration_pb2, any_pb2, wrappers_pb2]
+    protos = [descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb) for module in modules]
+    files = descriptor_pb2.FileDescriptorSet(
+        file=[*protos, text_format.Parse(KINDS, descriptor_pb2.FileDescriptorProto())]
+    )
+    return files, message_class(files, "kinds.All")
+
+
+FILES, All = kinds()
+EXTRA = All.DESCRIPTOR.file.extensions_by_name["extra"]
+ROWS = """
+number: 5 color: BLUE part { id: 0 names: "a" } parts { id: 1 } parts { id: 2 names: ["b", ""] } text: "x"
+at { seconds: -1 nanos: 500000000 } took { seconds: -1 nanos: -500000000 } took {} took { nanos: -1 }
+any { type_url: "type.googleapis.com/kinds.Empty" value: "\\n" } limit { value: 0.5 } counts { key: "b" value: 1 }
+counts { key: "a" } run { x: [1, 2] } run {} [kinds.extra]: 9 pixels: ["ab", "cd"]
+inner { number: 0 inner { number: 1 inner { number: 2 } } }
+---
+---
+empty {} pixels: "xy"
+---
+number: 0 text: "" took { seconds: 3 nanos: 4 }
+"""
+
+
+def all_kinds() -> list[Any]:
+    return [text_format.Parse(text, All()) for text in ROWS.split("---")]
+
+
+def written(folder: Path, arrays: Any, **options: Any) -> list[Any]:
+    """Write rows to one shard and parse it."""
+    dtf.to_tfrecord(arrays, folder / "written", mode="w", **options)
+    return [All.FromString(payload) for payload in read_payloads(folder / "written")]
+
+
+def test_all_fields_are_written_by_default(tmp_path: Path) -> None:
+    ds = opened(tmp_path / "a", All, [one.SerializeToString() for one in all_kinds()], chunks=2)
+    ds.to_zarr(str(tmp_path / "store"))
+    for each in (ds, dtf.from_zarr(str(tmp_path / "store")), ds.compute()):
+        options = {} if isinstance(each, dtf.Dataset) else {"message": All}
+        assert written(tmp_path, each, **options) == all_kinds()
+    few = ["parts.id", "kind", "any.value", "[kinds.extra]"]
+    expected = [
+        All(parts=[{"id": part.id} for part in one.parts], any={"value": one.any.value} if one.any.value else None)
+        for one in all_kinds()
+    ]
+    for one, full in zip(expected, all_kinds(), strict=True):
+        if full.HasExtension(EXTRA):
+            one.Extensions[EXTRA] = full.Extensions[EXTRA]
+        if full.HasField("empty"):
+            one.empty.SetInParent()
+    assert written(tmp_path, ds[few]) == expected

@@ -488,12 +488,16 @@ def to_zarr(
 @tfrecord.command("to-tfrecord")
 @click.argument("store")
 @click.argument("target")
-@options("component", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite", "threads")
+@options(
+    *("component", "message", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite"),
+    "threads",
+)
 def to_tfrecord(
     *,
     store: str,
     target: str,
     component: str | None,
+    message: str | None,
     columns: list[str] | None,
     where: list[tuple[str, str, Any]],
     threads: int,
@@ -502,13 +506,18 @@ def to_tfrecord(
     """Write a Zarr store of to-zarr to TFRecord shards.
 
     TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
-    By default each write unit of the store becomes a shard. Memory is bounded.
+    By default each write unit of the store becomes a shard. Memory is bounded. Fields of messages are written as these
+    messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
     """
+    from dask_tfrecord.arrays.read import read_tfrecord
+    from dask_tfrecord.storage.listing import is_zarr
     from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
-        dataset = keep_where(from_zarr(store, component=component), where, columns)
-        dataset.to_tfrecord(target, **write_arguments(**arguments))
+        is_shard = message is not None and not is_zarr(store)
+        dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
+        dataset = keep_where(dataset, where, columns)
+        dataset.to_tfrecord(target, message=message, **write_arguments(**arguments))
 
 
 @tfrecord.command()

@@ -198,8 +198,8 @@ def _check_lengths(block: Any, other: str, row_splits: NDArray[np.int64]) -> Non
     if (row := first_true(found != expected)) is not None:
         raise RowError(
             row,
-            f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in column {other!r}: they are fields of "
-            f"the same messages",
+            f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in column {other!r}: both are fields "
+            f"of the same messages",
         )
 
 

@@ -352,7 +352,8 @@ void add_message_encoder(nb::module_& module) {
              "splits.\n\n"
              "Fields are written in the order of the table. A field with a presence output is written where it is "
              "present,\na member of a oneof with an output where it is set. Another scalar is written unless it equals "
-             "its default, or\nif it is required; another message unless it is empty. Map entries are sorted by key.")
+             "its default, or\nif it is required; another message unless it is empty, or holds nothing but defaults of "
+             "required fields. Map\nentries are sorted by key.")
         .def("encode", &PyMessageEncoder::encode, "first"_a, "out"_a.noconvert(),
              "Write as many records to `out` as fit, from row `first` on.\n\n"
              "Raises ValueError if a string that has to be UTF-8 is not.");

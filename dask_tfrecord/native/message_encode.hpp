@@ -73,6 +73,12 @@ public:
         check_tables(specs_, columns.size(), splits.size());
         tables_[0].rows = rows;
         for (std::size_t i = 0; i < specs_.size(); ++i) compile(i, columns, splits);
+        // Messages follow the message that holds them.
+        for (auto table = tables_.rbegin(); table != tables_.rend(); ++table) {
+            for (const Put& put : table->puts) {
+                table->requires_fields |= put.field->required || (put.table != nullptr && put.table->requires_fields);
+            }
+        }
     }
 
     MessageEncoder(const MessageEncoder&) = delete;  // parts refer to each other
@@ -122,7 +128,8 @@ private:
 
     struct Table {
         std::size_t rows = 0;
-        bool entry = false;  // of a map
+        bool entry = false;            // of a map
+        bool requires_fields = false;  // also in messages below
         std::vector<Put> puts;
     };
 
@@ -210,6 +217,17 @@ private:
         return value == put.blank;
     }
 
+    // Whether a message has only the defaults of its fields, required ones included: those of a message that is not set.
+    static bool is_unset(const Table& table, std::size_t row) {
+        return std::all_of(table.puts.begin(), table.puts.end(), [&](const Put& put) {
+            if (put.field->repeated) return put.splits[row] == put.splits[row + 1];
+            if (put.presence != nullptr) return put.presence[row] == 0;
+            if (put.set != nullptr) return load<std::uint32_t>(put.set + 4 * row) != put.field->number;
+            if (put.table != nullptr) return is_unset(*put.table, row);
+            return put.values == nullptr || is_default(put, row);
+        });
+    }
+
     static std::string_view text(const Put& put, std::size_t row) {
         const std::int64_t begin = put.value_splits[row], end = put.value_splits[row + 1];
         return {reinterpret_cast<const char*>(put.values + begin), static_cast<std::size_t>(end - begin)};
@@ -222,6 +240,7 @@ private:
             bytes_.put_varint(put.tag);
             return;
         }
+        if (put.table != nullptr && put.table->requires_fields && !even_empty && is_unset(*put.table, row)) return;
         const bool group = put.field->type == FieldType::group;
         if (group) bytes_.put_varint(put.end_tag);
         const std::size_t end = bytes_.size();

@@ -510,3 +510,15 @@ def _is_newer(info: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
         if other is not None and info.get(key) is not None and other.get(key) is not None:
             return bool(info[key] >= other[key])
     return False
+
+
+def is_zarr(path: str, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a path is a Zarr store."""
+    from fsspec.core import url_to_fs
+
+    try:
+        files, inside = url_to_fs(path, **(storage_options or {}))
+        return any(bool(files.exists(f"{inside.rstrip('/')}/{name}")) for name in ("zarr.json", ".zgroup"))
+    except (OSError, ValueError, ImportError):
+        # The reader of shards reports what is wrong with the path.
+        return False

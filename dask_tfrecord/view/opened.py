@@ -31,7 +31,7 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import SUFFIX, ShardIndex, index_shard, iterate_payloads, walk
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Sidecar, find_sidecars
+from dask_tfrecord.storage.listing import Sidecar, find_sidecars, is_zarr
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
@@ -422,7 +422,7 @@ def open_path(
     """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
     arguments = "" if split is None else f", split={split!r}"
     code = f"import dask_tfrecord as dtf\n\nds = dtf.read_tfrecord({path!r}{arguments})"
-    if isinstance(path, str) and _is_zarr(path, storage_options):
+    if isinstance(path, str) and is_zarr(path, storage_options):
         from dask_tfrecord.stores.zarr.read import from_zarr
 
         dataset = from_zarr(path, storage_options=storage_options)
@@ -467,17 +467,6 @@ def open_dataset(
 def _is_whole(source: RecordSource) -> bool:
     whole = range(source.collection.nrows)
     return isinstance(source.rows, range) and source.rows == whole and source.collection.tails is None
-
-
-def _is_zarr(path: str, storage_options: Mapping[str, Any] | None) -> bool:
-    from fsspec.core import url_to_fs
-
-    try:
-        files, inside = url_to_fs(path, **(storage_options or {}))
-        return any(bool(files.exists(f"{inside.rstrip('/')}/{name}")) for name in ("zarr.json", ".zgroup"))
-    except (OSError, ValueError, ImportError):
-        # The reader of shards reports what is wrong with the path.
-        return False
 
 
 def _report(shards: Shards) -> Report | str:
