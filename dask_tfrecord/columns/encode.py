@@ -392,7 +392,10 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Return the features of the columns from which records of these features are written."""
     schema = given_features(features, None)
-    forms = dict(Decoder(schema).columns)
+    columns: Mapping[str, Any] = Decoder(schema).columns
+    # Arrays hold the nanoseconds of times of messages.
+    is_time = {name: form.item_dtype.kind in "mM" for name, form in columns.items()}
+    forms = {name: replace(form, dtype="int64") if is_time[name] else form for name, form in columns.items()}
     for name, feature in schema.items():
         if isinstance(feature, FixedLenSequenceFeature):
             # Object arrays hold rows without padding.

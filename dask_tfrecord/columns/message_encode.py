@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ class MessageEncoder:
             if (row := first_true(~np.isin(block, numbers))) is not None:
                 raise RowError(row, f"holds {block[row]}, which is no number of enum {last.enum_type.full_name}")
         if len(field.specs) > 1:
-            return _seconds_and_nanos(block)
+            return _seconds_and_nanos(block.view(field.values.item_dtype))
         if isinstance(field.values, Encoded) and not isinstance(field.values, TextFeature):
             block = value_bytes(name, field.values, self.encoding.get(name, ImageEncoding()), block)
         elif self.columns[name].is_bytes and (isinstance(field.values, TextFeature) or is_utf8(last)):
@@ -174,6 +175,10 @@ def _writable(message: MessageType, name: str, given: Feature, field: FieldColum
             f"column {name!r} is a field of messages in bytes, which are written as they are: read their bytes by "
             f"ProtoFeature(path, values=FixedLenFeature((), 'bytes')), of an Any its type_url and value"
         )
+    if field.values.item_dtype.kind in "mM" and given.item_dtype == np.int64:
+        # Nanoseconds: arrays given by a user hold no times.
+        times: Any = field.feature
+        field = field._replace(feature=replace(times, dtype="int64"))
     spec = field.specs[0]
     where = f"field {spec.key if len(field.specs) == 1 else '.'.join(spec.path[:-1])!r} of {message.name}"
     check_column(name, given, field.feature, where)
