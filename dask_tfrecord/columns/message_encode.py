@@ -66,8 +66,8 @@ def _feature_of_name(message: MessageType, name: str, column: Feature | None) ->
         path = FieldPath.find(message, name)
     except SchemaError as error:
         raise SchemaError(
-            f"column {name!r} names no field of {message.name}: {error}; drop the column, or give "
-            f"features={{{name!r}: ProtoFeature('path')}}"
+            f"column {name!r} names no field of {message.name}: {error}; drop the column, give "
+            f"features={{{name!r}: ProtoFeature('path')}}, or write Examples by other features"
         ) from None
     if column is not None and path.message is not None and column.is_bytes:
         return ProtoFeature(name, values=FixedLenFeature((), "bytes"))
@@ -94,17 +94,18 @@ class MessageEncoder:
                     f"{', '.join(list(_columns(message, name, ProtoFeature(name)))[:5])}"
                 )
             self.fields[name] = _writable(message, name, given, known[name])
+        self._paths = {name: FieldPath.find(message, field.specs[0].key) for name, field in self.fields.items()}
         specs = [spec for field in self.fields.values() for spec in field.specs]
         # A oneof tells whether its messages are set, also those without a column.
         self._members = {
             FieldSpec((*spec.path[:-1], member.name), "presence"): (spec, member.number)
-            for spec in specs
+            for path, spec in zip(self._paths.values(), (field.specs[0] for field in self.fields.values()), strict=True)
             if spec.part == "case"
-            for member in FieldPath.find(message, spec.key).oneof.fields
+            for member in path.oneof.fields
             if member.message_type is not None
         }
         self.specs = tuple(dict.fromkeys([*specs, *self._members]))
-        _check_keys(message, self.specs)
+        _check_keys(self._paths)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MessageEncoder, (self.schema, self.columns, self.encoding)
@@ -147,7 +148,7 @@ class MessageEncoder:
 
     def _values(self, name: str, field: FieldColumn, block: Any) -> Sequence[Any]:
         """Return the values of each output of a column, one per instance of its message."""
-        spec, path = field.specs[0], FieldPath.find(self.message, field.specs[0].key)
+        spec, path = field.specs[0], self._paths[name]
         if spec.part == "case":
             return [_numbers({each.name: each.number for each in path.oneof.fields} | {"": 0}, block, int_text=False)]
         if spec.part == "presence":
@@ -163,8 +164,11 @@ class MessageEncoder:
             return _seconds_and_nanos(block.view(field.values.item_dtype))
         if isinstance(field.values, Encoded) and not isinstance(field.values, TextFeature):
             block = value_bytes(name, field.values, self.encoding.get(name, ImageEncoding()), block)
-        elif self.columns[name].is_bytes and (isinstance(field.values, TextFeature) or is_utf8(last)):
-            text_values(TextFeature(), Decoded.of(block))
+        elif self.columns[name].is_bytes and is_utf8(last):
+            try:
+                text_values(TextFeature(), Decoded.of(block))
+            except RowError as error:
+                raise RowError(error.row, "is not valid UTF-8, which text of this field is") from None
         return [block]
 
 
@@ -185,15 +189,16 @@ def _writable(message: MessageType, name: str, given: Feature, field: FieldColum
     return field
 
 
-def _check_keys(message: MessageType, specs: Sequence[FieldSpec]) -> None:
+def _check_keys(paths: Mapping[str, FieldPath]) -> None:
     """Refuse entries of maps without keys."""
-    paths = {spec.path for spec in specs}
-    for path in paths:
-        for end, each in enumerate(FieldPath.find(message, ".".join(path[:-1])).fields if len(path) > 1 else (), 1):
-            if is_map(each) and (*path[:end], "key") not in paths:
+    known = {path.parts for path in paths.values()}
+    for name, path in paths.items():
+        for end, each in enumerate(path.fields, 1):
+            if is_map(each) and (*path.parts[:end], "key") not in known:
+                key = ".".join((*path.parts[:end], "key"))
                 raise SchemaError(
-                    f"column {'.'.join(path)!r} is of entries of a map without their keys: write the column "
-                    f"{'.'.join((*path[:end], 'key'))!r}, too, or drop both"
+                    f"column {name!r} is of entries of a map without their keys: write a column of {key!r}, too, or "
+                    f"drop this one"
                 )
 
 
