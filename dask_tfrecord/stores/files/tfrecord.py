@@ -81,7 +81,7 @@ def to_tfrecord(
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
-    """Write rows to TFRecord shards as Examples, SequenceExamples or ExampleListWithContexts, one task per shard.
+    """Write rows to TFRecord shards as Examples, SequenceExamples or other messages, one task per shard.
 
     Parameters
     ----------
@@ -105,6 +105,13 @@ def to_tfrecord(
     example_features : mapping of str to feature, optional
         Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
         from the column ``examples/KEY``. Excludes `sequence_features`.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the field
+        it was read from, or of its name, or that `features` states by `ProtoFeature`. A field with a column of its
+        presence is set where that is true, a member of a oneof where the column of the oneof names it. Another number,
+        text or bytes value is set unless it equals its default, another message unless all of its fields are unset; items
+        of repeated fields always. By default, columns that were read as fields of messages are written as these
+        messages, unless other features are given.
     encoding : str or mapping of str to str or mapping, optional
         File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
         all columns or by name; or with options of Pillow's writer, as in
@@ -138,11 +145,12 @@ def to_tfrecord(
         If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
     SchemaError
         If the dtype or shape of a column does not fit its feature, or if a column needs a feature: an Example does not
-        list float64. Also if an array holds masked or missing values, an xarray Dataset has coordinates along other
+        list float64. If a column names no field of `message`, or a map lacks its keys. Also if an array holds masked or missing values, an xarray Dataset has coordinates along other
         dimensions, or the index of a DataFrame is not the row numbers.
     FeatureError
         If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
-        Also if columns of items differ in their number of items in a record, or, with `tfds`, columns of a group.
+        Also if columns of items or of a repeated message differ in their number of items in a record, or, with `tfds`,
+        columns of a group.
     ValueError
         If rows are not counted, ``{shard}`` is missing from the template of several shards, or shards would replace
         their own input.
@@ -173,6 +181,8 @@ def to_tfrecord(
     compression = check_options(compression, index, mode, records_per_shard)
     given = given_features(features, sequence_features, example_features, message)
     dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
+    if tfds is not None and schema.message_type is not None:
+        raise SchemaError(f"TFDS reads Examples, and the records are messages {schema.message_type.name}: omit tfds=")
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     if not schema and dataset.nrows:
@@ -229,7 +239,7 @@ def _rows_and_schema(
             given = Schema({}, message=read.message_type)
         find = record_schema if given.message_type is None else message_schema
         schema = find(arrays.schema, read, given)
-        kept = arrays._labels()
+        kept = arrays._labels() if given.message_type is None else None
         return arrays, schema, None if kept is None else kept.of_records(schema).to_json()
     if given.message_type is not None:
         inputs = Inputs.from_arrays(arrays, message_schema(dict.fromkeys(arrays), None, given))
