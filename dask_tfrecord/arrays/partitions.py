@@ -24,10 +24,12 @@ from dask.base import tokenize
 from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
 from dask_tfrecord.arrays.counting import Attempts, Failure, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
+from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
-from dask_tfrecord.inspection.report import Report, checked_sample, survey_sample
-from dask_tfrecord.inspection.survey import Survey, survey
+from dask_tfrecord.inspection.report import Records, Report, checked_sample, survey_sample
+from dask_tfrecord.inspection.survey import survey
+from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.schema import Schema
@@ -296,12 +298,17 @@ def inspect_records(
     urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
     sample: int | None = 256,
+    message: Any = None,
     compression: str | None = "infer",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Report the contents of Examples, SequenceExamples or ExampleListWithContexts, including conflicts.
 
-    The report lists for each feature in how many records it is set, the numbers of its values, its kinds with their
+    Of other protobuf messages, the report lists the fields of the type `message`: the dtype of each column, in how many
+    records the field is set, and the numbers of its values in a record. It counts unknown fields, and records that
+    cannot be read as this message. Without `message`, it lists field numbers and the types that fit.
+
+    Of Examples, the report lists for each feature in how many records it is set, the numbers of its values, its kinds with their
     shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is suggested if all
     values agree, and never assumed.
 
@@ -312,6 +319,8 @@ def inspect_records(
     ----------
     urlpath, sample, compression, storage_options
         As in `infer_schema`.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages.
 
     Returns
     -------
@@ -322,7 +331,10 @@ def inspect_records(
     Raises
     ------
     FeatureError
-        If a record is not an Example, a SequenceExample or an ExampleListWithContext.
+        If a record is not a protobuf message, or the records are of several message types. With `message`, the report
+        has the errors.
+    SchemaError
+        If the type of the messages cannot be found.
     CorruptRecordError
         If a sampled record is damaged.
     ShardNotFoundError
@@ -339,39 +351,48 @@ def inspect_records(
     tokens   int64  20 of 20  0 to 9
     """
     checked_sample(sample)
-    return inspect_shards(find_shards(urlpath, compression=compression, storage_options=storage_options), sample)
+    found = None if message is None else MessageType.of(message)
+    return inspect_shards(find_shards(urlpath, compression=compression, storage_options=storage_options), sample, found)
 
 
-def inspect_shards(shards: Shards, sample: int | None) -> Report:
+def inspect_shards(shards: Shards, sample: int | None, message: MessageType | None = None) -> Report:
     """Report on listed shards; see `inspect_records`."""
+    take: Callable[[Records], Any] = survey
+    report: Callable[..., Report] = Report.from_survey
+    if message is not None:
+        take, report = partial(survey_messages, message=message), MessageSurvey.report
     if sample is not None:
-        return Report.from_survey(survey_sample(shards, sample), shards.paths)
+        return report(survey_sample(shards, sample, take), shards.paths)
     attempts = Attempts()
     found: Sequence[Any] = [
-        dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part))
+        dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part, take))
         for number, part in enumerate(record_partitions(shards, "auto", True))
     ]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
         found = [dask.delayed(_merged, pure=False)(group) for group in groups]
-    (whole,) = dask.compute(*found) if found else (Survey(),)
+    (whole,) = dask.compute(*found) if found else (take([]),)
     raise_first([whole])
-    return Report.from_survey(whole, shards.paths)
+    return report(whole, shards.paths)
 
 
-def _survey(part: RecordPartition) -> Survey:
+def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:
     with closing(iterate_payloads(part.runs)) as records:
-        return survey(records)
+        return take(records)
 
 
-def _merged(surveys: Sequence[Survey | Failure | None]) -> Survey | Failure:
-    """Merge surveys of consecutive partitions, unless one failed; those after a failure are None."""
-    whole = Survey()
+def _merged(surveys: Sequence[Any]) -> Any:
+    """Merge surveys of consecutive partitions, unless one is a `Failure`; those after a failure are None."""
+    whole = None
     for part in surveys:
         if part is None:
             continue
         if isinstance(part, Failure):
             return part
         # Merging modifies both surveys, and the task may run again with the same objects.
-        whole.merge(copy.deepcopy(part))
+        copied = copy.deepcopy(part)
+        if whole is None:
+            whole = copied
+        else:
+            whole.merge(copied)
     return whole

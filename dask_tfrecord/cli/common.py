@@ -127,14 +127,16 @@ def find_schema(
     return inspect_sample(found.shards, sample or SAMPLE, threads).schema if known is None else known
 
 
-def inspect_sample(shards: Shards, sample: int | str, threads: int) -> Report:
+def inspect_sample(shards: Shards, sample: int | str, threads: int, message: str | None = None) -> Report:
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
     from rich.console import Console
 
     from dask_tfrecord.arrays.partitions import inspect_shards
+    from dask_tfrecord.message_types import MessageType
 
+    type_ = None if message is None else MessageType.of(message)
     whole = sample == "all"
     with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES
     status = Console(stderr=True).status("Reading all records") if whole else nullcontext()
     with computing(threads, local="processes" if with_processes else "threads"), status:
-        return inspect_shards(shards, None if isinstance(sample, str) else sample)
+        return inspect_shards(shards, None if isinstance(sample, str) else sample, type_)

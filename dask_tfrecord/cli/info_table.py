@@ -17,7 +17,7 @@ from rich.text import Text
 from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.cli.command_options import plain
 from dask_tfrecord.errors import for_commands, plural, redact_url
-from dask_tfrecord.inspection.report import FIELDS_HEADER, FeatureReport, Report
+from dask_tfrecord.inspection.report import FIELDS_HEADER, HEADER, FeatureReport, Report
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.storage.shard import Shards
@@ -54,6 +54,10 @@ def print_report(report: Report) -> None:
         _print(console, Text("\n" + "\n".join(plain(for_commands(line)) for line in report.notes())))
         return
     _print(console, Text(f"\n{_source(report)}\n", "bold"))
+    if report.message_type is not None:
+        _print_table(console, HEADER, [tuple(map(plain, row)) for row in report.rows()])
+        _print(console, Text("\n" + "\n".join(map(plain, report.notes()))))
+        return
     rows = [_cells(row, feature) for row, feature in zip(report.rows(), report.features, strict=True)]
     _print_table(console, _HEADER, rows)
     for conflict in report.conflicts:
@@ -100,6 +104,9 @@ def _source(report: Report) -> str:
     """Return the number of features and of the records that they were inferred from."""
     found = f"{plural(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
     what = "record" if report.message == "Example" else report.message
+    if report.message_type is not None:
+        found = f"{plural(len(report.features), 'field')} of {report.message}, seen in "
+        what = "record"
     return f"{found}{plural(report.records, what)} of {plural(report.shards, 'shard')}"
 
 

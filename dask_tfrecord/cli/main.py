@@ -59,11 +59,12 @@ def main() -> None:
 
 @tfrecord.command()
 @pattern_argument()
-@options("split", "sample", "where", "spec", "as_json", "compression", "threads")
+@options("split", "message", "sample", "where", "spec", "as_json", "compression", "threads")
 def info(
     *,
     pattern: str | list[str],
     split: str | None,
+    message: str | None,
     sample: int | str | None,
     where: list[tuple[str, str, Any]],
     spec: bool,
@@ -77,6 +78,7 @@ def info(
     metadata of TFDS. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
     Records are counted from their headers; features are inferred from the first records of some shards. The last column
     names the detected content of bytes features. With --where, records that meet the conditions are counted as well.
+    With --message, the features are the fields of that type; unknown fields, and records of other types, are counted.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
@@ -94,7 +96,7 @@ def info(
     shards = resolved.shards
     sample = sample or SAMPLE
     if spec:
-        report = inspect_sample(shards, sample, threads)
+        report = inspect_sample(shards, sample, threads, message)
         if not report.features:
             # Raises the error that states the reason.
             report.schema  # noqa: B018
@@ -106,10 +108,11 @@ def info(
     matching = None
     if where and has_records:
         with computing(threads):
-            opened = _open(pattern, threads, features=None, sample=sample, split=split, compression=compression)
+            reading = {"sample": None if message else sample, "message": message, "split": split}
+            opened = _open(pattern, threads, features=None, compression=compression, **reading)
             matching = keep_where(opened, where, None).nrows
     if as_json:
-        found = inspect_sample(shards, sample, threads) if has_records else None
+        found = inspect_sample(shards, sample, threads, message) if has_records else None
         metadata = _metadata(resolved)
         groups = None if metadata is None else {group: list(names) for group, names in metadata.groups.items()}
         counted = {"matching": matching or 0} if where else {}
@@ -118,7 +121,7 @@ def info(
     print_facts(shards, indexes, {"matching": f"{matching or 0:,}"} if where else {})
     nested: list[str] = []
     if has_records:
-        report = inspect_sample(shards, sample, threads)
+        report = inspect_sample(shards, sample, threads, message)
         print_report(report)
         nested = prefix_lines({each.name: each.feature for each in report.features if each.feature is not None})
     metadata = _metadata(resolved)

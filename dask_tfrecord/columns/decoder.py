@@ -939,10 +939,10 @@ def _message_error(
     job: _DecodeJob, tables: MessageTables, problem: _native.MessageProblem, location: Location
 ) -> TFRecordError:
     """Return the error of a message that the decoder refused."""
-    location = replace(location, feature=tables.field(problem) or None)
     if problem.fault is Fault.FULL and job.limit is not None:
+        location = replace(location, feature=tables.field(problem) or None)
         return MemoryLimitError(f"field {location.feature!r} {job.limit.message()}", location)
-    return FeatureError(tables.describe(problem), location)
+    return tables.error(problem, location)
 
 
 def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location: Location) -> FeatureError:

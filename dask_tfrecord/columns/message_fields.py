@@ -35,7 +35,7 @@ from dask_tfrecord.columns.blocks import (
     splits_of,
 )
 from dask_tfrecord.columns.encoded_values import values_assembler
-from dask_tfrecord.errors import SchemaError, near_misses
+from dask_tfrecord.errors import FeatureError, Location, SchemaError, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -583,6 +583,10 @@ class MessageTables:
         path, names = self.places[problem.table]
         known = [names[problem.field]] if problem.field >= 0 else []
         return ".".join([*path, *known])
+
+    def error(self, problem: _native.MessageProblem, location: Location) -> FeatureError:
+        """Return the error of a record that the decoder refused."""
+        return FeatureError(self.describe(problem), replace(location, feature=self.field(problem) or None))
 
     def describe(self, problem: _native.MessageProblem) -> str:
         """Describe content that the decoder refused, in a message that begins with that of its feature."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -20,6 +20,7 @@ from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFea
 from dask_tfrecord.inspection.payload_type import ADVICE, BytesContent, parse_record, payload_error
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
+from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.index import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.storage.shard import Shard, Shards
@@ -82,7 +83,7 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     optional = isinstance(feature, VarLenFeature) and low == high > 0 and not in_lists
     found = []
     if kind == "bytes":
-        found.append(_bytes(counts, feature, optional=optional and low == 1, in_lists=in_lists))
+        found.append(suggested_content(counts, feature, optional=optional and low == 1, in_lists=in_lists))
     elif counts.integers == {0, 1}:
         found.append(_booleans(counts, feature, optional=optional))
     if optional:
@@ -119,7 +120,9 @@ def _booleans(counts: FeatureCounts, feature: Feature, *, optional: bool) -> Sug
     return Suggestion("only 0 and 1", code, _units(counts), "step" if counts.steps.bins() else "record")
 
 
-def _bytes(counts: FeatureCounts, feature: Feature, *, optional: bool, in_lists: bool) -> Suggestion | None:
+def suggested_content(
+    counts: FeatureCounts, feature: Feature, *, optional: bool = False, in_lists: bool = False
+) -> Suggestion | None:
     """Suggest the content of bytes: image, tensor, text or arrays of one size, whichever fits first."""
     seen = counts.bytes_summary
     if not seen.high:
@@ -170,7 +173,7 @@ def _arrays(nbytes: int) -> tuple[str, ...]:
     return (*flat, *square)
 
 
-_HEADER = ("feature", "kind", "present", "values", "looks like")
+HEADER = ("feature", "kind", "present", "values", "looks like")
 _Bins = tuple[tuple[int, int, int], ...]
 
 
@@ -181,7 +184,7 @@ class KindReport:
     Attributes
     ----------
     kind : str
-        "bytes", "float32" or "int64".
+        "bytes", "float32" or "int64"; of a field of messages the dtype of its column, or "text".
     records : int
         Number of records.
     shards : int
@@ -217,11 +220,11 @@ class FeatureReport:
     Attributes
     ----------
     name : str
-        Key of the feature; ``examples/KEY`` for a feature of items of ExampleListWithContexts.
+        Key of the feature; ``examples/KEY`` for a feature of items of ExampleListWithContexts; path of a field.
     in_lists : bool
         True for a feature list of SequenceExamples, and for a feature of items.
     present : int
-        Number of records that set the feature.
+        Number of records that set the feature. A field without presence is set if it differs from its default.
     unset : int
         Number of records that have the key without a kind; for a feature list, number of steps without a kind; for a
         feature of items, number of items that have the key without a kind.
@@ -234,8 +237,8 @@ class FeatureReport:
         Histogram of the number of steps of a feature list, or of items that have the key.
     extent : (int, int)
         Minimum and maximum number of values.
-    feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature or None
-        Inferred feature; None if the feature has no kind or several kinds.
+    feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, ProtoFeature or None
+        Inferred feature, or that of a field; None if the feature has no kind or several kinds.
     suggestions : tuple of Suggestion
         Other features that fit all values.
     mixed : int
@@ -397,8 +400,8 @@ class Report:
     Attributes
     ----------
     message : str
-        "Example", "SequenceExample" or "ExampleListWithContext"; for other protobuf messages the detected type of the
-        first one, such as "tf.Event".
+        "Example", "SequenceExample" or "ExampleListWithContext"; the full name of the given type; for other protobuf
+        messages the detected type of the first one, such as "tf.Event".
     records : int
         Number of records read.
     sequences : int
@@ -415,6 +418,15 @@ class Report:
         Number of messages with more than 1,000 fields. The first fields of each path are counted.
     refusal : FeatureError or None
         For other protobuf messages, the error for a reader that expects an Example. It states the next step.
+    message_type : MessageType or None
+        Type of the messages, if it was given: features are fields then.
+    unknown_records, unknown_fields : int
+        Number of records with fields that the type lacks, and of these fields. Readers skip them. As in protobuf,
+        a field of another wire type, and a number that a closed enum lacks, are unknown fields too.
+    refused : int
+        Number of records that cannot be read as messages of the type; no feature counts them.
+    refusals : tuple of FeatureError
+        Errors of the first ten of these records.
 
     Examples
     --------
@@ -437,6 +449,11 @@ class Report:
     paths: tuple[PathReport, ...] = ()
     partial: int = 0
     refusal: FeatureError | None = field(default=None, compare=False)
+    message_type: MessageType | None = None
+    unknown_records: int = 0
+    unknown_fields: int = 0
+    refused: int = 0
+    refusals: tuple[FeatureError, ...] = field(default=(), compare=False)
 
     @classmethod
     def from_survey(cls, survey: Survey, searched: Sequence[str] = ()) -> Report:
@@ -477,13 +494,18 @@ class Report:
         Raises
         ------
         FeatureError
-            If the records are other protobuf messages.
+            If the records are other protobuf messages, or none of them is a message of the given type.
         SchemaError
             If no schema can be inferred: a feature holds values of several kinds, a key occurs in contexts and in
             feature lists, or no record sets a feature.
         """
         if self.refusal is not None:
             raise self.refusal
+        if self.message_type is not None:
+            if self.refusals and self.refused == self.records:
+                raise self.refusals[0]
+            fields = {feature.name: feature.feature for feature in self.features if feature.feature is not None}
+            return Schema(fields, message=self.message_type, report=self)
         if not self.records:
             shards = f" (all {len(self.searched):,} shards are empty)" if len(self.searched) > 1 else ""
             raise SchemaError(
@@ -517,12 +539,12 @@ class Report:
         Returns
         -------
         str
-            Code that assigns `features`, and `sequence_features` for SequenceExamples or `example_features` for
+            Code that assigns `features`, for messages of a given type all fields, and `sequence_features` for SequenceExamples or `example_features` for
             ExampleListWithContexts, to be passed to `read_tfrecord`. Features with no kind or several kinds are
             comments.
         """
         parts = [_mapping("features", [feature for feature in self.features if not feature.in_lists])]
-        if self.message != "Example":
+        if self.message in ("SequenceExample", "ExampleListWithContext"):
             argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
             parts.append(_mapping(argument, [feature for feature in self.features if feature.in_lists]))
         return "\n".join(parts)
@@ -537,6 +559,9 @@ class Report:
             "features": [_to_json_values(feature) for feature in self.features],
             "fields": [asdict(each) for each in self.paths],
         }
+        if self.message_type is not None:
+            document |= {"unknown_records": self.unknown_records, "unknown_fields": self.unknown_fields}
+            document |= {"refused": self.refused, "refusals": list(map(str, self.refusals))}
         return json.dumps(document, ensure_ascii=False)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -567,7 +592,9 @@ class Report:
         return rows
 
     def notes(self) -> list[str]:
-        """Return the lines below the table: features of several kinds, or how to read other protobuf messages."""
+        """Return the lines below the table: features of several kinds, unknown fields, or how to read messages."""
+        if self.message_type is not None:
+            return self._message_lines()
         if self.refusal is None:
             return self._conflict_lines()
         partial = [f"{plural(self.partial, 'record')} with more than 1,000 fields, counted in part"] * bool(
@@ -578,7 +605,7 @@ class Report:
     def __repr__(self) -> str:
         if self.refusal is not None:
             return "\n".join([self._title(), *align_columns([FIELDS_HEADER, *self.field_rows()]), *self.notes()])
-        return "\n".join([self._title(), *align_columns([_HEADER, *self.rows()]), *self._conflict_lines()])
+        return "\n".join([self._title(), *align_columns([HEADER, *self.rows()]), *self.notes()])
 
     def _repr_html_(self) -> str:
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
@@ -595,12 +622,14 @@ class Report:
                 counts = f"{bins_svg(feature.steps)}<small>steps</small>{counts}"
             rows.append((name, kind, bar, counts, looks))
         spec = f"<details><summary>spec</summary><pre>{escape(self.spec())}</pre></details>"
-        return fragment(title, table(_HEADER, rows), notes, spec)
+        return fragment(title, table(HEADER, rows), notes, spec)
 
     def _title(self) -> str:
         shards = plural(self.shards, "shard")
         if self.refusal is not None:
             return f"Report on {plural(self.records, 'record')} of {shards}, the first is a {self.message}"
+        if self.message_type is not None:
+            return f"Report on {plural(self.records, 'record')} of {shards}, messages {self.message}"
         title = f"Report on {plural(self.records, self.message)} of {shards}"
         if 0 < self.sequences < self.records:
             title += f", {plural(self.records - self.sequences, 'record')} without feature lists"
@@ -609,6 +638,14 @@ class Report:
     def _conflict_lines(self) -> list[str]:
         conflicts = [printable(f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}") for feature in self.conflicts]
         return ["values of several kinds:", *conflicts] if conflicts else []
+
+    def _message_lines(self) -> list[str]:
+        unknown = f"{plural(self.unknown_fields, 'unknown field')} in {plural(self.unknown_records, 'record')}, skipped"
+        lines = [unknown] if self.unknown_fields else ["no unknown fields"]
+        if self.refused:
+            first = self.refusals[0]
+            lines.append(f"refused: {plural(self.refused, 'record')}; the first: {printable(str(first))}")
+        return lines
 
     def __str__(self) -> str:
         return repr(self) if self.refusal is not None else f"{self!r}\n\n{self.spec()}"
@@ -641,7 +678,7 @@ def _to_json_values(feature: FeatureReport) -> dict[str, Any]:
     return document
 
 
-_Records = Generator[tuple[Location, bytes], None, None]
+Records = Iterable[tuple[Location, bytes]]
 # Number of shards that a sample is spread over.
 _SAMPLED_SHARDS = 8
 
@@ -709,13 +746,13 @@ def checked_sample(sample: int | None) -> int | None:
     return sample
 
 
-def survey_sample(shards: Sequence[Shard], sample: int) -> Survey:
+def survey_sample(shards: Sequence[Shard], sample: int, take: Callable[[Records], Any] = survey) -> Any:
     """Survey the first records of up to eight shards."""
     with closing(_sample(shards, sample)) as records:
-        return survey(records)
+        return take(records)
 
 
-def _sample(shards: Sequence[Shard], sample: int) -> _Records:
+def _sample(shards: Sequence[Shard], sample: int) -> Generator[tuple[Location, bytes], None, None]:
     """Yield the first records of evenly spaced shards, the first and the last included.
 
     Records of the other shards are read only if the selected shards are empty.

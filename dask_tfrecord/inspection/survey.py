@@ -222,7 +222,7 @@ def _common(known: BytesContent | bool | None, found: BytesContent | bool | None
     return False
 
 
-def _merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
+def merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
     """Merge counts by name."""
     for name, counts in theirs.items():
         if name in mine:
@@ -307,7 +307,7 @@ class FeatureCounts:
         self.present += other.present
         self.unset += other.unset
         self.mixed += other.mixed
-        _merge_each(self.kinds, other.kinds)
+        merge_each(self.kinds, other.kinds)
         self.value_counts.merge(other.value_counts)
         self.steps.merge(other.steps)
         self.bytes_summary.merge(other.bytes_summary)
@@ -500,10 +500,10 @@ class Survey:
         self._check_messages()
         for file, records in other.shards.items():
             self.shards[file] = self.shards.get(file, 0) + records
-        _merge_each(self.context, other.context)
-        _merge_each(self.lists, other.lists)
-        _merge_each(self.items, other.items)
-        _merge_each(self.paths, other.paths)
+        merge_each(self.context, other.context)
+        merge_each(self.lists, other.lists)
+        merge_each(self.items, other.items)
+        merge_each(self.paths, other.paths)
 
 
 def _add_each(

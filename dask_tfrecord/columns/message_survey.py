@@ -1,0 +1,268 @@
+"""Survey of records that are messages of a given type: presence and numbers of values of each field, unknown fields.
+
+Records are decoded as the columns of `read_tfrecord(…, message=M)` are, so a record that the survey refuses is one that
+cannot be read. Surveys of parts of a collection are merged in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native
+from dask_tfrecord.columns.blocks import Decoded, KeyOutput, RowError
+from dask_tfrecord.columns.decoder import located_error
+from dask_tfrecord.columns.message_fields import FieldColumn, FieldPath, FieldSpec, MessageTables, leaf_paths
+from dask_tfrecord.columns.message_fields import message_columns, message_tables
+from dask_tfrecord.errors import FeatureError, Location
+from dask_tfrecord.features import FixedLenFeature
+from dask_tfrecord.inspection.report import FeatureReport, KindReport, Report, Suggestion, suggested_content
+from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, merge_each
+from dask_tfrecord.message_types import MessageType, enum_names, is_map, is_repeated
+
+# Records, and bytes of records, that are decoded together.
+_BATCH = 256
+_BATCH_NBYTES = 4 << 20
+# Records that are refused whose errors are kept.
+_MOST_REFUSALS = 10
+# Names of an enum that a report lists.
+_MOST_NAMES = 4
+_BYTES = FixedLenFeature((), "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Column of a field, and the output that states whether it is set; None if its values do."""
+
+    path: FieldPath
+    column: FieldColumn
+    presence: FieldSpec | None
+
+    @classmethod
+    def of(cls, message: MessageType, name: str, feature: Any) -> _Field:
+        """Return the field of a path."""
+        path = FieldPath.find(message, feature.path)
+        last = path.fields[-1] if path.fields and path.oneof is None else None
+        has_presence = last is not None and not is_repeated(last) and last.has_presence and not _is_entry(path)
+        spec = FieldSpec(path.parts, "presence") if has_presence else None
+        return cls(path, message_columns(message, name, feature)[name], spec)
+
+    @property
+    def kind(self) -> str:
+        """Name of the dtype; "bytes" or "text"."""
+        dtype = self.column.feature.item_dtype
+        return "text" if dtype.kind == "T" else "bytes" if self.column.feature.is_bytes else str(dtype)
+
+    def is_set(self, outputs: Sequence[KeyOutput], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether each record sets the field; `ends` holds the offsets of its values between records."""
+        output = outputs[0]
+        if self.presence is not None:
+            flags = outputs[-1].flat(np.dtype(bool))
+        elif (self.path.oneof is None and is_repeated(self.path.fields[-1])) or _is_entry(self.path):
+            return np.diff(ends) > 0
+        elif output.value_splits is not None:
+            flags = np.diff(output.value_splits) > 0
+        else:
+            # Negative zero is set.
+            assert output.values is not None
+            flags = output.values.reshape(max(1, int(ends[-1])), -1)[: int(ends[-1])].any(axis=1)
+        return np.diff(np.append(0, np.cumsum(flags))[ends]) > 0
+
+
+def _is_entry(path: FieldPath) -> bool:
+    """Return whether a field is the key or the value of a map."""
+    return path.oneof is None and len(path.fields) > 1 and is_map(path.fields[-2])
+
+
+def _ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
+    """Return the offsets of the values between records, through all levels of rows."""
+    ends = np.arange(rows + 1)
+    for splits in (*output.outer, *([] if output.row_splits is None else [output.row_splits])):
+        ends = splits[ends]
+    return ends
+
+
+@dataclass(slots=True)
+class MessageSurvey:
+    """Counts over records that are messages of one type.
+
+    Attributes
+    ----------
+    message : MessageType
+        Type of the messages.
+    records : int
+        Number of records, refused ones included.
+    shards : dict of str to int
+        Number of records by shard.
+    counts : dict of str to FeatureCounts
+        Counts of each column.
+    unknown_records, unknown_fields : int
+        Number of records that have fields which the type lacks, and of these fields.
+    refused : int
+        Number of records that cannot be read as this message.
+    refusals : list of FeatureError
+        Errors of the first of them.
+    """
+
+    message: MessageType
+    records: int = 0
+    shards: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, FeatureCounts] = field(default_factory=dict)
+    unknown_records: int = 0
+    unknown_fields: int = 0
+    refused: int = 0
+    refusals: list[FeatureError] = field(default_factory=list)
+
+    def merge(self, other: MessageSurvey) -> None:
+        """Add the survey of the part of the collection that follows. The other survey must not be used afterwards."""
+        self.records += other.records
+        for file, records in other.shards.items():
+            self.shards[file] = self.shards.get(file, 0) + records
+        merge_each(self.counts, other.counts)
+        self.unknown_records += other.unknown_records
+        self.unknown_fields += other.unknown_fields
+        self.refused += other.refused
+        self.refusals = [*self.refusals, *other.refusals][:_MOST_REFUSALS]
+
+    def report(self, searched: Sequence[str] = ()) -> Report:
+        """Return the report on the survey of the shards `searched`."""
+        found = []
+        for name, feature in leaf_paths(self.message).items():
+            each, counts = _Field.of(self.message, name, feature), self.counts.get(name, FeatureCounts())
+            kinds = counts.kinds or {each.kind: KindCounts(Location(searched[0] if searched else ""))}
+            found.append(
+                FeatureReport(
+                    name=name,
+                    in_lists=False,
+                    present=counts.present,
+                    unset=0,
+                    kinds=tuple(KindReport.from_counts(kind, of_kind) for kind, of_kind in kinds.items()),
+                    counts=counts.value_counts.bins(),
+                    steps=(),
+                    extent=counts.value_counts.extent(),
+                    feature=feature,
+                    suggestions=_suggestions(each, feature, counts),
+                )
+            )
+        return Report(
+            self.message.name,
+            self.records,
+            0,
+            len(self.shards),
+            tuple(found),
+            message_type=self.message,
+            unknown_records=self.unknown_records,
+            unknown_fields=self.unknown_fields,
+            refused=self.refused,
+            refusals=tuple(self.refusals),
+        )
+
+    def add(self, tables: MessageTables, fields: dict[str, _Field], batch: Sequence[tuple[Location, bytes]]) -> None:
+        """Count records of one shard; a record whose values make no columns is found by halves."""
+        native = tables.decoder(check_crc=False, limit=None)
+        kept, unknown, refusals = [], list[int](), []
+        for location, payload in batch:
+            before = native.unknown_fields
+            if native.feed_values(np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64)):
+                kept.append((location, payload))
+                unknown.append(native.unknown_fields - before)
+            else:
+                refusals.append(tables.error(native.problem(), location))
+        outputs = dict(zip(tables.specs, tables.outputs(native), strict=True))
+        taken = {name: [outputs[spec] for spec in each.column.specs] for name, each in fields.items()}
+        try:
+            for name, each in fields.items():
+                if each.column.assembler is not None:
+                    _check(name, each.column, taken[name], kept)
+        except FeatureError as error:
+            if len(batch) > 1:
+                self.add(tables, fields, batch[: len(batch) // 2])
+                self.add(tables, fields, batch[len(batch) // 2 :])
+                return
+            kept, unknown, refusals = [], [], [error]
+        self.records += len(batch)
+        file = batch[0][0].file
+        self.shards[file] = self.shards.get(file, 0) + len(batch)
+        self.unknown_fields += sum(unknown)
+        self.unknown_records += sum(map(bool, unknown))
+        self.refused += len(refusals)
+        self.refusals = [*self.refusals, *refusals][:_MOST_REFUSALS]
+        for name, each in fields.items() if kept else ():
+            presence = [] if each.presence is None else [outputs[each.presence]]
+            _count(self.counts.setdefault(name, FeatureCounts()), each, [*taken[name], *presence], kept)
+
+
+def _check(name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]) -> None:
+    """Raise the error of a record whose values make no column, such as times of more than 64 bits."""
+    try:
+        assert column.assembler is not None
+        column.assembler(column.values, Decoded(outputs, len(kept)))
+    except RowError as error:
+        raise located_error(error, replace(kept[error.row][0], feature=name)) from None
+
+
+def _count(
+    counts: FeatureCounts, each: _Field, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
+) -> None:
+    ends = _ends(outputs[0], len(kept))
+    is_set = each.is_set(outputs, ends)
+    number = int(is_set.sum())
+    counts.present += number
+    first = kept[int(is_set.argmax())][0]
+    kind = counts.kinds.setdefault(each.kind, KindCounts(first))
+    if number:
+        kind.first = first if not kind.records else kind.first
+        kind.add(first.file, number)
+    sizes, times = np.unique(np.diff(ends), return_counts=True)
+    for size, records in zip(sizes.tolist(), times.tolist(), strict=True):
+        counts.value_counts.add(size, records)
+    if each.kind == "bytes":
+        found = outputs[0].encoded()
+        counts.bytes_summary.add(filter(None, _native.bytes_list(found.values, found.splits)))
+
+
+def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
+    """Return the names of an enum, or the content that all bytes values have."""
+    last = each.path.fields[-1] if each.path.fields and each.path.oneof is None else None
+    code, found = "dtf.TextFeature()", None
+    if last is not None and last.enum_type is not None:
+        names = list(enum_names(last).values())
+        more = ", …" if len(names) > _MOST_NAMES else ""
+        found = Suggestion(", ".join(names[:_MOST_NAMES]) + more, code, counts.present, "record")
+    elif each.kind == "bytes" and feature.values is None:
+        found = suggested_content(counts, _BYTES)
+    if found is None:
+        return ()
+    # Rows of images of different shapes are no column.
+    code = None if found.feature == "dtf.ImageFeature()" and each.path.rank else found.feature
+    return (replace(found, feature=None if code is None else f'dtf.ProtoFeature("{feature.path}", values={code})'),)
+
+
+def survey_messages(records: Iterable[tuple[Location, bytes]], message: MessageType) -> MessageSurvey:
+    """Survey records that are messages of a type."""
+    found = MessageSurvey(message)
+    fields = {name: _Field.of(message, name, feature) for name, feature in leaf_paths(message).items()}
+    specs = dict.fromkeys(chain.from_iterable(each.column.specs for each in fields.values()))
+    specs |= dict.fromkeys(each.presence for each in fields.values() if each.presence is not None)
+    tables = message_tables(message, tuple(specs))
+    for _, of_shard in groupby(records, key=lambda record: record[0].file):
+        for batch in _batches(of_shard):
+            found.add(tables, fields, batch)
+    return found
+
+
+def _batches(records: Iterable[tuple[Location, bytes]]) -> Iterator[list[tuple[Location, bytes]]]:
+    batch, nbytes = list[tuple[Location, bytes]](), 0
+    for location, payload in records:
+        batch.append((location, payload))
+        nbytes += len(payload)
+        if len(batch) >= _BATCH or nbytes >= _BATCH_NBYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
