@@ -9,6 +9,9 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +36,16 @@ from dask_tfrecord.cli.common import (
     keep_where,
     writing,
 )
-from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.errors import FeatureError, SchemaError, for_commands, plural
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.read import ResolvedPath
     from dask_tfrecord.schema import Schema
+
+
+# Fields of a record that `head` prints without the type of the message.
+_WIRE_FIELDS = 1_000
 
 
 @click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -286,9 +293,18 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     Features are those of the command schema. With --json, each record is one line: an object of its features. Bytes are
     text if they are UTF-8 without control characters, otherwise {"base64": …}. NaN and infinities are the strings
     "NaN", "Infinity" and "-Infinity", as in the JSON of protobuf. Complex numbers are [real, imaginary].
+
+    Of other protobuf messages without --message, print the wire format: field numbers, the likeliest values, and the
+    types that fit. With --json, candidates are pairs of a type and the value.
     """
     with computing(threads):
-        dataset = _open(pattern, threads, **reading)
+        try:
+            dataset = _open(pattern, threads, **reading)
+        except FeatureError:
+            given = ("split", "features", "message", "columns", "where")
+            if any(reading[name] for name in given) or not _print_wire(pattern, n, as_json, reading["compression"]):
+                raise
+            return
         if as_json:
             from dask_tfrecord.preview.preview import json_rows
 
@@ -301,6 +317,35 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     from dask_tfrecord.preview.preview import rich_preview
 
     Console(highlight=False, emoji=False).print(rich_preview(found, pictures=False))
+
+
+def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: str | None) -> bool:
+    """Print the wire format of the first records; return False, without output, if the first is no other message."""
+    from dask_tfrecord.inspection.payload_type import ADVICE, MESSAGES, detect_payload_type
+    from dask_tfrecord.inspection.wire import wire_fields, wire_lines
+    from dask_tfrecord.records.index import full_run, iterate_payloads
+    from dask_tfrecord.storage.listing import find_shards
+
+    runs = map(full_run, find_shards(pattern, compression=compression))
+    first = ""
+    with closing(iterate_payloads(runs)) as records:
+        for number, (_, payload) in enumerate(islice(records, n)):
+            found, detected = wire_fields(payload, _WIRE_FIELDS), detect_payload_type(payload)
+            first = first or detected
+            if first not in MESSAGES:
+                return False
+            if as_json:
+                fields = None if found is None else asdict(found)["children"]
+                click.echo(json_line({"record": number, "type": detected.partition(" ")[2], "fields": fields}))
+                continue
+            click.echo(f"record {number}: {detected}, {plural(len(payload), 'byte')}")
+            for line in () if found is None else wire_lines(found, "  "):
+                click.echo(plain(line))
+            if found is not None and not found.complete:
+                click.echo(f"  … only {_WIRE_FIELDS:,} fields are shown")
+    if first:
+        click.echo(plain(for_commands(ADVICE[first])), err=as_json)
+    return bool(first)
 
 
 @tfrecord.command()

@@ -19,6 +19,7 @@ from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, 
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.payload_type import ADVICE, BytesContent, parse_record, payload_error
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
+from dask_tfrecord.inspection.wire import likely_types
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.index import Run, full_run, iterate_payloads
@@ -582,13 +583,9 @@ class Report:
         rows: list[tuple[str, ...]] = []
         for each in self.paths:
             low, high = each.extent
-            # All bytes are bytes; text and messages are seldom packed numbers by chance.
-            types = [name for name in each.types if name != "bytes"] or ["bytes"]
-            if types[0] in ("text", "message"):
-                types = [name for name in types if not name.startswith("packed")]
             numbers = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             present = f"{each.present:,} of {self.records:,}"
-            rows.append((each.path, each.wire_type, present, numbers, ", ".join(types), each.example))
+            rows.append((each.path, each.wire_type, present, numbers, ", ".join(likely_types(each.types)), each.example))
         return rows
 
     def notes(self) -> list[str]:

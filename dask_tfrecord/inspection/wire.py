@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,6 +102,25 @@ class WireField:
         for child in self.children:
             yield child
             yield from child.descendants()
+
+
+def likely_types(types: Sequence[str]) -> list[str]:
+    """Return the types that are worth a look, of those that fit."""
+    # All bytes are bytes; text and messages are seldom packed numbers by chance.
+    kept = [name for name in types if name != "bytes"] or ["bytes"]
+    return [name for name in kept if not name.startswith("packed")] if kept[0] in ("text", "message") else kept
+
+
+def wire_lines(field: WireField, indent: str = "") -> Iterator[str]:
+    """Yield the fields of a message as text like that of `protoc --decode_raw`, each with the types that fit."""
+    for child in field.children:
+        types = likely_types([candidate.type for candidate in child.candidates])
+        if types[0] in ("message", "group"):
+            yield f"{indent}{child.number} {{"
+            yield from wire_lines(child, f"{indent}  ")
+            yield f"{indent}}}"
+        else:
+            yield f"{indent}{child.number}: {child.candidates[0].value}  # {', '.join(types)}"
 
 
 def varint(data: memoryview, position: int, longest: int = _VARINT_NBYTES) -> tuple[int, int]:
