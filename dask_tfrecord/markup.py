@@ -7,8 +7,10 @@ and otherwise the colour scheme of the browser.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from html import escape
+
+import numpy as np
 
 from dask_tfrecord.errors import printable
 
@@ -114,7 +116,23 @@ def presence_bar(part: int, whole: int) -> str:
     return f'<span class="dtf-bar" title="{part:,} of {whole:,}"><i style="width: {percent:.4g}%"></i></span>'
 
 
-def bins_svg(bins: Sequence[tuple[float, float, int]], most: int = 40) -> str:
+def time_text(value: np.datetime64 | np.timedelta64) -> str:
+    """Format a time as the JSON of protobuf does: ``2001-09-09T01:46:40.500Z``, or ``-1.500s`` for a duration."""
+    if np.isnat(value):
+        return "NaT"
+    is_duration = isinstance(value, np.timedelta64)
+    total = int(value.astype("m8[ns]" if is_duration else "M8[ns]").astype(np.int64))
+    seconds, rest = divmod(abs(total) if is_duration else total, 10**9)
+    digits = next(digits for digits in (0, 3, 6, 9) if rest % 10 ** (9 - digits) == 0)
+    fraction = f".{rest:09d}"[: digits + 1] if digits else ""
+    if is_duration:
+        return f"{'-' if total < 0 else ''}{seconds}{fraction}s"
+    return f"{np.datetime64(seconds, 's')}{fraction}Z"
+
+
+def bins_svg(
+    bins: Sequence[tuple[float, float, int]], most: int = 40, text: Callable[[float], str] = "{:,}".format
+) -> str:
     """Draw a histogram of (first number, last number, frequency); several bins share a bar if there are many."""
     each = math.ceil(len(bins) / most) or 1
     joined = [bins[start : start + each] for start in range(0, len(bins), each)]
@@ -123,10 +141,10 @@ def bins_svg(bins: Sequence[tuple[float, float, int]], most: int = 40) -> str:
     drawn = []
     for number, (first, last, times) in enumerate(bars):
         height = max(1.0, _HEIGHT * times / highest)
-        span = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        span = text(first) if first == last else f"{text(first)} to {text(last)}"
         drawn.append(
             f'<rect x="{number * _BIN_WIDTH}" y="{_HEIGHT - height:.1f}" width="{_BIN_WIDTH - 1}" '
-            f'height="{height:.1f}"><title>{span}: {times:,}</title></rect>'
+            f'height="{height:.1f}"><title>{escape(span)}: {times:,}</title></rect>'
         )
     width = max(1, len(bars)) * _BIN_WIDTH
     return f'<svg width="{width}" height="{_HEIGHT}" fill="currentColor">{"".join(drawn)}</svg>'

@@ -292,7 +292,8 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
 
     Features are those of the command schema. With --json, each record is one line: an object of its features. Bytes are
     text if they are UTF-8 without control characters, otherwise {"base64": …}. NaN and infinities are the strings
-    "NaN", "Infinity" and "-Infinity", as in the JSON of protobuf. Complex numbers are [real, imaginary].
+    "NaN", "Infinity" and "-Infinity", and times are text, as in the JSON of protobuf. Complex numbers are
+    [real, imaginary].
 
     Of other protobuf messages without --message, print the wire format: field numbers, the likeliest values, and the
     types that fit. With --json, candidates are pairs of a type and the value.

@@ -197,7 +197,9 @@ class MessageSurvey:
             _count(self.counts.setdefault(name, FeatureCounts()), each, [*taken[name], *presence], kept)
 
 
-def _check(name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]) -> None:
+def _check(
+    name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
+) -> None:
     """Raise the error of a record whose values make no column, such as times of more than 64 bits."""
     try:
         assert column.assembler is not None

@@ -585,7 +585,9 @@ class Report:
             low, high = each.extent
             numbers = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             present = f"{each.present:,} of {self.records:,}"
-            rows.append((each.path, each.wire_type, present, numbers, ", ".join(likely_types(each.types)), each.example))
+            rows.append(
+                (each.path, each.wire_type, present, numbers, ", ".join(likely_types(each.types)), each.example)
+            )
         return rows
 
     def notes(self) -> list[str]:

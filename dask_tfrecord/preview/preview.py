@@ -37,7 +37,7 @@ from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
-from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table
+from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.storage.streams import write_file
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
@@ -524,7 +524,7 @@ def json_rows(columns: Mapping[str, NDArray[Any]]) -> Iterator[str]:
     """Yield each row as the text of a JSON object.
 
     Bytes are text if they are UTF-8 without control characters, otherwise an object with the key "base64". NaN and
-    infinities are strings, as in the JSON mapping of protobuf. Complex numbers are a list of two.
+    infinities are strings, and times are text, as in the JSON mapping of protobuf. Complex numbers are a list of two.
     """
     for row in zip(*columns.values(), strict=True):
         document = {name: _json_value(value) for name, value in zip(columns, row, strict=True)}
@@ -538,6 +538,8 @@ def _json_value(value: Any) -> Any:
         return str(value)
     if isinstance(value, np.ndarray):
         return [_json_value(item) for item in value]
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return time_text(value)
     if isinstance(value, np.bool_ | np.integer):
         return value.item()
     if isinstance(value, complex | np.complexfloating):
@@ -840,6 +842,8 @@ def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
         return _bytes(value)
     if isinstance(value, str):
         return _clipped(printable(value))
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return time_text(value)
     number = value.item() if isinstance(value, np.generic) and value.dtype.kind != "V" else value
     if isinstance(number, bool | int):
         known = classes and not isinstance(number, bool) and 0 <= number < len(classes)
@@ -876,7 +880,7 @@ def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
         return f"{shape}: {extent}" if extent else shape
     if not array.size:
         return "no values"
-    if classes or not spread or array.dtype.kind == "c":
+    if classes or not spread or array.dtype.kind in "cmM":
         more = ", …" if array.size > _LISTED else ""
         return ", ".join(_scalar(each, classes) for each in array[:_LISTED]) + more
     return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {_extent(array)}")
@@ -913,7 +917,7 @@ def _extent(array: NDArray[Any]) -> str:
     """Return the range of the finite values, and the number of others."""
     if array.dtype.kind == "c" or not array.size:
         return ""
-    numbers = array if array.dtype.kind in "biu" else _doubles(array)
+    numbers = array if array.dtype.kind in "biumM" else _doubles(array)
     finite = numbers[np.isfinite(numbers)]
     others = array.size - finite.size
     if not finite.size:

@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, shared
 from dask_tfrecord.errors import UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature
-from dask_tfrecord.markup import bins_svg, fragment, html_table, page, table
+from dask_tfrecord.markup import bins_svg, fragment, html_table, page, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import align_columns
@@ -141,7 +142,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         -------
         dict
             ``nrows`` and ``columns``: for each name ``dtype``, ``shape``, ``rows``, ``missing``, ``values``,
-            ``distinct``, ``numbers``, ``sizes``, ``lengths`` and ``frequent``. Numbers have ``minimum``, ``maximum``,
+            ``distinct``, ``numbers``, ``sizes``, ``lengths`` and ``frequent``. Numbers, of times in nanoseconds, have ``minimum``, ``maximum``,
             ``mean``, ``std``, ``nan``, ``infinite``, ``zeros``, ``quantiles`` and, along a last axis, ``means``,
             ``stds``, ``minima`` and ``maxima``.
         """
@@ -330,18 +331,19 @@ def _differences(
             distances = [_relative(abs(after - before), std) for before, after, std in triples]
             worst = int(np.argmax(np.nan_to_num(distances, nan=-1.0)))
             if distances[worst] > mean:
-                was, now = (_number(float(each.means[worst])) for each in (first, second))
+                dtype = old.dtype if what == "mean" else ""
+                was, now = (_number(float(each.means[worst]), dtype) for each in (first, second))
                 yield Difference(old.name, what, was, now, distances[worst])
     first, second = old.numbers, new.numbers
     if first is not None and second is not None and first.count and second.count:
         (low, high), (least, most) = ((float(each.minimum or 0), float(each.maximum or 0)) for each in (first, second))
         distance = _relative(max(low - least, most - high, 0), high - low)
         if distance > extent:
-            yield Difference(old.name, "extent", _extent(first), _extent(second), distance)
+            yield Difference(old.name, "extent", _extent(first, old.dtype), _extent(second, old.dtype), distance)
         points = np.union1d(first.points, second.points)
         furthest = float(np.abs(first.shares_below(points) - second.shares_below(points)).max())
         if furthest > distribution:
-            was, now = (f"median {_number(float(each.quantile(0.5)))}" for each in (first, second))
+            was, now = (f"median {_number(float(each.quantile(0.5)), old.dtype)}" for each in (first, second))
             yield Difference(old.name, "distribution", was, now, furthest)
     elif old.frequencies is not None and new.frequencies is not None:
         pairs = ((old.frequencies, max(1, old.values)), (new.frequencies, max(1, new.values)))
@@ -376,8 +378,11 @@ def _cells(column: ColumnStatistics) -> tuple[str, ...]:
     shown = [] if column.frequencies is None else [each for each in column.frequencies.top(_MOST_SHOWN) if each[1] > 1]
     measured = [""] * 5
     if numbers is not None and numbers.count:
+        # The deviation of moments is a duration.
+        deviation = _number(numbers.std, column.dtype.replace("datetime", "timedelta"))
         middle = [numbers.minimum, float(numbers.quantile(0.5)), numbers.maximum]
-        measured = [_number(each) for each in (numbers.mean, numbers.std, *middle)]
+        mean, *others = (_number(each, column.dtype) for each in (numbers.mean, *middle))
+        measured = [mean, deviation, *others]
     return (
         column.name or "''",
         _dtype_cell(column),
@@ -396,17 +401,20 @@ def _dtype_cell(column: ColumnStatistics) -> str:
     return f"{column.dtype} ({', '.join(map(str, shape))})" if shape else column.dtype
 
 
-def _number(value: float | None) -> str:
-    """Return a number with four digits, or the digits of its integer."""
+def _number(value: float | None, dtype: str = "") -> str:
+    """Return a number with four digits, the digits of its integer, or the time of so many nanoseconds."""
     if value is None:
         return ""
+    if dtype.startswith(("datetime64", "timedelta64")):
+        nanoseconds = np.int64(round(value))
+        return time_text(nanoseconds.view(dtype))
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _extent(numbers: Numbers) -> str:
-    low, high = _number(numbers.minimum), _number(numbers.maximum)
+def _extent(numbers: Numbers, dtype: str = "") -> str:
+    low, high = _number(numbers.minimum, dtype), _number(numbers.maximum, dtype)
     return low if low == high else f"{low} to {high}"
 
 
@@ -421,10 +429,13 @@ def _text(value: bytes) -> str:
 def _pictures(column: ColumnStatistics) -> str:
     """Draw histograms of the values and of the values per row."""
     drawn = []
+    is_time = column.dtype.startswith(("datetime64", "timedelta64"))
     for numbers, label in ((column.numbers or column.sizes, ""), (column.lengths, "<small>per row</small>")):
         if numbers is not None and numbers.count:
-            bins = [(_short(low), _short(high), round(count)) for low, high, count in numbers.histogram(_BINS)]
-            drawn.append(f"{bins_svg(bins)}{label}")
+            show = partial(_number, dtype=column.dtype) if is_time and not label else "{:,}".format
+            short = float if is_time else _short
+            bins = [(short(low), short(high), round(count)) for low, high, count in numbers.histogram(_BINS)]
+            drawn.append(f"{bins_svg(bins, text=show)}{label}")
     return "".join(drawn)
 
 

@@ -389,7 +389,7 @@ class ColumnStatistics:
     values : int
         Number of values of all rows, NaN included.
     numbers : Numbers or None
-        Statistics of the numbers; None for bytes, text and complex numbers.
+        Statistics of the numbers, of times in nanoseconds; None for bytes, text and complex numbers.
     sizes : Numbers or None
         Statistics of the sizes of bytes values in bytes, and of text in characters.
     lengths : Numbers or None
@@ -477,6 +477,8 @@ def _native_numbers(values: NDArray[Any]) -> NDArray[Any]:
     """Return numbers of a dtype that NumPy sorts, in the byte order of the machine."""
     if values.dtype.kind == "b":
         return values.view(np.uint8)
+    if values.dtype.kind in "mM":
+        return np.ascontiguousarray(values).view(np.int64)
     small = values.dtype.name in ("float16", "bfloat16")
     return np.ascontiguousarray(values, np.float32 if small else values.dtype.newbyteorder("="))
 

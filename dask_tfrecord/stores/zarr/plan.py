@@ -1083,7 +1083,7 @@ def _codec_document(codec: Any) -> dict[str, Any]:
 
 
 # Kinds of values that are accepted for each kind of dtype.
-_FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc"}
+_FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc", "M": "M", "m": "m"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1148,9 +1148,14 @@ def _checked(value: Any, dtype: str, name: str) -> Any:
             with np.errstate(all="ignore"):
                 cast = given.astype(wanted)
             rounded = wanted.kind in "fc" and bool(np.isfinite(cast)) == bool(np.isfinite(given))
-            if rounded or cast.item() == given.item():
+            if wanted.kind in "mM":
+                # A moment beyond the range wraps around.
+                rounded = bool(np.isnat(given)) or bool(cast.astype(given.dtype) == given and cast == given)
+            if rounded or (wanted.kind not in "mM" and cast.item() == given.item()):
                 return cast[()]
-    raise ValueError(f"fill_values[{name!r}]: {value!r:.100} is not a value of dtype {dtype}")
+    kind = dtype if dtype == "string" else np.dtype(dtype).name
+    example = f", for example np.{kind[:-4]}(0, 'ns')" if kind.endswith("[ns]") else ""
+    raise ValueError(f"fill_values[{name!r}]: {value!r:.100} is not a value of dtype {kind}{example}")
 
 
 # Attributes of arrays and groups that this library or xarray uses.
