@@ -308,9 +308,9 @@ def inspect_records(
     records the field is set, and the numbers of its values in a record. It counts unknown fields, and records that
     cannot be read as this message. Without `message`, it lists field numbers and the types that fit.
 
-    Of Examples, the report lists for each feature in how many records it is set, the numbers of its values, its kinds with their
-    shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is suggested if all
-    values agree, and never assumed.
+    Of Examples, the report lists for each feature in how many records it is set, the numbers of its values, its kinds
+    with their shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is
+    suggested if all values agree, and never assumed.
 
     With ``sample=None`` shards are read in parallel on the active scheduler, with constant memory. protobuf parses
     records under the GIL, so use ``dask.config.set(scheduler="processes")`` or a cluster instead of threads.

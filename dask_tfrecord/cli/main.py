@@ -422,12 +422,13 @@ def describe(
 
 @tfrecord.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
-@options("split", "features", "where", "compression", "port", "browser", "view_memory_limit")
+@options("split", "features", "message", "where", "compression", "port", "browser", "view_memory_limit")
 def view(
     *,
     paths: tuple[str, ...],
     split: str | None,
     features: str | None,
+    message: str | None,
     where: list[tuple[str, str, Any]],
     compression: str | None,
     port: int,
@@ -437,7 +438,7 @@ def view(
     """Show rows, statistics, episodes and bytes in the browser.
 
     Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
-    until Ctrl-C. Features come from --features, else from metadata, else they are inferred.
+    until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
     """
     from dask_tfrecord.view.opened import BlockCache, open_path
     from dask_tfrecord.view.server import Server, memory_nbytes
@@ -447,6 +448,13 @@ def view(
         from dask_tfrecord.schema import Schema
 
         schema = Schema.read(features)
+    if message is not None:
+        from dask_tfrecord.columns.message_fields import leaf_paths
+        from dask_tfrecord.message_types import MessageType
+        from dask_tfrecord.schema import given_features
+
+        type_ = MessageType.of(message)
+        schema = given_features(leaf_paths(type_) if schema is None else schema, None, message=type_)
     memory = memory_nbytes(memory_limit)
     cache = BlockCache(memory // 4)
     sets = [

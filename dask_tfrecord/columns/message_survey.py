@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Decoded, KeyOutput, RowError
 from dask_tfrecord.columns.decoder import located_error
-from dask_tfrecord.columns.message_fields import FieldColumn, FieldPath, FieldSpec, MessageTables, leaf_paths
-from dask_tfrecord.columns.message_fields import message_columns, message_tables
+from dask_tfrecord.columns.message_fields import (
+    FieldColumn,
+    FieldPath,
+    FieldSpec,
+    MessageTables,
+    leaf_paths,
+    message_columns,
+    message_tables,
+)
 from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.features import FixedLenFeature
 from dask_tfrecord.inspection.report import FeatureReport, KindReport, Report, Suggestion, suggested_content

@@ -540,9 +540,9 @@ class Report:
         Returns
         -------
         str
-            Code that assigns `features`, for messages of a given type all fields, and `sequence_features` for SequenceExamples or `example_features` for
+            Code that assigns `features`, and `sequence_features` for SequenceExamples or `example_features` for
             ExampleListWithContexts, to be passed to `read_tfrecord`. Features with no kind or several kinds are
-            comments.
+            comments. For messages of a given type, `features` are all fields.
         """
         parts = [_mapping("features", [feature for feature in self.features if not feature.in_lists])]
         if self.message in ("SequenceExample", "ExampleListWithContext"):

@@ -142,9 +142,9 @@ class Statistics(Mapping[str, ColumnStatistics]):
         -------
         dict
             ``nrows`` and ``columns``: for each name ``dtype``, ``shape``, ``rows``, ``missing``, ``values``,
-            ``distinct``, ``numbers``, ``sizes``, ``lengths`` and ``frequent``. Numbers, of times in nanoseconds, have ``minimum``, ``maximum``,
+            ``distinct``, ``numbers``, ``sizes``, ``lengths`` and ``frequent``. Numbers have ``minimum``, ``maximum``,
             ``mean``, ``std``, ``nan``, ``infinite``, ``zeros``, ``quantiles`` and, along a last axis, ``means``,
-            ``stds``, ``minima`` and ``maxima``.
+            ``stds``, ``minima`` and ``maxima``. Those of times are nanoseconds.
         """
         return {"nrows": self.nrows, "columns": {column.name: _values(column) for column in self.columns}}
 
