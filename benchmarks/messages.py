@@ -1,6 +1,7 @@
 """Compare the decoding of protobuf messages to columns with protobuf (upb) and with ptars.
 
     python benchmarks/messages.py DESCRIPTORS [--ptars PYTHON] [--turns 5]
+    python benchmarks/messages.py DESCRIPTORS --memory [--scenarios 500]
 
 DESCRIPTORS is the FileDescriptorSet of a scenario of the Waymo Open Motion Dataset, `tests/data/protos/scenario.desc`.
 There are two sets of records: messages of 20 scalar fields, and scenarios of about 100 KB. All fields become columns:
@@ -11,6 +12,9 @@ There are two sets of records: messages of 20 scalar fields, and scenarios of ab
   skipped if `--ptars` is absent.
 
 All run on one core, in turn. Times are CPU seconds; ratios are of the same turn, and the table has their median.
+
+With `--memory`, it prints the peak resident memory of processes that read a file of scenarios, and one of eight times as
+many: to a Zarr store, and block by block with all columns in memory.
 """
 
 import argparse
@@ -21,12 +25,14 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from harness import run
 
 SCENARIO = "waymo.open_dataset.Scenario"
 
@@ -266,6 +272,50 @@ def serve(name: str, descriptors: Path, records: dict[str, int]) -> None:
         print(json.dumps(measure(decode)), flush=True)
 
 
+def run_task(task: str, descriptors: Path, shard: str, records: int) -> None:
+    """Write a shard, or read all its columns; print the number of its records."""
+    import dask
+
+    import dask_tfrecord as dtf
+
+    if task == "write":
+        payloads = scenario_payloads(descriptors, min(records, 50))
+        with dtf.RecordWriter(shard) as writer:
+            for number in range(records):
+                writer.write(payloads[number % len(payloads)])
+        print(json.dumps(records))
+        return
+    ds = dtf.read_tfrecord(shard, message=f"{descriptors}:{SCENARIO}")
+    with dask.config.set(num_workers=2):
+        if task == "to_zarr":
+            ds.to_zarr(str(Path(shard).with_suffix(".zarr")), mode="w")
+        else:
+            ds.map_blocks(rows_only, {"rows": dtf.FixedLenFeature((), "int64")}).compute()
+    print(json.dumps(ds.nrows))
+
+
+def rows_only(blocks: dict[str, Any]) -> dict[str, Any]:
+    """Return one small column of a block of all columns."""
+    import numpy as np
+
+    return {"rows": np.arange(len(next(iter(blocks.values()))))}
+
+
+def print_memory(descriptors: Path, scenarios: int) -> None:
+    """Print the peak memory of processes that read shards of two sizes."""
+    print("task        records      MB   peak RSS MB")
+    with tempfile.TemporaryDirectory() as directory:
+        for records in (scenarios, 8 * scenarios):
+            shard = Path(directory) / f"{records}.tfrecord"
+            for task in ("write", "to_zarr", "blocks"):
+                command = [sys.executable, __file__, str(descriptors), "--task", task, "--shard", str(shard)]
+                found, peak = run([*command, "--scenarios", str(records)])
+                assert found == records
+                if task == "write":
+                    continue
+                print(f"{task:8}{found:>11,}{shard.stat().st_size / 1e6:>8,.0f}{peak / 1e6:>14,.0f}", flush=True)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -273,9 +323,18 @@ def main() -> None:
     parser.add_argument("--ptars", help="python of an environment with ptars and protobuf")
     parser.add_argument("--turns", type=int, default=5, help="times that all readers run")
     parser.add_argument("--flat", type=int, default=20_000, help="messages of 20 fields")
-    parser.add_argument("--scenarios", type=int, default=50)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--scenarios", type=int, help="scenarios of about 100 KB  [default: 50, of --memory 500]")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    for hidden in ("--serve", "--task", "--shard"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.task:
+        run_task(arguments.task, arguments.descriptors, arguments.shard, arguments.scenarios)
+        return
+    if arguments.memory:
+        print_memory(arguments.descriptors, arguments.scenarios or 500)
+        return
+    arguments.scenarios = arguments.scenarios or 50
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     records = {"flat": arguments.flat, "scenario": arguments.scenarios}

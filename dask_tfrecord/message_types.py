@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -75,42 +75,39 @@ class MessageType:
         SchemaError
             If the descriptors are damaged, or lack the message.
         """
-        return _find(self.pool, self.name, "the descriptors")
+        return _find(self.descriptors, self.name)
 
 
 @lru_cache(64)
-def _pool(descriptors: bytes) -> Any:
-    try:
-        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-        return _add_files(files)
-    except (DecodeError, TypeError, KeyError) as error:
-        raise SchemaError(f"the descriptors of a message are damaged: {error}") from error
-
-
-def _add_files(files: Sequence[Any]) -> Any:
-    """Return a pool of these files, which may be in any order."""
+def _pool(descriptors: bytes, owner: str = "the descriptors") -> Any:
+    """Return a private pool of the files of a serialized FileDescriptorSet, which may be in any order."""
     pool = descriptor_pool.DescriptorPool()
-    by_name = {file.name: file for file in files}
-    added = set[str]()
+    try:
+        waiting = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file}
 
-    def add(name: str) -> None:
-        if name in added or name not in by_name:
-            return
-        added.add(name)
-        for imported in by_name[name].dependency:
-            add(imported)
-        pool.AddSerializedFile(by_name[name].SerializeToString())
+        def add(name: str) -> None:
+            if (file := waiting.pop(name, None)) is not None:
+                for imported in file.dependency:
+                    add(imported)
+                pool.AddSerializedFile(file.SerializeToString())
 
-    for file in files:
-        add(file.name)
+        for name in list(waiting):
+            add(name)
+    except (DecodeError, TypeError, KeyError) as error:
+        raise SchemaError(
+            f"{owner}: not a FileDescriptorSet with all imports, which protoc --include_imports "
+            f"--descriptor_set_out=file.desc writes ({error})"
+        ) from error
     return pool
 
 
-def _find(pool: Any, name: str, owner: str, known: Sequence[str] = ()) -> Descriptor:
+def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Descriptor:
     try:
-        found: Descriptor = pool.FindMessageTypeByName(name)
+        found: Descriptor = _pool(descriptors, owner).FindMessageTypeByName(name)
     except KeyError:
-        raise SchemaError(f"{owner}: no message {name!r}{near_misses(name, known)}") from None
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
+        names = [f"{file.package}.{message.name}".lstrip(".") for file in files for message in file.message_type]
+        raise SchemaError(f"{owner}: no message {name!r}{near_misses(name, names)}") from None
     return found
 
 
@@ -120,17 +117,7 @@ def _message_of_file(given: str, owner: str) -> Descriptor:
     if not path or not name:
         raise SchemaError(f"{owner} is {_HINT}; got {given!r:.200}")
     owner = f"{owner} {given!r}"
-    data = _compiled(path, owner) if path.endswith(".proto") else _read(path, owner)
-    try:
-        files = descriptor_pb2.FileDescriptorSet.FromString(data).file
-        pool = _add_files(files)
-    except (DecodeError, TypeError) as error:
-        raise SchemaError(
-            f"{owner}: not a FileDescriptorSet with all imports; protoc --include_imports --descriptor_set_out={path} "
-            f"writes one ({error})"
-        ) from error
-    names = [f"{file.package}.{message.name}".lstrip(".") for file in files for message in file.message_type]
-    return _find(pool, name, owner, names)
+    return _find(_compiled(path, owner) if path.endswith(".proto") else _read(path, owner), name, owner)
 
 
 def _read(path: str, owner: str) -> bytes:

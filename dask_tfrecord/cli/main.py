@@ -115,7 +115,7 @@ def info(
     matching = None
     if where and has_records:
         with computing(threads):
-            reading = {"sample": None if message else sample, "message": message, "split": split}
+            reading: dict[str, Any] = {"sample": None if message else sample, "message": message, "split": split}
             opened = _open(pattern, threads, features=None, compression=compression, **reading)
             matching = keep_where(opened, where, None).nrows
     if as_json:

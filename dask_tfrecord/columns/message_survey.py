@@ -238,11 +238,11 @@ def _count(
 def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
     """Return the names of an enum, or the content that all bytes values have."""
     last = each.path.fields[-1] if each.path.fields and each.path.oneof is None else None
-    code, found = "dtf.TextFeature()", None
+    found = None
     if last is not None and last.enum_type is not None:
         names = list(enum_names(last).values())
         more = ", …" if len(names) > _MOST_NAMES else ""
-        found = Suggestion(", ".join(names[:_MOST_NAMES]) + more, code, counts.present, "record")
+        found = Suggestion(", ".join(names[:_MOST_NAMES]) + more, "dtf.TextFeature()", counts.present, "record")
     elif each.kind == "bytes" and feature.values is None:
         found = suggested_content(counts, _BYTES)
     if found is None:
