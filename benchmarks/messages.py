@@ -13,8 +13,8 @@ There are two sets of records: messages of 20 scalar fields, and scenarios of ab
 
 All run on one core, in turn. Times are CPU seconds; ratios are of the same turn, and the table has their median.
 
-With `--memory`, it prints the peak resident memory of processes that read a file of scenarios, and one of eight times as
-many: to a Zarr store, and block by block with all columns in memory.
+With `--memory`, it prints the peak resident memory of processes that read a file of scenarios, and one of eight times
+as many: to a Zarr store, and block by block with all columns in memory.
 """
 
 import argparse

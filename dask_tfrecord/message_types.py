@@ -79,8 +79,8 @@ class MessageType:
 
 
 @lru_cache(64)
-def _pool(descriptors: bytes, owner: str = "the descriptors") -> Any:
-    """Return a private pool of the files of a serialized FileDescriptorSet, which may be in any order."""
+def _pool(descriptors: bytes) -> Any:
+    """Return the one private pool of the files of a serialized FileDescriptorSet, which may be in any order."""
     pool = descriptor_pool.DescriptorPool()
     try:
         waiting = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file}
@@ -95,15 +95,17 @@ def _pool(descriptors: bytes, owner: str = "the descriptors") -> Any:
             add(name)
     except (DecodeError, TypeError, KeyError) as error:
         raise SchemaError(
-            f"{owner}: not a FileDescriptorSet with all imports, which protoc --include_imports "
-            f"--descriptor_set_out=file.desc writes ({error})"
+            f"not a FileDescriptorSet with all imports, which protoc --include_imports --descriptor_set_out=file.desc "
+            f"writes ({error})"
         ) from error
     return pool
 
 
 def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Descriptor:
     try:
-        found: Descriptor = _pool(descriptors, owner).FindMessageTypeByName(name)
+        found: Descriptor = _pool(descriptors).FindMessageTypeByName(name)
+    except SchemaError as error:
+        raise SchemaError(f"{owner}: {error.message}") from error
     except KeyError:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
         names = [f"{file.package}.{message.name}".lstrip(".") for file in files for message in file.message_type]

@@ -1,4 +1,4 @@
-"""Reports on messages of a given type, compared with what protobuf says of the records."""
+"""Reports on messages of a given type, compared with the results of protobuf; head without a type; times as text."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:
 
 
 def _merged(surveys: Sequence[Any]) -> Any:
-    """Merge surveys of consecutive partitions, unless one is a `Failure`; those after a failure are None."""
+    """Merge surveys of consecutive partitions, or return the first `Failure`, which None may follow."""
     whole = None
     for part in surveys:
         if part is None:

@@ -321,7 +321,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
 
 
 def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: str | None) -> bool:
-    """Print the wire format of the first records; return False, without output, if the first is no other message."""
+    """Print the wire format of the first records; return False, without output, if the first is not of `MESSAGES`."""
     from dask_tfrecord.inspection.payload_type import ADVICE, MESSAGES, detect_payload_type
     from dask_tfrecord.inspection.wire import wire_fields, wire_lines
     from dask_tfrecord.records.index import full_run, iterate_payloads

@@ -207,7 +207,7 @@ class MessageSurvey:
 def _check(
     name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
-    """Raise the error of a record whose values make no column, such as times of more than 64 bits."""
+    """Raise the error of the first record with values that a column can't hold, such as times of more than 64 bits."""
     try:
         assert column.assembler is not None
         column.assembler(column.values, Decoded(outputs, len(kept)))
@@ -247,7 +247,7 @@ def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Sug
         found = suggested_content(counts, _BYTES)
     if found is None:
         return ()
-    # Rows of images of different shapes are no column.
+    # A column can't hold rows of images of different shapes.
     code = None if found.feature == "dtf.ImageFeature()" and each.path.rank else found.feature
     return (replace(found, feature=None if code is None else f'dtf.ProtoFeature("{feature.path}", values={code})'),)
 

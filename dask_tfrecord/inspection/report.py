@@ -239,7 +239,7 @@ class FeatureReport:
     extent : (int, int)
         Minimum and maximum number of values.
     feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, ProtoFeature or None
-        Inferred feature, or that of a field; None if the feature has no kind or several kinds.
+        Inferred feature, or the feature of a field; None if the feature has no kind or several kinds.
     suggestions : tuple of Suggestion
         Other features that fit all values.
     mixed : int
@@ -401,8 +401,8 @@ class Report:
     Attributes
     ----------
     message : str
-        "Example", "SequenceExample" or "ExampleListWithContext"; the full name of the given type; for other protobuf
-        messages the detected type of the first one, such as "tf.Event".
+        "Example", "SequenceExample" or "ExampleListWithContext". For other protobuf messages the full name of the given
+        type, or the detected type of the first record, such as "tf.Event".
     records : int
         Number of records read.
     sequences : int

@@ -105,7 +105,7 @@ class WireField:
 
 
 def likely_types(types: Sequence[str]) -> list[str]:
-    """Return the types that are worth a look, of those that fit."""
+    """Drop types that fit most values, unless they are the only ones."""
     # All bytes are bytes; text and messages are seldom packed numbers by chance.
     kept = [name for name in types if name != "bytes"] or ["bytes"]
     return [name for name in kept if not name.startswith("packed")] if kept[0] in ("text", "message") else kept

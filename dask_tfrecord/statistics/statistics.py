@@ -402,7 +402,7 @@ def _dtype_cell(column: ColumnStatistics) -> str:
 
 
 def _number(value: float | None, dtype: str = "") -> str:
-    """Return a number with four digits, the digits of its integer, or the time of so many nanoseconds."""
+    """Return a number with four digits, an integer with all its digits, or a time from its nanoseconds."""
     if value is None:
         return ""
     if dtype.startswith(("datetime64", "timedelta64")):
