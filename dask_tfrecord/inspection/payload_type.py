@@ -275,10 +275,7 @@ def detect_payload_type(payload: bytes) -> str:
         return "an empty record"
     if is_probably_example(payload):
         return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
-    try:
-        fields = list(message_fields(memoryview(payload), _steps()))
-    except NoMessageError:
-        fields = []
+    fields = _fields(memoryview(payload), _steps())
     first, second, steps = _contents(fields, 1), _contents(fields, 2), _steps()
     if any(_is_example(each, steps) for each in (*first, *second)):
         return "an ExampleListWithContext"
@@ -312,6 +309,14 @@ def message_fields(data: memoryview, steps: Iterator[int]) -> Iterator[tuple[int
 
 
 Fields = Iterable[tuple[int, int, memoryview]]
+
+
+def _fields(data: memoryview, steps: Iterator[int]) -> list[tuple[int, int, memoryview]]:
+    """Return the fields of a message; of other bytes, no fields."""
+    try:
+        return list(message_fields(data, steps))
+    except NoMessageError:
+        return []
 
 
 def _contents(fields: Fields, number: int, wire_type: int = DELIMITED) -> list[memoryview]:
@@ -401,10 +406,7 @@ def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
 
 
 def _is_summary_value(data: memoryview, steps: Iterator[int]) -> bool:
-    try:
-        fields = list(message_fields(data, steps))
-    except NoMessageError:
-        return False
+    fields = _fields(data, steps)
     tags = _contents(fields, 1)
     return len(tags) == 1 and bool(tags[0]) and text_of(bytes(tags[0])) is not None and _keys(fields) <= _SUMMARY
 
@@ -423,11 +425,8 @@ def _is_scenario(fields: Fields, steps: Iterator[int]) -> bool:
     times, tracks = _doubles(fields, 1), _contents(fields, 2)
     if len(times) < 2 or not tracks or times != sorted(set(times)) or not _keys(fields) <= _SCENARIO:
         return False
-    try:
-        states = _contents(message_fields(tracks[0], steps), 3)
-        return len(states) == len(times) and any(_keys(message_fields(state, steps)) == _STATE for state in states)
-    except NoMessageError:
-        return False
+    states = _contents(_fields(tracks[0], steps), 3)
+    return len(states) == len(times) and any(_keys(_fields(state, steps)) == _STATE for state in states)
 
 
 _WELL_KNOWN = {"a tf.Event": _is_event, "a nucleus Variant": _is_variant, "a Waymo Scenario": _is_scenario}

@@ -16,6 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from dask_tfrecord.errors import plural, printable
@@ -184,15 +185,14 @@ def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> 
 
 @dataclass(slots=True)
 class _Node:
-    """Field whose children are being read."""
+    """Field whose children are being read; `children` is None unless it is a message."""
 
     path: str
     span: Span
-    parent: int
     # Messages that may still be nested, which is negative inside groups within the deepest message.
     depth: int
     content: memoryview
-    is_message: bool = False
+    children: list[_Node] | None = None
     complete: bool = True
 
 
@@ -213,46 +213,37 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
         Length-delimited values have children where `protoc --decode_raw` shows a message, up to 10 levels deep.
     """
     view = memoryview(payload)
-    steps = iter(range(limit))
-    nodes = [_Node("", Span(0, DELIMITED, 0, 0, len(view), len(view)), -1, _MAX_MESSAGES + 1, view)]
+    steps, order = iter(range(limit)), count()
+    root = _Node("", Span(0, DELIMITED, 0, 0, len(view), len(view)), _MAX_MESSAGES + 1, view)
     # The first field of each path is read before the second, so that few fields show the structure of a message.
-    queue, seen = [(0, 0)], Counter[str]()
+    queue, seen = [(0, next(order), root)], Counter[str]()
     while queue:
-        _, index = heapq.heappop(queue)
-        node = nodes[index]
-        is_group, top = node.span.wire_type == GROUP, index == 0
-        found = []
-        read = 0
+        *_, node = heapq.heappop(queue)
+        is_group, top = node.span.wire_type == GROUP, node is root
         try:
-            for span in spans(node.content, steps, None if top else _MAX_GROUPS if is_group else node.depth):
-                found.append(span)
-                read = span.stop
+            found = list(spans(node.content, steps, None if top else _MAX_GROUPS if is_group else node.depth))
         except NoMessageError:
             continue
-        node.is_message = bool(found) or is_group or top
-        node.complete = read == len(node.content)
+        node.complete = (found[-1].stop if found else 0) == len(node.content)
+        children: list[_Node] = []
+        node.children = children if found or is_group or top else None
         for span in found:
             path = f"{node.path}.{span.number}" if node.path else str(span.number)
-            child = _Node(path, span, index, node.depth - 1, node.content[span.begin : span.end])
-            child.span = Span(*span[:2], *(node.span.begin + each for each in span[2:]))
+            shifted = Span(*span[:2], *(node.span.begin + each for each in span[2:]))
+            child = _Node(path, shifted, node.depth - 1, node.content[span.begin : span.end])
+            children.append(child)
             seen[path] += 1
             if span.wire_type == GROUP or (span.wire_type == DELIMITED and child.depth > 0 and len(child.content)):
-                heapq.heappush(queue, (seen[path], len(nodes)))
-            nodes.append(child)
-    if not nodes[0].is_message:
-        return None
-    children: list[list[WireField]] = [[] for _ in nodes]
-    for index in range(len(nodes) - 1, -1, -1):
-        node, span = nodes[index], nodes[index].span
-        inner = tuple(reversed(children[index])) if node.is_message else ()
-        name = WIRE_TYPES[span.wire_type]
-        candidates = _candidates(span.wire_type, node.content, len(inner) if node.is_message else None)
-        complete = node.complete and all(child.complete for child in inner)
-        built = WireField(node.path, span.number, name, span.start, span.stop - span.start, candidates, inner, complete)
-        if index == 0:
-            return built
-        children[node.parent].append(built)
-    return None
+                heapq.heappush(queue, (seen[path], next(order), child))
+    return None if root.children is None else _field(root)
+
+
+def _field(node: _Node) -> WireField:
+    inner = tuple(map(_field, node.children or ()))
+    candidates = _candidates(node.span.wire_type, node.content, None if node.children is None else len(inner))
+    complete = node.complete and all(child.complete for child in inner)
+    name, length = WIRE_TYPES[node.span.wire_type], node.span.stop - node.span.start
+    return WireField(node.path, node.span.number, name, node.span.start, length, candidates, inner, complete)
 
 
 def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tuple[Candidate, ...]:
