@@ -32,6 +32,28 @@ def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs() -> No
     assert "dask.bag" not in found
 
 
+VIEW = """
+import sys, urllib.request
+from dask_tfrecord.view.opened import BlockCache, open_path
+from dask_tfrecord.view.server import Server
+
+with Server([open_path(0, sys.argv[1], 1 << 28, BlockCache(1 << 26))]) as server:
+    for name in ("overview", "rows?stop=50", "shard"):
+        print(len(urllib.request.urlopen(f"{server.url}api/{name}").read()))
+print(*sys.modules)
+"""
+
+
+@pytest.mark.integration
+def test_the_first_rows_of_a_view_import_no_arrays(golden: Path) -> None:
+    first, second, third, modules = run_python("-c", VIEW, golden / "scalars.tfrecord").stdout.strip().split("\n")
+    assert min(map(int, (first, second, third))) > 100
+    names = set(modules.split())
+    assert "dask_tfrecord.view.cells" in names
+    assert not {name.split(".")[0] for name in names} & {*WRITERS, "pandas", "pyarrow"}
+    assert "dask.array" not in names
+
+
 COMPLETION = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord to", "COMP_CWORD": "1"}
 
 

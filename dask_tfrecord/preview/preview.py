@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, islice, pairwise, starmap
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import dask
 import numpy as np
@@ -29,7 +29,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.arrays.collection import checked_number, joined_parts
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source, memory_limit
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
@@ -39,6 +38,9 @@ from dask_tfrecord.images.pixels import decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
 from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.storage.streams import write_file
+
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
 _IMAGE_SIDE = 256

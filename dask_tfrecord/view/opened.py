@@ -8,17 +8,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import IntactRecords
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filters import as_stored
-from dask_tfrecord.arrays.read import resolve_collection
-from dask_tfrecord.arrays.rows import Chunk, Rows
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
 from dask_tfrecord.columns.decoder import Decoder
@@ -26,6 +22,7 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_err
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
+from dask_tfrecord.metadata.paths import resolve_collection
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import SUFFIX, ShardIndex, index_shard, iterate_payloads, walk
@@ -34,6 +31,11 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_sidecars, is_zarr
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
+
+# Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.arrays.rows import Chunk, Rows
 
 # Stored bytes and most rows of a block, seconds between two publications of a count.
 _BLOCK_NBYTES = 1 << 20
@@ -442,6 +444,8 @@ def open_path(
 
         dataset = read_tfrecord(path, known, split=split, compression=compression, storage_options=storage_options)
         if where:
+            from dask_tfrecord.arrays.filters import as_stored
+
             dataset = dataset.where(as_stored(dataset.schema, where))
             code += f"\nds = ds.where({list(where)!r})"
         return open_dataset(number, dataset, memory, cache, name=name, code=code)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.arrays.filters import Filters, as_stored, parse_expression
 from dask_tfrecord.columns.blocks import block_nbytes
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.settings import limits
@@ -77,6 +76,8 @@ class Search(Pass):
     """
 
     def __init__(self, data: Opened, expression: str) -> None:
+        from dask_tfrecord.arrays.filters import Filters, as_stored, parse_expression
+
         schema = data.schema
         if schema is None:
             raise SchemaError("filters need features, and those of these records are unknown")

@@ -12,11 +12,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.errors import TFRecordError, describe_error, printable, redact_url
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.storage.listing import find_shards
@@ -37,6 +36,9 @@ except ImportError as error:
         "the view needs Starlette and uvicorn, which are not installed: pip install 'dask-tfrecord[view]'",
         name=error.name,
     ) from error
+
+if TYPE_CHECKING:
+    from dask_tfrecord.arrays.dataset import Dataset
 
 PAGE = Path(__file__).with_name("page")
 _TYPES = {
