@@ -293,7 +293,7 @@ def test_closed_pages_end_their_work(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_files_that_grow_are_reported(serve: Serve, golden: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dask_tfrecord.view.server._LOOK", 0.2)
+    monkeypatch.setattr("dask_tfrecord.view.opened._LOOK", 0.2)
     path = tmp_path / "a.tfrecord"
     shutil.copy(golden / "scalars.tfrecord", path)
     page = serve(path)

@@ -567,11 +567,11 @@ def to_tfrecord(
     messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
     """
     from dask_tfrecord.arrays.read import read_tfrecord
-    from dask_tfrecord.storage.listing import is_zarr
+    from dask_tfrecord.storage.listing import is_zarr_group
     from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
-        is_shard = message is not None and not is_zarr(store)
+        is_shard = message is not None and not is_zarr_group(store)
         dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)
         dataset.to_tfrecord(target, message=message, **write_arguments(**arguments))

@@ -529,27 +529,28 @@ def json_rows(columns: Mapping[str, NDArray[Any]]) -> Iterator[str]:
     infinities are strings, and times are text, as in the JSON mapping of protobuf. Complex numbers are a list of two.
     """
     for row in zip(*columns.values(), strict=True):
-        document = {name: _json_value(value) for name, value in zip(columns, row, strict=True)}
+        document = {name: json_value(value) for name, value in zip(columns, row, strict=True)}
         yield json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """Return a value of a row, of any type and shape, as JSON values; see `json_rows`."""
     if isinstance(value, bytes):
         return value.decode() if is_probably_text(value) else {"base64": base64.b64encode(value).decode("ascii")}
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.ndarray):
-        return [_json_value(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, np.datetime64 | np.timedelta64):
         return time_text(value)
-    if isinstance(value, np.bool_ | np.integer):
-        return value.item()
+    if isinstance(value, int | np.bool_ | np.integer):
+        return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, complex | np.complexfloating):
-        return [_json_value(float(value.real)), _json_value(float(value.imag))]
+        return [json_value(float(value.real)), json_value(float(value.imag))]
     number = float(value)
     if math.isfinite(number):
         # The shortest digits of a float32 or float16 are those of its own precision.
-        return float(str(value)) if isinstance(value, np.floating) else number
+        return float(str(value)) if isinstance(value, np.generic) else number
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 

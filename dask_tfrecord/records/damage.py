@@ -40,7 +40,7 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
-from dask_tfrecord.records.index import UnusableIndexError, read_index_lines
+from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.shard import Shard, is_local
@@ -124,6 +124,22 @@ class ShardReport:
     lost: tuple[Lost, ...]
     entry_records: NDArray[np.int64]
     entry_offsets: NDArray[np.int64]
+
+    @classmethod
+    def from_index(cls, shard: Shard, index: ShardIndex, lost: tuple[Lost, ...] = ()) -> ShardReport:
+        """Return the index of records that are intact up to the end of the index as a report."""
+        return cls(
+            shard.path,
+            shard.size,
+            index.compression,
+            index.nbytes,
+            np.zeros(1, np.int64),
+            np.array([index.nbytes]),
+            np.array([index.count]),
+            lost,
+            index.records,
+            index.offsets,
+        )
 
     @property
     def records(self) -> int:

@@ -143,14 +143,42 @@ def index_entries(window: Window, *, first: int = 0, stop: int | None = None, ch
     CorruptRecordError
         If a header is damaged, or the shard ends within a record.
     """
-    records, offsets, count = [first], [window.offset], 0
+    for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc):
+        last = entries
+    return last.index(window.compression)
+
+
+@dataclass(slots=True)
+class Entries:
+    """Index entries of the records that were walked so far: `count` records up to byte `end`."""
+
+    records: list[int]
+    offsets: list[int]
+    count: int
+    end: int
+
+    def index(self, compression: str | None) -> ShardIndex:
+        """Return the entries as an index."""
+        entries = np.array(self.records, np.int64), np.array(self.offsets, np.int64)
+        return ShardIndex(self.count, *entries, self.end, compression)
+
+
+def grow_entries(
+    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True
+) -> Iterator[Entries]:
+    """Walk headers as `index_entries`, and yield the same object at each new entry and at the end."""
+    found = Entries([first], [window.offset], 0, window.offset)
+    count = 0
     for step in walk(window, first=first, stop=stop, check_crc=check_crc):
-        if step.offset - offsets[-1] >= limits().entry_nbytes:
-            records.append(step.first)
-            offsets.append(step.offset)
+        if step.offset - found.offsets[-1] >= limits().entry_nbytes:
+            found.records.append(step.first)
+            found.offsets.append(step.offset)
+            # The last record of a step may extend past the bytes in view: it is counted with the next step.
+            found.count, found.end = step.first - first, step.offset
+            yield found
         count = step.first + step.count - first
-    entries = np.array(records, np.int64), np.array(offsets, np.int64)
-    return ShardIndex(count, *entries, window.offset, window.compression)
+    found.count, found.end = count, window.offset
+    yield found
 
 
 @dataclass(frozen=True, slots=True)

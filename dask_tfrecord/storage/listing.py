@@ -90,6 +90,35 @@ def find_shards(
     return Shards(paths, sizes, tuple(map(version_of, infos)), compression, options)
 
 
+def find_changes(shards: Shards) -> dict[str, str]:
+    """Look up all shards again, those of one directory together.
+
+    Returns
+    -------
+    dict of str to str
+        "grew", "changed" or "missing" for each path that differs from the listed file.
+    """
+    searches = [_Search.from_name(path, shards.storage_options) for path in shards.paths]
+    _list_together(searches)
+    changes = {}
+    for search, shard in zip(searches, shards, strict=True):
+        info = search.info(search.path)
+        if info is None:
+            changes[shard.path] = "missing"
+        elif version_of(info) != shard.version or info["size"] != shard.size:
+            changes[shard.path] = "grew" if info["size"] > shard.size else "changed"
+    return changes
+
+
+def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a path is a Zarr group or array; False if it cannot be looked up."""
+    try:
+        fs, inside = file_system(path, storage_options)
+        return any(bool(fs.exists(f"{inside.rstrip('/')}/{name}")) for name in sorted(_ZARR))
+    except (OSError, ValueError, ImportError, TFRecordError):
+        return False
+
+
 def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
         raise TypeError(f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}")
@@ -510,15 +539,3 @@ def _is_newer(info: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
         if other is not None and info.get(key) is not None and other.get(key) is not None:
             return bool(info[key] >= other[key])
     return False
-
-
-def is_zarr(path: str, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a path is a Zarr store."""
-    from fsspec.core import url_to_fs
-
-    try:
-        files, inside = url_to_fs(path, **(storage_options or {}))
-        return any(bool(files.exists(f"{inside.rstrip('/')}/{name}")) for name in ("zarr.json", ".zgroup"))
-    except (OSError, ValueError, ImportError):
-        # The reader of shards reports what is wrong with the path.
-        return False

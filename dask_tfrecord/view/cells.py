@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dask_tfrecord.errors import printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import encode_png
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
-from dask_tfrecord.preview.preview import averaged, is_picture, json_rows, picture
+from dask_tfrecord.preview.preview import averaged, is_picture, json_rows, json_value, picture
 from dask_tfrecord.schema import Schema, prefix_groups
 
 # Letters, bytes and numbers of a cell of the grid, and of the cell of one record.
@@ -131,26 +130,20 @@ def _values(row: Block) -> list[bytes]:
 
 
 def number(value: Any) -> Any:
-    """Return a number that JSON and JavaScript represent, else as text."""
-    if isinstance(value, np.generic):
-        value = float(str(value)) if value.dtype.kind == "f" or value.dtype.kind == "V" else value.item()
-    if isinstance(value, complex):
+    """Return a number, or JSON values with numbers, as JavaScript represents them; large integers are text."""
+    if isinstance(value, dict):
+        return {name: number(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [number(each) for each in value]
+    if isinstance(value, complex | np.complexfloating):
         return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE:
-        return str(value)
-    return value
+    found = value if isinstance(value, str | None) else json_value(value)
+    return str(found) if isinstance(found, int) and abs(found) > _SAFE else found
 
 
 def numbers(array: NDArray[Any]) -> list[Any]:
     """Return numbers as JSON values; float32 with its own digits."""
-    flat = array.ravel()
-    if flat.dtype.kind in "fV" and flat.dtype.itemsize < 8:
-        with np.errstate(invalid="ignore"):
-            flat = flat.astype(np.float64)
-        return [number(float(f"{value:.7g}")) for value in flat.tolist()]
-    return [number(value) for value in flat.tolist()]
+    return list(map(number, array.ravel()))
 
 
 def cell(column: Column, row: Block | str, *, whole: bool = False) -> Any:
@@ -314,10 +307,4 @@ def record_json(blocks: Mapping[str, Block | str]) -> Any:
         for name, block in blocks.items()
         if not isinstance(block, str) and block.nbytes <= _JSON_VALUES
     }
-    return _safe(json.loads(next(json_rows(arrays)))) if arrays else {}
-
-
-def _safe(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _safe(each) for name, each in value.items()}
-    return [_safe(each) for each in value] if isinstance(value, list) else number(value)
+    return number(json.loads(next(json_rows(arrays)))) if arrays else {}

@@ -25,10 +25,10 @@ from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.metadata.paths import resolve_collection
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import SUFFIX, ShardIndex, index_shard, iterate_payloads, walk
+from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Sidecar, find_sidecars, is_zarr
+from dask_tfrecord.storage.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.rows import Chunk, Rows
 
-# Stored bytes and most rows of a block, seconds between two publications of a count.
+# Stored bytes and most rows of a block; seconds between publications of a count, and between looks at the files.
 _BLOCK_NBYTES = 1 << 20
 _BLOCK_ROWS = 1024
 _PUBLISHED = 0.2
+_LOOK = 5.0
 # Records that features are inferred from. Remote shards are read by ranges, so that fewer are read.
 _SAMPLE = 256
 _REMOTE_SAMPLE = 32
@@ -160,6 +161,8 @@ class Opened:
         self.damage: dict[int, ShardReport] = {}
         self._rows, self._most = rows, max(1 << 20, memory // _COLUMN)
         self._changed = threading.Condition()
+        self._looking = threading.Lock()
+        self._looked, self._differing = time.monotonic(), dict[str, str]()
         self._readers = threading.Semaphore(_READERS)
         self._block_rows = _BLOCK_ROWS
         self._thread = threading.Thread(target=self._count, name=f"count-{number}", daemon=True)
@@ -187,6 +190,14 @@ class Opened:
         with self._changed:
             self._changed.wait_for(lambda: self.known is not known, seconds)
             return self.known
+
+    def differing(self) -> dict[str, str]:
+        """Return the shards that grew, changed or are missing; all pages share one look at the files."""
+        with self._looking:
+            if self.shards is not None and time.monotonic() - self._looked > _LOOK:
+                self._differing = find_changes(self.shards)
+                self._looked = time.monotonic()
+            return self._differing
 
     def _publish(self, known: Known) -> None:
         with self._changed:
@@ -246,7 +257,7 @@ class Opened:
         """Yield reports of a shard: partial ones while its headers are walked, then the final one."""
         try:
             if sidecar is not None:
-                yield _as_report(shard, index_shard(shard, sidecar).index)
+                yield ShardReport.from_index(shard, index_shard(shard, sidecar).index)
             else:
                 yield from _walked(shard)
         except CorruptRecordError:
@@ -321,38 +332,15 @@ def _row_of(parts: Parts, row: int) -> Block | str:
     return "the row is not counted yet"
 
 
-def _as_report(shard: Shard, index: ShardIndex, lost: tuple[Lost, ...] = ()) -> ShardReport:
-    """Return the index of an intact shard as a report."""
-    start = np.zeros(1, np.int64)
-    return ShardReport(
-        shard.path,
-        shard.size,
-        index.compression,
-        index.nbytes,
-        start,
-        np.array([index.nbytes]),
-        np.array([index.count]),
-        lost,
-        index.records,
-        index.offsets,
-    )
-
-
 def _walked(shard: Shard) -> Iterator[ShardReport]:
     """Walk the headers of a shard; the rest of the shard counts as lost until it is reached."""
-    records, offsets = [0], [0]
+    last = 0.0
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-        for step in walk(window):
-            if step.offset - offsets[-1] >= limits().entry_nbytes:
-                records.append(step.first)
-                offsets.append(step.offset)
-                # The last record of a step may extend past the bytes in view.
-                index = ShardIndex(step.first, np.array(records), np.array(offsets), step.offset, window.compression)
-                yield _as_report(shard, index, (Lost(step.offset, None, "not counted yet", None),))
-            count = step.first + step.count
-        total = count if window.offset else 0
-        entries = np.array(records, np.int64), np.array(offsets, np.int64)
-        yield _as_report(shard, ShardIndex(total, *entries, window.offset, window.compression))
+        for entries in grow_entries(window):
+            if entries.end == window.offset or time.monotonic() - last > _PUBLISHED:
+                lost = () if entries.end == window.offset else (Lost(entries.end, None, "not counted yet", None),)
+                yield ShardReport.from_index(shard, entries.index(window.compression), lost)
+                last = time.monotonic()
 
 
 def _block_rows(source: Source, rows: Rows) -> int:
@@ -424,7 +412,7 @@ def open_path(
     """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
     arguments = "" if split is None else f", split={split!r}"
     code = f"import dask_tfrecord as dtf\n\nds = dtf.read_tfrecord({path!r}{arguments})"
-    if isinstance(path, str) and is_zarr(path, storage_options):
+    if isinstance(path, str) and is_zarr_group(path, storage_options):
         from dask_tfrecord.stores.zarr.read import from_zarr
 
         dataset = from_zarr(path, storage_options=storage_options)

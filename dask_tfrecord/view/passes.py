@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.columns.blocks import block_nbytes
+from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.settings import limits
 from dask_tfrecord.statistics.summaries import ColumnStatistics
@@ -58,6 +58,8 @@ class Pass:
                 row_nbytes = max(1.0, nbytes / (stop - self.rows))
                 self.rows = stop
                 self._size = int(np.clip(limits().read_nbytes / row_nbytes, 1, 4 * self._size))
+            # Each step may run in another thread, whose allocator would keep the memory of blocks.
+            release_memory()
 
     def take(self, start: int, blocks: dict[str, Any]) -> None:
         """Use the blocks of consecutive rows."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from dask_tfrecord.errors import TFRecordError, describe_error, printable, redact_url
 from dask_tfrecord.inspection.report import Report
-from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.view.cells import Column, cell, columns_of, groups_of, image, numbers, record_json
 from dask_tfrecord.view.opened import BlockCache, Opened, open_dataset
 from dask_tfrecord.view.passes import Pass, Refined, Search
@@ -57,9 +56,8 @@ _MOST_STEPS = 5_000
 _MOST_CURVES = 64
 _MOST_SEARCHES = 8
 _MOST_SHARDS = 10_000
-# Seconds to wait for the first rows, and between two looks at the files.
+# Seconds to wait for the first rows.
 _FIRST = 10.0
-_LOOK = 5.0
 _HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d{1,5})?")
 _INSTRUCTION = re.compile(r"instruction|language|task|caption", re.IGNORECASE)
 _MEMORY = 512 << 20
@@ -410,9 +408,8 @@ class View:
     def statistics(self, request: Request) -> Response:
         """Stream statistics of all columns, of more and more rows."""
         data = self._data(request)
-        if data.number not in self._refined:
-            self._refined[data.number] = Refined(data)
-        refined = self._refined[data.number]
+        with self._lock:
+            refined = self._refined.setdefault(data.number, Refined(data))
         return _stream(request, partial(_follow, refined, lambda: {"columns": refined.to_dict()}))
 
     def filter(self, request: Request) -> Response:
@@ -429,15 +426,12 @@ class View:
 
     def changes(self, request: Request) -> Response:
         """Stream the number of rows that are counted, and shards that grew or changed."""
-        data, looked = self._data(request), time.monotonic()
-        before: list[Any] = [None, []]
+        data = self._data(request)
+        before: list[Any] = [None, {}]
 
         def step(ended: threading.Event) -> dict[str, Any] | None:
-            nonlocal looked
             known = data.known if before[0] is None else data.changes(before[0], 0.5)
-            changed = before[1]
-            if time.monotonic() - looked > _LOOK:
-                changed, looked = _changed(data), time.monotonic()
+            changed = data.differing()
             if known is before[0] and changed == before[1]:
                 return None
             before[:] = [known, changed]
@@ -445,7 +439,7 @@ class View:
                 "nrows": known.rows if known.counted else None,
                 "found": known.rows,
                 "counted": known.counted,
-                "changed": changed,
+                "changed": [{"name": printable(redact_url(path)), "what": what} for path, what in changed.items()],
                 "done": False,
             }
 
@@ -457,25 +451,6 @@ def _follow(work: Pass, message: Callable[[], Mapping[str, Any]], ended: threadi
     known = work.data.known
     total = known.rows if known.counted else None
     return {**message(), "rows": work.rows, "total": total, "done": work.done}
-
-
-def _changed(data: Opened) -> list[dict[str, Any]]:
-    """Return the shards that differ from those that were opened."""
-    shards = data.shards
-    if shards is None:
-        return []
-    found: list[dict[str, Any]] = []
-    for path, size, version in zip(shards.paths, shards.sizes.tolist(), shards.versions, strict=True):
-        what = None
-        try:
-            (now,) = find_shards(path, compression=shards.compression, storage_options=shards.storage_options)
-            if now.size != size or now.version != version:
-                what = "grew" if now.size > size else "changed"
-        except (TFRecordError, OSError, ValueError):
-            what = "missing"
-        if what:
-            found.append({"name": printable(redact_url(path)), "what": what})
-    return found
 
 
 def _stream(request: Request, step: Callable[[threading.Event], dict[str, Any] | None]) -> Response:
@@ -527,19 +502,8 @@ def make_app(view: View, token: str, frames: str = "'none'") -> Guard:
 
         return call
 
-    names = [
-        "overview",
-        "rows",
-        "row",
-        "image",
-        "episode",
-        "shard",
-        "record",
-        "repair",
-        "statistics",
-        "filter",
-        "changes",
-    ]
+    names = ["overview", "rows", "row", "image", "episode", "shard", "record", "repair"]
+    names += ["statistics", "filter", "changes"]
     routes = [Route(f"/api/{name}", answer(getattr(view, name))) for name in names]
     routes += [Route("/", page), Route("/{name}", page)]
     return Guard(Starlette(routes=routes), token, frames)
